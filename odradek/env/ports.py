@@ -1,0 +1,285 @@
+"""The ports: everything that a node asks of the world outside its own memory.
+
+Theory of operation
+-------------------
+Production code never touches a clock, a socket, a file, a thread or a source of randomness by itself. It
+receives an `Env` and asks that. There are two families of implementation: `odradek.env.real` (the machine) and
+`sim` (a virtual machine whose every call may be delayed, split or failed from a seed). `run_node(config, env)`
+is the only way to start a node, so the simulator runs the code that production runs.
+
+Rules
+-----
+* Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait`
+  and `Workers.run` await. Everything else returns at once, so nothing can be interleaved between a receive and
+  its dispatch.
+* `File` and `Dir` calls block the caller. On the loop that is allowed for appends and for reads that
+  `File.is_warm` vouches for; whatever may wait for a device (sync, cold reads, listing big trees) goes through
+  `Workers.run`.
+* A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
+  down only its own partitions.
+* No mmap: it would pass the port by. No clean-up may have effects: after a crash the ports fail first.
+
+This module is a leaf that every package may import.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class DiskError(Exception):
+    """A file or directory operation failed.
+
+    `directory` is the root that `Env.open_dir` was given (a log directory), `path` the file, `errno` the
+    system's number (0 where there is none), `operation` a word such as `append` or `sync`.
+    """
+
+    def __init__(self, directory: str, path: str, operation: str, errno: int, reason: str) -> None:
+        super().__init__(f"{operation} {path}: {reason}")
+        self.directory = directory
+        self.path = path
+        self.operation = operation
+        self.errno = errno
+        self.reason = reason
+
+
+class DiskFull(DiskError):
+    """No space left (ENOSPC, EDQUOT). The file may hold a prefix of what was to be appended."""
+
+
+class FileMissing(DiskError):
+    """No such file or directory (ENOENT)."""
+
+
+class ConnectionLost(Exception):
+    """The peer is gone: reset, refused, or closed under a send."""
+
+
+class Scope(Protocol):
+    """What `Clock.timeout_at` yields: `expired` tells whether the deadline cut the body short."""
+
+    @property
+    def expired(self) -> bool: ...
+
+
+class Clock(Protocol):
+    """Time of one node, so that the simulator can pause, slow and skew a single node."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never falls."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as the operator's clock has them; may jump."""
+
+    async def sleep_until(self, deadline: float) -> None:
+        """Wait until `monotonic()` reaches `deadline` (a checkpoint even if it has)."""
+
+    def timeout_at(self, deadline: float) -> AbstractContextManager[Scope]:
+        """Cut the body short at `deadline`. Costs microseconds: never per frame."""
+
+
+class Event(Protocol):
+    """A flag that tasks wait for; once set it stays set."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> None: ...
+
+
+class TaskGroup(Protocol):
+    """What helpers receive of a nursery: they start tasks, the owner ends them."""
+
+    def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None) -> None: ...
+
+
+class File(Protocol):
+    """An append-only file with positioned reads. The owner holds one reference; a reader pins more."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes appended so far (synced or not)."""
+
+    def append(self, data: Buffer) -> int:
+        """Append all of `data`; return the position at which it begins.
+
+        Raises `DiskFull` or `DiskError`; a prefix may then be in the file (`size` counts it), and the owner
+        truncates.
+        """
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes at `offset`; fewer only at the end of the file."""
+
+    def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
+
+    def is_warm(self, offset: int, count: int) -> bool:
+        """Whether a read of this range would not wait for the device (a cheap probe, not a promise)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> int:
+        """Make durable what was written before the call; return the size that this covers.
+
+        A failure is final: the kernel may have dropped the dirty pages, so the caller takes the directory
+        offline and never tries again.
+        """
+
+    def pin(self) -> None:
+        """Keep the file readable until `unpin`, even if it is closed or removed meanwhile."""
+
+    def unpin(self) -> None: ...
+
+    def close(self) -> None:
+        """Give up the owner's reference; the descriptor goes with the last pin."""
+
+
+class Dir(Protocol):
+    """A directory. Names are relative to it and may hold one level (`topic-0/000.log`)."""
+
+    @property
+    def path(self) -> str: ...
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """Open for reading and appending. Raises `FileMissing` unless `create`."""
+
+    def subdir(self, name: str, *, create: bool = False) -> Dir:
+        """A directory below this one. Raises `FileMissing` unless it exists or `create`."""
+
+    def list(self) -> list[str]:
+        """Names of files and directories, sorted."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def is_dir(self, name: str) -> bool: ...
+
+    def file_size(self, name: str) -> int:
+        """Size in bytes. Raises `FileMissing`."""
+
+    def modified_ms(self, name: str) -> int:
+        """Wall-clock milliseconds of the last write."""
+
+    def read_bytes(self, name: str, size_max: int = 64 << 20) -> bytes:
+        """The whole file. Raises `FileMissing`, or `DiskError` when it is larger than `size_max`."""
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        """Replace the file: temporary file, sync, rename, sync of the directory. Old or new after a crash."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or directory within this directory (durable after `sync`)."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Raises `FileMissing`."""
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a directory with all that is in it."""
+
+    def sync(self) -> None:
+        """Make creations, renames and removals in this directory durable."""
+
+    def free_bytes(self) -> int: ...
+
+    def lock(self) -> None:
+        """Hold this directory for one process until it ends. Raises `DiskError` when another holds it."""
+
+
+class Conn(Protocol):
+    """One non-blocking stream connection: the surface of the hot path. Only the two waits await."""
+
+    @property
+    def peer_host(self) -> str: ...
+
+    async def readable(self) -> None:
+        """Wait until `recv_into` would not return None (at once while TLS holds decrypted bytes)."""
+
+    async def writable(self) -> None: ...
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        """Bytes received, 0 at the end of the stream, None where it would block. Raises `ConnectionLost`."""
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        """Bytes taken of the concatenated chunks, 0 where it would block. Raises `ConnectionLost`.
+
+        `more` says that other bytes follow at once (MSG_MORE).
+        """
+
+    def sendfile(self, file: File, offset: int, count: int) -> int:
+        """Bytes of the file taken, 0 where it would block. Raises `ConnectionLost`, or `DiskError`."""
+
+    def close(self) -> None: ...
+
+
+class Listener(Protocol):
+    """An open listening socket."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def accept(self) -> Conn:
+        """The next connection. Survives what a peer can do (aborted connections, descriptors used up)."""
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """TCP as a node sees it."""
+
+    def listen(self, host: str, port: int) -> Listener:
+        """Raises `OSError` when the address cannot be bound."""
+
+    async def connect(self, host: str, port: int) -> Conn:
+        """Raises `ConnectionLost`."""
+
+
+class Workers(Protocol):
+    """Off-loop work: sync, cleaning, cold reads, compression. Inline after a virtual delay in the simulator."""
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T: ...
+
+
+class Meter(Protocol):
+    """Processor time, for request quotas and reports."""
+
+    def cpu_seconds(self) -> float: ...
+
+
+class Env(Protocol):
+    """The world of one node."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def network(self) -> Network: ...
+
+    @property
+    def workers(self) -> Workers: ...
+
+    @property
+    def meter(self) -> Meter: ...
+
+    @property
+    def random(self) -> _random.Random: ...
+
+    def open_dir(self, path: str, *, create: bool = False) -> Dir:
+        """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
+
+    def event(self) -> Event: ...
+
+    def new_uuid(self) -> bytes:
+        """16 random bytes that are a valid Kafka Uuid: never zero or one, and not starting with a dash as text."""
+
+    def buggify(self, point: str) -> bool:
+        """Whether to provoke trouble at this point. Always false in production."""
