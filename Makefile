@@ -1,0 +1,67 @@
+# One target per errand; every one depends on an environment that `make install` builds in .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PORT ?= 9092
+DATA ?= data
+JOBS ?= 2
+ARGS ?=
+
+.PHONY: help install install-dev run test check format bench demo lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+install: $(VENV)/.installed ## build .venv with what a node needs
+install-dev: $(VENV)/.installed-dev ## add what tests, checks, the benchmark and the demo need
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Odradek needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && apt-get install -qq -y python3-venv >/dev/null; \
+	  else echo "this Python cannot make a venv: install the package python3-venv" >&2; exit 1; fi
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV)"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing the development tools into $(VENV)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=)
+	@exec $(BIN)/odradek dev --port $(PORT) --data $(DATA) $(ARGS)
+
+test: install-dev ## the whole test suite (JOBS=, ARGS=)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+check: install-dev ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install-dev ## rewrite the sources in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (ARGS=--help)
+	@exec $(BIN)/python -m bench $(ARGS)
+
+demo: install-dev ## load 336,776 flights, read them back, check every airport
+	@exec $(BIN)/python -m bench.demo_flights $(ARGS)
+
+lock: install-dev ## write constraints.txt from what .venv holds now
+	@{ echo "# Exact versions for make install; written by make lock."; \
+	  $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools | LC_ALL=C sort -f; \
+	} > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+clean: ## remove .venv and caches, keep data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Measurements of a node beside named references: Apache Kafka and librdkafka's mock cluster."""

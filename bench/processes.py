@@ -1,0 +1,171 @@
+"""Server processes under measurement: start on a CPU of choice, read CPU and memory, end by pid.
+
+A child dies with its parent (`setpriv --pdeathsig`, where util-linux has it), so that an interrupted
+benchmark or test session leaves nothing behind. `taskset` and `setpriv` replace themselves by the command,
+so the pid of the `Popen` is the pid of the server.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+_METADATA_V1 = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)
+
+
+class ServerFailed(Exception):
+    """A server ended, or did not serve in time; the message ends with the tail of its log."""
+
+
+@attrs.define
+class ServerProcess:
+    """A running server: where it listens, what it has used, how to end it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    bootstrap: str
+    log_path: Path
+    ready_seconds: float = 0.0
+    """From the start of the process until it answered Metadata with a broker in it."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all threads so far.
+
+        The process CPU clock has nanoseconds where /proc/PID/stat counts ticks of 10 ms; both are the sum
+        of utime and stime over the threads, the ended ones included.
+        """
+        return time.clock_gettime(((~self.pid) << 3) | 2)
+
+    def rss_kib(self) -> int:
+        """Resident memory, in KiB."""
+        return memory_kib(self.pid, "VmRSS")
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9, and reap."""
+        if self.is_running():
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, timeout_seconds: float = 20.0) -> int:
+        """SIGTERM, then SIGKILL if it does not end in time; returns the exit status."""
+        if self.is_running():
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+    def log_tail(self, count: int = 20) -> str:
+        """The last lines that the server wrote."""
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return "\n".join(text.splitlines()[-count:])
+
+
+def memory_kib(pid: int, field: str) -> int:
+    """A memory field of /proc/PID/status (`VmRSS`, `VmHWM`), in KiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise ProcessLookupError(pid)
+
+
+def stat_cpu_seconds(pid: int) -> float:
+    """utime + stime of /proc/PID/stat: all threads, in ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different loopback ports that nobody listens on at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def command_prefix(cpus: Sequence[int] | None = None) -> list[str]:
+    """Words before a command: end with the parent, and run only on `cpus`."""
+    words: list[str] = []
+    if shutil.which("setpriv"):
+        words += ["setpriv", "--pdeathsig", "KILL"]
+    if cpus is not None:
+        words += ["taskset", "--cpu-list", ",".join(map(str, cpus))]
+    return words
+
+
+def spawn(
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    bootstrap: str,
+    log_path: Path,
+    cpus: Sequence[int] | None = None,
+    environment: dict[str, str] | None = None,
+) -> ServerProcess:
+    """Start a server with its output in `log_path` (appended); it may not serve yet."""
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [*command_prefix(cpus), *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
+    return ServerProcess(name=name, process=process, bootstrap=bootstrap, log_path=log_path)
+
+
+def wait_until_serving(server: ServerProcess, timeout_seconds: float = 60.0) -> None:
+    """Wait until Metadata names a broker; sets `ready_seconds`, counted from this call.
+
+    Raises `ServerFailed` (and kills the server) when it ends or is silent for too long.
+    """
+    started = time.monotonic()
+    while not serves(server.bootstrap):
+        if not server.is_running():
+            raise ServerFailed(
+                f"{server.name} ended with status {server.process.returncode}:\n{server.log_tail()}"
+            )
+        if time.monotonic() - started > timeout_seconds:
+            server.kill()
+            raise ServerFailed(
+                f"{server.name} did not serve within {timeout_seconds:.0f} s:\n{server.log_tail()}"
+            )
+        time.sleep(0.01)
+    server.ready_seconds = time.monotonic() - started
+
+
+def serves(bootstrap: str, timeout_seconds: float = 2.0) -> bool:
+    """Whether a Metadata request (version 1, no topics) is answered with at least one broker."""
+    host, _, port = bootstrap.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=timeout_seconds) as connection:
+            connection.sendall(struct.pack(">i", len(_METADATA_V1)) + _METADATA_V1)
+            answer = connection.makefile("rb")
+            size = answer.read(4)
+            if len(size) < 4:
+                return False
+            body = answer.read(int.from_bytes(size, "big"))
+    except OSError:
+        return False
+    return len(body) >= 8 and int.from_bytes(body[4:8], "big", signed=True) > 0

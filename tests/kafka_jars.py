@@ -1,0 +1,33 @@
+"""Apache Kafka for tests that compare with it: fixtures that skip aloud where it cannot run.
+
+Import the fixtures you need into a test module (or use them through `tests/conftest.py`, which has them all).
+Mark such tests `@pytest.mark.java` and, as a node takes a second and 400 MB, share the session's one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.kafka_server import KafkaUnavailable, ensure_jars, kafka_server
+from bench.processes import ServerProcess
+
+TEST_HEAP = ("-Xmx512m", "-XX:+UseSerialGC")
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The directory of Kafka's jars; `bench.kafka_server.run_tool` runs its tools with them."""
+    try:
+        return ensure_jars()
+    except KafkaUnavailable as reason:
+        pytest.skip(f"Apache Kafka is unavailable: {reason}")
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(kafka_jars: Path) -> Iterator[ServerProcess]:
+    """A running Apache Kafka with one combined node, for the whole session."""
+    with kafka_server(heap=TEST_HEAP) as server:
+        yield server

@@ -1,0 +1,52 @@
+"""Our node as a real process on a free loopback port, ended by its pid.
+
+`ODRADEK_TEST_BOOTSTRAP=host:port` makes the `node` fixture use a server that runs already: with Apache
+Kafka's address, the client tests prove themselves against the original.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from bench.odradek_server import start_odradek
+from bench.processes import ServerProcess
+
+
+@attrs.frozen
+class RunningNode:
+    """What a client test needs to know about the server."""
+
+    bootstrap: str
+    process: ServerProcess | None
+    """None when the server was named by the environment and is not ours to end."""
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node that serves, for the whole session (each xdist worker has its own)."""
+    named = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
+    if named:
+        yield RunningNode(named, None)
+        return
+    directory: Path = tmp_path_factory.mktemp("node")
+    server = start_odradek(directory)
+    try:
+        yield RunningNode(server.bootstrap, server)
+        assert server.is_running(), f"the node ended during the tests:\n{server.log_tail()}"
+    finally:
+        server.stop()
+
+
+_SERIAL = itertools.count()
+
+
+@pytest.fixture
+def fresh_topic() -> Callable[[str], str]:
+    """Names that no other test uses, also when the server outlives the session."""
+    return lambda stem: f"{stem}-{os.getpid()}-{os.urandom(3).hex()}-{next(_SERIAL)}"
