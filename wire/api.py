@@ -1,0 +1,99 @@
+"""The APIs: their keys, the versions of Kafka 4.3, their header versions and their message classes.
+
+Message modules are imported when their class is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Literal
+
+from wire.api_keys import APIS, Api, ApiKey
+from wire.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from wire.structure import Message
+
+__all__ = [
+    "PRODUCE_ADVERTISED_MIN",
+    "Api",
+    "ApiKey",
+    "advertised_versions",
+    "api_versions",
+    "request_class",
+    "request_header_version",
+    "response_class",
+    "response_header_version",
+]
+
+PRODUCE_ADVERTISED_MIN: Final = 0
+"""Kafka advertises Produce from 0 for the sake of librdkafka before 2.11.1 and refuses versions below 3
+(KAFKA-18659)."""
+
+_requests: dict[int, type[Message]] = {}
+_responses: dict[int, type[Message]] = {}
+
+
+def _api(key: int) -> Api:
+    try:
+        return APIS[key]
+    except KeyError:
+        raise LocalProtocolError(f"there is no API {key}") from None
+
+
+def api_versions(key: int, *, unstable: bool = False) -> tuple[int, int]:
+    """The first and last version that Kafka 4.3 serves; its last unstable one only when `unstable` is true."""
+    api = _api(key)
+    return api.first_version, api.last_version - (api.latest_version_unstable and not unstable)
+
+
+def advertised_versions(
+    listener: Literal["broker", "controller"], *, unstable: bool = False
+) -> list[tuple[int, int, int]]:
+    """What a node's ApiVersions response lists: (API key, first version, last version) in order of keys."""
+    result = []
+    for key, api in APIS.items():
+        if api.on_broker if listener == "broker" else api.on_controller:
+            first, last = api_versions(key, unstable=unstable)
+            result.append((key, PRODUCE_ADVERTISED_MIN if key == ApiKey.PRODUCE else first, last))
+    return result
+
+
+def _message_class(key: int, suffix: str) -> type[Message]:
+    module = import_module(f"wire.messages.{_api(key).module}")
+    found: type[Message] = next(
+        value
+        for name, value in vars(module).items()
+        if name.endswith(suffix) and getattr(value, "API_KEY", None) == key
+    )
+    return found
+
+
+def request_class(key: int) -> type[Message]:
+    """The class of an API's requests."""
+    found = _requests.get(key)
+    if found is None:
+        found = _requests[key] = _message_class(key, "Request")
+    return found
+
+
+def response_class(key: int) -> type[Message]:
+    """The class of an API's responses."""
+    found = _responses.get(key)
+    if found is None:
+        found = _responses[key] = _message_class(key, "Response")
+    return found
+
+
+def request_header_version(key: int, version: int) -> int:
+    """2 (with tagged fields) for a flexible version, else 1."""
+    return 2 if version >= _api(key).flexible_since else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """1 (with tagged fields) for a flexible version, else 0.
+
+    Always 0 for ApiVersions: a client that asked for a version the node does not know must be able to read the
+    answer (KIP-511).
+    """
+    return 1 if version >= _api(key).flexible_since and key != ApiKey.API_VERSIONS else 0

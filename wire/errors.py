@@ -1,0 +1,44 @@
+"""Protocol errors: those that a peer is told of by a code, and those that end the conversation.
+
+`KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes
+and protocol do not fit: `RemoteProtocolError` when the peer is at fault (the connection is closed),
+`LocalProtocolError` when our own code asked for something impossible (a bug).
+"""
+
+from __future__ import annotations
+
+from wire.error_codes import ErrorCode
+
+__all__ = [
+    "ErrorCode",
+    "KafkaError",
+    "LocalProtocolError",
+    "MalformedMessage",
+    "ProtocolError",
+    "RemoteProtocolError",
+]
+
+
+class ProtocolError(Exception):
+    """Bytes and protocol do not fit."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own code broke the protocol's rules: a value outside its field, a version that does not exist."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol's rules; its connection cannot be used further."""
+
+
+class MalformedMessage(RemoteProtocolError):
+    """Bytes that are no encoding of the message they claim to be."""
+
+
+class KafkaError(Exception):
+    """An outcome that has one of Kafka's error codes; `message` is Kafka's text unless one was given."""
+
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        self.code = ErrorCode(code)
+        self.message = self.code.message if message is None else message
+        super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)

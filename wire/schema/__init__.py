@@ -1,0 +1,1 @@
+"""The facts of the protocol as tables, and the generator that turns them into source."""

@@ -1,0 +1,157 @@
+"""Reads the fact tables: `messages.tsv`, `apis.tsv`, `errors.tsv`. Only the generator and tests need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from wire.structure import VERSION_END, version_range
+
+DIRECTORY = Path(__file__).parent
+
+
+@attrs.frozen
+class FieldFact:
+    """One field of a structure; `fields` holds the parts of a structure-typed field, else it is empty."""
+
+    name: str
+    type: str
+    is_array: bool
+    versions: str
+    nullable: str
+    tagged: str
+    tag: int
+    default: str
+    flexible: bool
+    fields: tuple[FieldFact, ...]
+
+    @property
+    def is_structure(self) -> bool:
+        return self.type[0].isupper()
+
+
+@attrs.frozen
+class MessageFact:
+    """One request, response, header or record with its fields."""
+
+    name: str
+    kind: str
+    """`request`, `response`, `header`, `data`, `metadata`, `coordinator-key` or `coordinator-value`."""
+    api_key: int | None
+    valid_versions: tuple[int, int]
+    flexible_since: int | None
+    latest_version_unstable: bool
+    fields: tuple[FieldFact, ...]
+
+
+@attrs.frozen
+class ApiFact:
+    """One API as a Kafka 4.3 node offers it."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    latest_version_unstable: bool
+    flexible_since: int | None
+    listeners: tuple[str, ...]
+    cluster_action: bool
+    forwarded_to_controller: bool
+
+
+@attrs.frozen
+class ErrorFact:
+    """One error code; `retriable` as in Kafka: its exception extends RetriableException."""
+
+    code: int
+    name: str
+    retriable: bool
+    text: str
+
+
+def _rows(name: str) -> Iterator[list[str]]:
+    for line in (DIRECTORY / name).read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            yield line.split("\t")
+
+
+def _flexible_since(text: str) -> int | None:
+    first, last = version_range(text)
+    if last < first:
+        return None
+    if last != VERSION_END:
+        raise ValueError(f"flexible versions must be open-ended, not {text}")
+    return first
+
+
+def _nest(rows: list[list[str]], prefix: str) -> tuple[FieldFact, ...]:
+    """Build the fields directly under `prefix` (empty, or a path ending in a dot), each with its own parts."""
+    fields = []
+    for row in rows:
+        path = row[0]
+        if not path.startswith(prefix) or "." in path[len(prefix) :]:
+            continue
+        _, type_, versions, nullable, tagged, tag, default, flexible = row + [""] * (8 - len(row))
+        fields.append(
+            FieldFact(
+                name=path[len(prefix) :],
+                type=type_.removeprefix("[]"),
+                is_array=type_.startswith("[]"),
+                versions=versions,
+                nullable=nullable,
+                tagged=tagged,
+                tag=int(tag) if tag else -1,
+                default=default,
+                flexible=flexible != "none",
+                fields=_nest(rows, path + "."),
+            )
+        )
+    return tuple(fields)
+
+
+def messages() -> list[MessageFact]:
+    """All messages of the table in its order."""
+    heads: list[tuple[list[str], list[list[str]]]] = []
+    for mark, *row in _rows("messages.tsv"):
+        if mark == "M":
+            heads.append((row, []))
+        else:
+            heads[-1][1].append(row)
+    return [
+        MessageFact(
+            name=name,
+            kind=kind,
+            api_key=int(api_key) if api_key else None,
+            valid_versions=version_range(valid),
+            flexible_since=_flexible_since(flexible),
+            latest_version_unstable=unstable == "yes",
+            fields=_nest(fields, ""),
+        )
+        for (name, kind, api_key, valid, flexible, unstable), fields in heads
+    ]
+
+
+def apis() -> list[ApiFact]:
+    """All APIs of the table by key."""
+    return [
+        ApiFact(
+            key=int(key),
+            name=name,
+            versions=version_range(versions),
+            latest_version_unstable=unstable == "yes",
+            flexible_since=_flexible_since(flexible),
+            listeners=tuple(listeners.split(",")),
+            cluster_action=cluster_action == "yes",
+            forwarded_to_controller=forwarded == "yes",
+        )
+        for key, name, versions, unstable, flexible, listeners, cluster_action, forwarded in _rows("apis.tsv")
+    ]
+
+
+def errors() -> list[ErrorFact]:
+    """All error codes of the table by code."""
+    return [
+        ErrorFact(code=int(code), name=name, retriable=retriable == "yes", text=text)
+        for code, name, retriable, text in _rows("errors.tsv")
+    ]

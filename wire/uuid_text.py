@@ -1,0 +1,31 @@
+"""Kafka's text form of a UUID: 22 characters of URL-safe base64 without padding."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from wire.errors import LocalProtocolError
+
+UUID_SIZE = 16
+TEXT_LENGTH = 22
+
+
+def uuid_to_text(value: bytes) -> str:
+    """The 22 characters of 16 bytes; raises LocalProtocolError for another size."""
+    if len(value) != UUID_SIZE:
+        raise LocalProtocolError(f"a UUID has {UUID_SIZE} bytes, not {len(value)}")
+    return urlsafe_b64encode(value).decode("ascii")[:TEXT_LENGTH]
+
+
+def uuid_from_text(text: str) -> bytes:
+    """The 16 bytes of 22 characters; raises ValueError for a text that no UUID has.
+
+    The last character holds only two bits of the value; texts whose spare bits are set are refused, so that a
+    UUID has one text.
+    """
+    if len(text) != TEXT_LENGTH or not text.isascii():
+        raise ValueError(f"a UUID's text has {TEXT_LENGTH} characters of base64: {text!r}")
+    value = urlsafe_b64decode(text + "==")
+    if len(value) != UUID_SIZE or uuid_to_text(value) != text:
+        raise ValueError(f"not the text of a UUID: {text!r}")
+    return value
