@@ -98,7 +98,9 @@ class Event(Protocol):
 class TaskGroup(Protocol):
     """What helpers receive of a nursery: they start tasks, the owner ends them."""
 
-    def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None) -> None: ...
+    def start_soon(
+        self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
+    ) -> None: ...
 
 
 class File(Protocol):

@@ -1,0 +1,161 @@
+"""The real world of one node (SHELL): trio, the machine's clocks, threads, files and sockets.
+
+`RealEnv` binds the ports of `odradek.env.ports`; files are in `real_files`, sockets in `real_net`.
+
+`Clock.monotonic` reads the system's clock rather than trio's, so that workers' threads may ask too; deadlines are
+turned into trio's when a wait begins.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from odradek.env.ports import Env, Event, Scope
+from odradek.env.real_files import RealDir, open_dir
+from odradek.env.real_net import TcpNetwork
+
+T = TypeVar("T")
+
+WORKERS_DEFAULT = 8
+UUID_BYTES = 16
+_UUID_ZERO = bytes(UUID_BYTES)
+_UUID_ONE = bytes(15) + b"\x01"
+_DASH_SEXTET = 62
+
+
+class _Timeout:
+    """A trio cancel scope as `odradek.env.ports.Scope`."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, seconds: float) -> None:
+        self._scope = trio.move_on_after(seconds)
+
+    @property
+    def expired(self) -> bool:
+        return self._scope.cancelled_caught
+
+    def __enter__(self) -> _Timeout:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return self._scope.__exit__(kind, error, traceback)
+
+
+class RealClock:
+    """`odradek.env.ports.Clock` of this machine."""
+
+    __slots__ = ()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep_until(self, deadline: float) -> None:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            await trio.lowlevel.checkpoint()
+        while remaining > 0:
+            await trio.sleep(remaining)
+            remaining = deadline - time.monotonic()
+
+    def timeout_at(self, deadline: float) -> AbstractContextManager[Scope]:
+        return _Timeout(max(0.0, deadline - time.monotonic()))
+
+
+class RealWorkers:
+    """`odradek.env.ports.Workers`: threads, under a limit of their own.
+
+    A started function runs to its end even if the caller is cancelled: a sync must not go on unseen.
+    """
+
+    __slots__ = ("_limiter",)
+
+    def __init__(self, workers_max: int) -> None:
+        self._limiter = trio.CapacityLimiter(workers_max)
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)
+
+
+class RealMeter:
+    """`odradek.env.ports.Meter`: processor time of the process, all threads."""
+
+    __slots__ = ()
+
+    def cpu_seconds(self) -> float:
+        return time.process_time()
+
+
+class RealEnv:
+    """`odradek.env.ports.Env` of this machine.
+
+    `seed` makes `random` repeatable (uuids never are). `tcp_maxseg` (default: the variable `ODRADEK_TCP_MAXSEG`)
+    caps the segment size of every socket: for benchmarks only.
+    """
+
+    def __init__(
+        self, seed: int | None = None, *, workers_max: int = WORKERS_DEFAULT, tcp_maxseg: int | None = None
+    ) -> None:
+        if tcp_maxseg is None and (text := os.environ.get("ODRADEK_TCP_MAXSEG")):
+            tcp_maxseg = int(text)
+        self.clock = RealClock()
+        self.network = TcpNetwork(tcp_maxseg)
+        self.workers = RealWorkers(workers_max)
+        self.meter = RealMeter()
+        self.random = random.Random(seed)
+        self._dirs: list[RealDir] = []
+
+    def open_dir(self, path: str, *, create: bool = False) -> RealDir:
+        directory = open_dir(path, create=create)
+        self._dirs.append(directory)
+        return directory
+
+    def event(self) -> Event:
+        return trio.Event()
+
+    def new_uuid(self) -> bytes:
+        while not is_valid_uuid(value := os.urandom(UUID_BYTES)):
+            continue
+        return value
+
+    def buggify(self, point: str) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Give back the locks of the directories; the end of the process does so too."""
+        for directory in self._dirs:
+            directory.unlock()
+
+
+if TYPE_CHECKING:
+
+    def _conforms(env: RealEnv) -> Env:
+        return env
+
+
+def is_valid_uuid(value: bytes) -> bool:
+    """Kafka's rule for generated ids: not reserved (zero, one), and no leading dash, which tools take for a flag."""
+    return value not in (_UUID_ZERO, _UUID_ONE) and value[0] >> 2 != _DASH_SEXTET
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files to what it is allowed to; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,366 @@
+"""Files and directories of this machine (SHELL).
+
+Theory of operation
+-------------------
+A `RealFile` is a path, a size that it tracks itself, and a descriptor that is opened at first need: a node holds
+tens of thousands of segments and reads few of them. The inode seen at the first look is remembered, so that a
+late open after a rename never reads another file that has taken the name.
+
+References are counted under one lock for the whole process, because a worker that syncs must keep the descriptor
+from being closed (and its number reused) by the loop. Everything else is called by one thread at a time.
+
+Reads and appends block. What may be called on the loop is for the caller to know: see `odradek.env.ports`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import threading
+from typing import IO
+
+from odradek.env.ports import Buffer, DiskError, DiskFull, FileMissing
+
+_OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_FILE_MODE = 0o644
+_PAGE_BYTES = 4096
+_LOCK_NAME = ".lock"
+_references_lock = threading.Lock()
+
+
+def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
+    """The port's exception for a system's exception."""
+    number = error.errno or 0
+    reason = error.strerror or str(error)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(directory, path, operation, number, reason)
+    if number == errno.ENOENT:
+        return FileMissing(directory, path, operation, number, reason)
+    return DiskError(directory, path, operation, number, reason)
+
+
+class RealFile:
+    """`odradek.env.ports.File` over a descriptor. See the module docstring."""
+
+    __slots__ = ("_fd", "_inode", "_references", "_size", "_sync_failure", "directory", "path")
+
+    def __init__(self, directory: str, path: str, size: int, inode: int, fd: int = -1) -> None:
+        self.path = path
+        self.directory = directory
+        self._size = size
+        self._inode = inode
+        self._fd = fd
+        self._references = 1
+        self._sync_failure: str | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def fileno(self) -> int:
+        """The descriptor, opened now if need be. Raises `DiskError`; `ValueError` on a closed file."""
+        return self._fd if self._fd >= 0 else self._open()
+
+    def _open(self) -> int:
+        with _references_lock:
+            if self._references <= 0:
+                raise ValueError(f"{self.path} is closed")
+            if self._fd >= 0:
+                return self._fd
+            try:
+                fd = os.open(self.path, _OPEN_FLAGS)
+            except OSError as error:
+                raise self._error("open", error) from error
+            if os.fstat(fd).st_ino != self._inode:
+                os.close(fd)
+                raise FileMissing(
+                    self.directory, self.path, "open", errno.ENOENT, "another file has this name"
+                )
+            self._fd = fd
+            return fd
+
+    def _error(self, operation: str, error: OSError) -> DiskError:
+        return disk_error(self.directory, self.path, operation, error)
+
+    def append(self, data: Buffer) -> int:
+        position = self._size
+        fd = self._fd
+        try:
+            written = os.write(fd if fd >= 0 else self._open(), data)
+            self._size = position + written
+            if written < len(data):
+                self._append_rest(memoryview(data)[written:])
+        except OSError as error:
+            raise self._error("append", error) from error
+        return position
+
+    def _append_rest(self, rest: memoryview) -> None:
+        """After a short write: the next one either goes on or says why not (a full disk, mostly)."""
+        while rest:
+            written = os.write(self._fd, rest)
+            self._size += written
+            rest = rest[written:]
+
+    def pread(self, count: int, offset: int) -> bytes:
+        fd = self._fd
+        try:
+            data = os.pread(fd if fd >= 0 else self._open(), count, offset)
+            while len(data) < count and (rest := os.pread(self._fd, count - len(data), offset + len(data))):
+                data += rest
+        except OSError as error:
+            raise self._error("read", error) from error
+        return data
+
+    def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        fd = self._fd
+        try:
+            count = os.preadv(fd if fd >= 0 else self._open(), (buffer,), offset)
+            if count < len(buffer):
+                view = memoryview(buffer)
+                while count < len(buffer) and (more := os.preadv(self._fd, (view[count:],), offset + count)):
+                    count += more
+        except OSError as error:
+            raise self._error("read", error) from error
+        return count
+
+    def is_warm(self, offset: int, count: int) -> bool:
+        """Probe the first and the last page. True where the file system cannot say (tmpfs is memory anyhow)."""
+        last = offset + max(count, 1) - 1
+        if not self._page_is_warm(offset):
+            return False
+        return last // _PAGE_BYTES == offset // _PAGE_BYTES or self._page_is_warm(last)
+
+    def _page_is_warm(self, offset: int) -> bool:
+        probe = bytearray(1)
+        try:
+            os.preadv(self.fileno(), (probe,), offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return True
+            raise self._error("read", error) from error
+        return True
+
+    def truncate(self, size: int) -> None:
+        if not 0 <= size <= self._size:
+            raise ValueError(f"cannot truncate {self.path} of {self._size} bytes to {size}")
+        try:
+            os.ftruncate(self.fileno(), size)
+        except OSError as error:
+            raise self._error("truncate", error) from error
+        self._size = size
+
+    def sync(self) -> int:
+        """See the port. Safe in a worker while the loop appends, closes or removes the file."""
+        self.pin()
+        try:
+            if self._sync_failure is not None:
+                raise DiskError(self.directory, self.path, "sync", errno.EIO, self._sync_failure)
+            size = self._size
+            try:
+                os.fdatasync(self._fd)
+            except OSError as error:
+                self._sync_failure = f"an earlier sync failed: {error.strerror}"
+                raise self._error("sync", error) from error
+            return size
+        finally:
+            self.unpin()
+
+    def pin(self) -> None:
+        self.fileno()
+        with _references_lock:
+            if self._references <= 0:
+                raise ValueError(f"{self.path} is closed")
+            self._references += 1
+
+    def unpin(self) -> None:
+        with _references_lock:
+            self._references -= 1
+            if self._references < 0:
+                raise ValueError(f"{self.path} has been released more often than pinned")
+            if self._references == 0 and self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                os.close(fd)
+
+    def close(self) -> None:
+        self.unpin()
+
+
+class RealDir:
+    """`odradek.env.ports.Dir` over a path. Holds no descriptor, but the lock's."""
+
+    __slots__ = ("_lock", "_root", "path")
+
+    def __init__(self, path: str, root: str) -> None:
+        self.path = path
+        self._root = root
+        self._lock: IO[bytes] | None = None
+
+    def _error(self, path: str, operation: str, error: OSError) -> DiskError:
+        return disk_error(self._root, path, operation, error)
+
+    def open(self, name: str, *, create: bool = False) -> RealFile:
+        path = os.path.join(self.path, name)
+        fd = -1
+        try:
+            if create:
+                fd = os.open(path, _OPEN_FLAGS | os.O_CREAT, _FILE_MODE)
+                found = os.fstat(fd)
+            else:
+                found = os.stat(path)
+                if stat.S_ISDIR(found.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        except OSError as error:
+            raise self._error(path, "open", error) from error
+        return RealFile(self._root, path, found.st_size, found.st_ino, fd)
+
+    def subdir(self, name: str, *, create: bool = False) -> RealDir:
+        path = os.path.join(self.path, name)
+        try:
+            if create:
+                os.makedirs(path, exist_ok=True)
+            elif not stat.S_ISDIR(os.stat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except OSError as error:
+            raise self._error(path, "open", error) from error
+        return RealDir(path, self._root)
+
+    def list(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path))
+        except OSError as error:
+            raise self._error(self.path, "list", error) from error
+
+    def exists(self, name: str) -> bool:
+        return os.path.lexists(os.path.join(self.path, name))
+
+    def is_dir(self, name: str) -> bool:
+        return os.path.isdir(os.path.join(self.path, name))
+
+    def file_size(self, name: str) -> int:
+        return self._stat(name).st_size
+
+    def modified_ms(self, name: str) -> int:
+        return self._stat(name).st_mtime_ns // 1_000_000
+
+    def _stat(self, name: str) -> os.stat_result:
+        path = os.path.join(self.path, name)
+        try:
+            return os.stat(path)
+        except OSError as error:
+            raise self._error(path, "stat", error) from error
+
+    def read_bytes(self, name: str, size_max: int = 64 << 20) -> bytes:
+        path = os.path.join(self.path, name)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > size_max:
+                    raise DiskError(
+                        self._root, path, "read", errno.EFBIG, f"{size} bytes, more than {size_max}"
+                    )
+                return file.readall()
+        except OSError as error:
+            raise self._error(path, "read", error) from error
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        path = os.path.join(self.path, name)
+        temporary = path + ".tmp"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, path)
+            _sync_directory(os.path.dirname(path))
+        except OSError as error:
+            raise self._error(path, "write", error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        path = os.path.join(self.path, old)
+        try:
+            os.rename(path, os.path.join(self.path, new))
+        except OSError as error:
+            raise self._error(path, "rename", error) from error
+
+    def remove(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise self._error(path, "remove", error) from error
+
+    def remove_tree(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise self._error(path, "remove", error) from error
+
+    def sync(self) -> None:
+        try:
+            _sync_directory(self.path)
+        except OSError as error:
+            raise self._error(self.path, "sync", error) from error
+
+    def free_bytes(self) -> int:
+        try:
+            found = os.statvfs(self.path)
+        except OSError as error:
+            raise self._error(self.path, "stat", error) from error
+        return found.f_bavail * found.f_frsize
+
+    def lock(self) -> None:
+        """Lock Kafka's `.lock` file, so that Kafka and Odradek keep out of each other's way too."""
+        if self._lock is not None:
+            return
+        path = os.path.join(self.path, _LOCK_NAME)
+        try:
+            file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until the process ends
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                raise
+        except BlockingIOError as error:
+            raise DiskError(
+                self._root, path, "lock", errno.EWOULDBLOCK, "another process holds it"
+            ) from error
+        except OSError as error:
+            raise self._error(path, "lock", error) from error
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Give the lock back; for a process that outlives its node (tests, embedded nodes)."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def open_dir(path: str, *, create: bool = False) -> RealDir:
+    """A log directory. Raises `FileMissing` unless it exists or `create`; `DiskError`."""
+    path = os.path.abspath(path)
+    try:
+        if create:
+            os.makedirs(path, exist_ok=True)
+        elif not stat.S_ISDIR(os.stat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise disk_error(path, path, "open", error) from error
+    return RealDir(path, path)

@@ -1,0 +1,239 @@
+"""TCP of this machine (SHELL): non-blocking sockets under trio's two waits.
+
+Theory of operation
+-------------------
+A `TcpConn` is the surface of the hot path: a wait is one epoll round, a receive one `recv_into`, an answer one
+`send`. Bound methods of the socket are kept in slots, because looking them up costs as much as a check of ours.
+
+`send(..., more=True)` leaves the tail of the bytes with the kernel (MSG_MORE) until what follows has been sent:
+either a `send` without `more`, or a `sendfile`, whose last page pushes everything out. Should the file be shorter
+than promised, `sendfile` raises `DiskError` and the caller closes the connection.
+
+Exceptions of trio and of the system do not pass: a connection that is closed under a waiter gives
+`ConnectionLost`, as a reset does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from trio.lowlevel import notify_closing, wait_readable, wait_writable
+
+from odradek.env.ports import Buffer, ConnectionLost, DiskError, File
+from odradek.env.real_files import RealFile, disk_error
+
+BACKLOG = 1024
+_IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
+_ACCEPT_BACKOFF_SECONDS = 0.1
+
+_DESCRIPTORS_USED_UP = frozenset({errno.EMFILE, errno.ENFILE})
+_MEMORY_USED_UP = frozenset({errno.ENOBUFS, errno.ENOMEM})
+_PEER_GONE = frozenset(
+    {
+        errno.EPIPE,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENETRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EBADF,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    }
+)
+
+
+class TcpConn:
+    """`odradek.env.ports.Conn` over a connected, non-blocking socket."""
+
+    __slots__ = ("_fd", "_recv_into", "_send", "_sendmsg", "_socket", "peer_host")
+
+    def __init__(self, connected: socket.socket, peer_host: str) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket = connected
+        self._fd = connected.fileno()
+        self._recv_into: Callable[[memoryview], int] = connected.recv_into
+        self._send: Callable[..., int] = connected.send
+        self._sendmsg: Callable[..., int] = connected.sendmsg
+        self.peer_host = peer_host
+
+    async def readable(self) -> None:
+        try:
+            await wait_readable(self._fd)
+        except (trio.ClosedResourceError, OSError, ValueError) as error:
+            raise ConnectionLost("closed while waiting for bytes") from error
+
+    async def writable(self) -> None:
+        try:
+            await wait_writable(self._fd)
+        except (trio.ClosedResourceError, OSError, ValueError) as error:
+            raise ConnectionLost("closed while waiting for room") from error
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._recv_into(buffer)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        try:
+            if len(chunks) == 1:
+                return self._send(chunks[0], socket.MSG_MORE) if more else self._send(chunks[0])
+            if len(chunks) > _IOV_MAX:
+                chunks, more = chunks[:_IOV_MAX], True
+            return self._sendmsg(chunks, (), socket.MSG_MORE if more else 0)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def sendfile(self, file: File, offset: int, count: int) -> int:
+        if not isinstance(file, RealFile):
+            raise TypeError(f"{file!r} is not a file of this machine")
+        try:
+            taken = os.sendfile(self._fd, file.fileno(), offset, count)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno in _PEER_GONE:
+                raise ConnectionLost(str(error)) from error
+            raise disk_error(file.directory, file.path, "read", error) from error
+        if taken == 0 and count > 0:
+            raise DiskError(file.directory, file.path, "read", 0, f"ends before {offset + count}")
+        return taken
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            notify_closing(fd)
+            self._socket.close()
+
+
+class TcpListener:
+    """`odradek.env.ports.Listener`. Keeps a descriptor in reserve, to turn peers away when all are used up."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._socket = listening
+        self._reserve: int = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.port: int = listening.getsockname()[1]
+
+    async def accept(self) -> TcpConn:
+        while True:
+            try:
+                await wait_readable(self._socket)
+            except (trio.ClosedResourceError, OSError, ValueError) as error:
+                raise ConnectionLost("the listener is closed") from error
+            try:
+                connected, address = self._socket.accept()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                await self._survive(error)
+                continue
+            try:
+                return TcpConn(connected, address[0])
+            except OSError:  # the peer is gone before its options were set
+                connected.close()
+
+    async def _survive(self, error: OSError) -> None:
+        """Go on after a failed accept. Everything that `accept(2)` reports of a peer's network is passed over."""
+        if self._socket.fileno() < 0:
+            raise ConnectionLost("the listener is closed") from error
+        if error.errno in _DESCRIPTORS_USED_UP and self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
+            try:
+                refused, _ = self._socket.accept()
+                refused.close()
+            except OSError:
+                await trio.sleep(_ACCEPT_BACKOFF_SECONDS)
+            self._refill_reserve()
+        elif error.errno in _DESCRIPTORS_USED_UP or error.errno in _MEMORY_USED_UP:
+            await trio.sleep(_ACCEPT_BACKOFF_SECONDS)
+            self._refill_reserve()
+
+    def _refill_reserve(self) -> None:
+        if self._reserve < 0:
+            try:
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._reserve = -1  # back off until descriptors are free again
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            notify_closing(self._socket)
+            self._socket.close()
+        if self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
+
+
+class TcpNetwork:
+    """`odradek.env.ports.Network`. `maxseg` caps the segment size; benchmarks on loopback want that."""
+
+    def __init__(self, maxseg: int | None = None) -> None:
+        self._maxseg = maxseg
+
+    def listen(self, host: str, port: int) -> TcpListener:
+        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = self._socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+            return TcpListener(listening)
+        except OSError:
+            listening.close()
+            raise
+
+    async def connect(self, host: str, port: int) -> TcpConn:
+        try:
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ConnectionLost(f"{host}:{port}: {error}") from error
+        reason: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            try:
+                return await self._connect_one(family, kind, protocol, address)
+            except OSError as error:
+                reason = error
+        raise ConnectionLost(f"{host}:{port}: {reason}") from reason
+
+    async def _connect_one(self, family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> TcpConn:
+        """Raises `OSError`."""
+        connecting = self._socket(family, kind, protocol)
+        try:
+            number = connecting.connect_ex(address)
+            if number == errno.EINPROGRESS:
+                await wait_writable(connecting)
+                number = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number:
+                raise OSError(number, os.strerror(number))
+            return TcpConn(connecting, str(address[0]))
+        except BaseException:
+            connecting.close()
+            raise
+
+    def _socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        if self._maxseg is not None:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, self._maxseg)
+        return made
