@@ -1,0 +1,31 @@
+"""What can be wrong with a record batch, with Kafka's error code for each."""
+
+from __future__ import annotations
+
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["CorruptBatch", "DecompressionBomb", "InvalidRecord"]
+
+
+class CorruptBatch(KafkaError):
+    """The bytes are damaged: framing, checksum or compressed data. Code CORRUPT_MESSAGE."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+class DecompressionBomb(CorruptBatch):
+    """The batch would decompress to more bytes than the caller allows.
+
+    Code MESSAGE_TOO_LARGE: the same bytes will never pass, but a producer may split the batch.
+    """
+
+    def __init__(self, message: str) -> None:
+        KafkaError.__init__(self, ErrorCode.MESSAGE_TOO_LARGE, message)
+
+
+class InvalidRecord(KafkaError):
+    """The batch is whole, but breaks a rule of the format. Code INVALID_RECORD."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
