@@ -285,6 +285,8 @@ class RealDir:
             raise self._error(path, "write", error) from error
 
     def rename(self, old: str, new: str) -> None:
+        if os.path.dirname(old) != os.path.dirname(new):
+            raise ValueError(f"cannot rename {old} to {new}, in another directory")
         path = os.path.join(self.path, old)
         try:
             os.rename(path, os.path.join(self.path, new))

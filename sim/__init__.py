@@ -1,0 +1,1 @@
+"""Whole clusters on a virtual clock, network and disk; every run replays from its seed."""
