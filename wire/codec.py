@@ -1,0 +1,69 @@
+"""Messages to bytes and back, by functions generated at first use: one per message class and version.
+
+`decoder` and `encoder` give the functions themselves, for hot paths; `decode` and `encode` are for everybody
+else. The sources that they compile are written by `codec_decode` and `codec_encode`; to read one:
+`python -c "from wire.codec_decode import *; from wire.messages.produce import *;
+print(decoder_source(ProduceRequest, 9))"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from wire.codec_decode import make_decoder
+from wire.codec_encode import make_encoder
+from wire.errors import MalformedMessage
+from wire.primitives import Buffer
+from wire.structure import Message
+
+M = TypeVar("M", bound=Message)
+Spills: TypeAlias = list[tuple[int, Any]]
+"""(offset in the encoded bytes, object whose bytes belong there), in order of offsets."""
+Encoder: TypeAlias = Callable[[bytearray, M, Spills | None], None]
+Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
+
+_decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
+_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
+
+
+def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
+    """The function that decodes one message: (buffer, offset) -> (message, offset behind it).
+
+    The message may use the buffer up to its end: give it a view of one frame. `records` fields are memoryviews
+    into the buffer; whoever keeps a message longer than its buffer copies them. The function raises
+    MalformedMessage for bytes that are no such message; `decoder` itself raises LocalProtocolError for a version
+    that the class does not have.
+    """
+    function = _decoders.get((cls, version))
+    if function is None:
+        function = _decoders[cls, version] = make_decoder(cls, version)
+    return function
+
+
+def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None], None]:
+    """The function that appends one message to a bytearray: (bytearray, message, spills).
+
+    A `records` field that is no bytes, bytearray or memoryview is a spill: only its length is written, and
+    `(len(w), object)` is appended to `spills`; without a list of spills it is refused. The function raises
+    LocalProtocolError for values that do not fit their fields; the bytearray then holds a part of the message.
+    """
+    function = _encoders.get((cls, version))
+    if function is None:
+        function = _encoders[cls, version] = make_encoder(cls, version)
+    return function
+
+
+def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool = True) -> M:
+    """Decode one message; raises MalformedMessage, also for bytes behind it unless `exact` is false."""
+    message, end = decoder(cls, version)(buf, offset)
+    if exact and end != len(buf):
+        raise MalformedMessage(f"{cls.__name__} version {version}: {len(buf) - end} bytes too many")
+    return message
+
+
+def encode(message: Message, version: int) -> bytes:
+    """Encode one message; raises LocalProtocolError for values that do not fit their fields."""
+    w = bytearray()
+    encoder(type(message), version)(w, message, None)
+    return bytes(w)

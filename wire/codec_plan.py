@@ -1,0 +1,132 @@
+"""What travels at one version: the fields of a structure, resolved from the metadata on its class.
+
+The code generators (`codec_decode`, `codec_encode`) walk plans; the reflective codec does not use them, so that
+a mistake made here shows up as a difference between the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from wire.errors import LocalProtocolError
+from wire.structure import Message, Structure, WireField, version_range
+
+FIXED: Final = {
+    "bool": ("?", 1),
+    "int8": ("b", 1),
+    "int16": ("h", 2),
+    "uint16": ("H", 2),
+    "int32": ("i", 4),
+    "uint32": ("I", 4),
+    "int64": ("q", 8),
+    "float64": ("d", 8),
+    "uuid": ("16s", 16),
+}
+"""Types of fixed size: `struct` format (big-endian) and size in bytes."""
+
+STRING_LENGTH_MAX: Final = 32767
+"""Kafka refuses longer strings, also where a compact length could state them."""
+
+
+class PlannedField(NamedTuple):
+    """One field at one version."""
+
+    name: str
+    structure: type[Structure] | None
+    """The structure's class, of the elements when `is_array`; None for primitives."""
+    type: str
+    """A primitive's name, or `struct`; of the elements when `is_array`."""
+    is_array: bool
+    present: bool
+    """False where the version does not have the field: it decodes to its default."""
+    nullable: bool
+    tag: int
+    """The tag, or -1 for a field that travels in its place."""
+    compact: bool
+    """True for lengths as unsigned varints, plus one."""
+    default: Any
+    """The default value; for a structure its class, for an array `list`."""
+
+    @property
+    def fixed(self) -> tuple[str, int] | None:
+        return None if self.is_array else FIXED.get(self.type)
+
+
+def _contains(text: str, version: int) -> bool:
+    first, last = version_range(text)
+    return first <= version <= last
+
+
+def planned_fields(cls: type[Structure], version: int, flexible: bool) -> list[PlannedField]:
+    """Every field of a structure, in the order of its constructor, as it is at `version`."""
+    fields = []
+    for attribute in cls.__attrs_attrs__:
+        fact: WireField = attribute.metadata["kafka"]
+        if isinstance(fact.type, (str, type)):
+            is_array, element = False, fact.type
+        else:
+            is_array, element = True, fact.type[0]
+        fields.append(
+            PlannedField(
+                name=attribute.name,
+                structure=None if isinstance(element, str) else element,
+                type=element if isinstance(element, str) else "struct",
+                is_array=is_array,
+                present=_contains(fact.versions, version),
+                nullable=_contains(fact.nullable, version),
+                tag=fact.tag if _contains(fact.tagged, version) else -1,
+                compact=flexible and fact.flexible,
+                default=getattr(attribute.default, "factory", attribute.default),
+            )
+        )
+    return fields
+
+
+def untagged(fields: list[PlannedField]) -> list[PlannedField]:
+    """The fields that travel in their place."""
+    return [field for field in fields if field.present and field.tag < 0]
+
+
+def tagged(fields: list[PlannedField]) -> list[PlannedField]:
+    """The fields that travel behind a tag, by tag."""
+    return sorted(
+        (field for field in fields if field.present and field.tag >= 0), key=lambda field: field.tag
+    )
+
+
+def is_flexible(cls: type[Message], version: int) -> bool:
+    """Whether a version has compact lengths and tagged fields; raises LocalProtocolError for unknown versions."""
+    first, last = cls.VALID_VERSIONS
+    if not first <= version <= last:
+        raise LocalProtocolError(f"{cls.__name__} has versions {first} to {last}, not {version}")
+    return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
+
+
+def size_min(cls: type[Structure], version: int, flexible: bool) -> int:
+    """The fewest bytes that a structure takes: what bounds the count of an array before it is read."""
+    return int(flexible) + sum(
+        _field_size_min(f, version, flexible) for f in untagged(planned_fields(cls, version, flexible))
+    )
+
+
+def _field_size_min(field: PlannedField, version: int, flexible: bool) -> int:
+    if field.fixed is not None:
+        return field.fixed[1]
+    if field.is_array:
+        return 1 if field.compact else 4
+    if field.structure is not None:
+        return 1 if field.nullable else size_min(field.structure, version, flexible)
+    if field.compact:
+        return 1
+    return 2 if field.type == "string" else 4
+
+
+def element_size_min(field: PlannedField, version: int, flexible: bool) -> int:
+    """The fewest bytes of an array's element; raises LocalProtocolError for none, since nothing would bound it."""
+    if field.structure is not None:
+        size = size_min(field.structure, version, flexible)
+    else:
+        size = _field_size_min(field._replace(is_array=False), version, flexible)
+    if size == 0:
+        raise LocalProtocolError(f"the elements of {field.name} may be empty: their count cannot be bounded")
+    return size
