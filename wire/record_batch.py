@@ -15,13 +15,15 @@ What a broker checks of a produced batch, in Kafka's order (`parse_produced`, th
    impossible length or an unknown magic CORRUPT_MESSAGE; exactly one batch; zstd only since Produce 7;
 2. a base offset other than 0 is INVALID_RECORD, more bytes than allowed MESSAGE_TOO_LARGE, a wrong checksum
    CORRUPT_MESSAGE;
-3. the header's counts must agree (INVALID_RECORD), and control batches are for brokers alone;
-4. compressed bytes must decompress within a limit.
+3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
+   number (all INVALID_RECORD);
+4. compressed bytes must decompress (INVALID_RECORD), within a limit (MESSAGE_TOO_LARGE).
 
 Deliberately absent, and different from Kafka: no walk over the records (it costs 0.8-1.3 us each in Python,
 more than all else together), so a record that contradicts its batch reaches the consumer, which refuses it.
-Two of Kafka's answers are not copied: it lets an unknown codec and compressed bytes that do not decompress
-come out as UNKNOWN_SERVER_ERROR; here they are UNSUPPORTED_COMPRESSION_TYPE and CORRUPT_MESSAGE.
+Kafka lets an unknown codec and data that does not decompress come out as UNKNOWN_SERVER_ERROR; here they are
+UNSUPPORTED_COMPRESSION_TYPE and INVALID_RECORD, which as little invite a retry but say what is wrong. Kafka
+also never looks at bytes behind the first gzip member or lz4 frame that no record needs; here they are refused.
 """
 
 from __future__ import annotations
@@ -156,12 +158,15 @@ def validate_for_append(
     On every produced batch's path: about 1 us besides the checksum, and the decompression if compressed.
 
     Raises:
-        InvalidRecord: base offset not 0, counts that disagree, or a control batch.
-        CorruptBatch: cut, a wrong checksum, or compressed bytes that do not decompress.
+        InvalidRecord: base offset not 0, counts that disagree, a control batch, a producer id without a
+            sequence number, or compressed bytes that do not decompress.
+        CorruptBatch: cut, or a wrong checksum.
         DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
         KafkaError: MESSAGE_TOO_LARGE (above `size_max` bytes), UNSUPPORTED_COMPRESSION_TYPE.
     """
-    base_offset, batch_length, _, _, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = header
+    base_offset, batch_length, _, _, crc, attributes, delta, _, _, producer_id, _, sequence, record_count = (
+        header
+    )
     if base_offset:
         raise InvalidRecord(f"base offset of a produced batch should be 0, but it is {base_offset}")
     size = batch_length + SIZE_PREFIX
@@ -173,14 +178,21 @@ def validate_for_append(
     view = memoryview(buf)
     if crc32c(view[offset + CRC_START : end]) != crc:
         raise CorruptBatch("batch checksum is wrong")
-    if record_count <= 0 or last_offset_delta != record_count - 1:
-        raise InvalidRecord(f"{record_count} records with a last offset delta of {last_offset_delta}")
+    if record_count <= 0 or delta != record_count - 1:
+        raise InvalidRecord(f"{record_count} records with a last offset delta of {delta}")
     if attributes & CONTROL_MASK:
         raise InvalidRecord("clients are not allowed to write control records")
+    if sequence < 0 <= producer_id:
+        raise InvalidRecord(f"sequence number {sequence} from producer {producer_id}")
     if attributes & COMPRESSION_MASK:
-        decompressed_size(
-            attributes & COMPRESSION_MASK, view[offset + HEADER_SIZE : end], decompressed_bytes_max
-        )
+        data = view[offset + HEADER_SIZE : end]
+        try:
+            decompressed_size(attributes & COMPRESSION_MASK, data, decompressed_bytes_max)
+        except DecompressionBomb:
+            raise
+        except CorruptBatch as error:
+            # The checksum was right, so the producer made it so, and a retry (CORRUPT_MESSAGE) cannot help.
+            raise InvalidRecord(error.message) from error
 
 
 def check_timestamps(
