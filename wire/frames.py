@@ -1,0 +1,175 @@
+"""Frames and the headers inside them: the functions that every connection shares, in and out of the hot path.
+
+A frame is a 4-byte length and that many bytes. A request's bytes are a header (API key, version, correlation
+id, client id, and tagged fields where the version is flexible) and a body; a response's are a correlation id,
+tagged fields perhaps, and a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+from wire.api import api_versions, response_header_version
+from wire.api_keys import APIS, ApiKey
+from wire.errors import MalformedMessage, RemoteProtocolError
+from wire.primitives import Buffer, read_uvarint
+
+__all__ = [
+    "LENGTH_SIZE",
+    "Chunk",
+    "UnknownApiKey",
+    "frame_length",
+    "frame_response",
+    "is_supported",
+    "parse_request_header",
+    "parse_response_header",
+]
+
+Chunk: TypeAlias = bytes | bytearray | memoryview | Sized
+"""Bytes to send, or a spill: an object of known length whose bytes stand elsewhere (see `wire.codec`)."""
+
+LENGTH_SIZE: Final = 4
+_LENGTH = Struct(">i")
+_REQUEST_HEADER = Struct(">hhih")
+_CORRELATION_ID = Struct(">i")
+_RESPONSE_START = (Struct(">ii"), Struct(">iib"))
+"""Length, correlation id, and in version 1 the number of tagged fields."""
+
+_FLEXIBLE_SINCE: Final = {int(key): api.flexible_since for key, api in APIS.items()}
+_API_VERSIONS_LAST: Final = api_versions(ApiKey.API_VERSIONS)[1]
+
+
+class UnknownApiKey(RemoteProtocolError):
+    """A request for an API that does not exist here; its header's form is unknown, so it cannot be answered."""
+
+    def __init__(self, api_key: int) -> None:
+        self.api_key = api_key
+        super().__init__(f"unknown API key {api_key}")
+
+
+def frame_length(buf: Buffer, offset: int, max_frame_bytes: int) -> int:
+    """The length that the 4 bytes at `offset` state, checked before anything is allocated for it.
+
+    Raises:
+        RemoteProtocolError: negative, or more than `max_frame_bytes`.
+    """
+    length: int = _LENGTH.unpack_from(buf, offset)[0]
+    if not 0 <= length <= max_frame_bytes:
+        raise RemoteProtocolError(f"a frame of {length} bytes, allowed are 0 to {max_frame_bytes}")
+    return length
+
+
+def is_supported(api_key: int, api_version: int) -> bool:
+    """Whether Kafka 4.3 serves this version of this API (unstable versions are left to the caller)."""
+    first, last = api_versions(api_key, unstable=True)
+    return first <= api_version <= last
+
+
+def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, int, str, int]:
+    """Read a request's header from the frame `buf[offset:end]`.
+
+    Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id is "", as
+    Kafka takes it. The version may be one that nobody serves (`is_supported`). In header version 2 the client
+    id keeps its 2-byte length (KIP-482). An ApiVersions request newer than ours may have any header behind the
+    client id: it is not looked at, since the answer is the same whatever it says (KIP-511).
+
+    Raises:
+        UnknownApiKey: no such API.
+        MalformedMessage: the bytes are no header.
+    """
+    position = offset + 10
+    if position > end:
+        raise MalformedMessage(f"a request of {end - offset} bytes has no header")
+    api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(buf, offset)
+    flexible_since = _FLEXIBLE_SINCE.get(api_key)
+    if flexible_since is None:
+        raise UnknownApiKey(api_key)
+    client_id = ""
+    if size > 0:
+        start = position
+        position += size
+        if position > end:
+            raise MalformedMessage(f"client id of {size} bytes where {end - start} remain")
+        try:
+            client_id = str(buf[start:position], "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedMessage("client id is not UTF-8") from None
+    elif size < -1:
+        raise MalformedMessage(f"client id of {size} bytes")
+    if api_version >= flexible_since:
+        if api_key == ApiKey.API_VERSIONS and api_version > _API_VERSIONS_LAST:
+            return api_key, api_version, correlation_id, client_id, position
+        if position < end and not buf[position]:
+            position += 1
+        else:
+            position = _skip_tags(buf, position, end)
+    return api_key, api_version, correlation_id, client_id, position
+
+
+def parse_response_header(buf: Buffer, offset: int, end: int, header_version: int) -> tuple[int, int]:
+    """Read a response's header: (correlation_id, offset of the body).
+
+    Raises:
+        MalformedMessage: the bytes are no header.
+    """
+    position = offset + 4
+    if position > end:
+        raise MalformedMessage(f"a response of {end - offset} bytes has no header")
+    correlation_id: int = _CORRELATION_ID.unpack_from(buf, offset)[0]
+    if header_version:
+        if position < end and not buf[position]:
+            position += 1
+        else:
+            position = _skip_tags(buf, position, end)
+    return correlation_id, position
+
+
+def _skip_tags(buf: Buffer, position: int, end: int) -> int:
+    """Step over tagged fields, none of which a header has had so far (KIP-482: unknown tags are skipped)."""
+    count, position = read_uvarint(buf, position)
+    if 2 * count > end - position:
+        raise MalformedMessage(f"{count} tagged fields cannot be in {end - position} bytes")
+    for _ in range(count):
+        _, position = read_uvarint(buf, position)
+        size, position = read_uvarint(buf, position)
+        position += size
+        if position > end:
+            break
+    if position > end:
+        raise MalformedMessage("tagged fields of a header run past its end")
+    return position
+
+
+def frame_response(
+    correlation_id: int,
+    api_key: int,
+    api_version: int,
+    encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None], None],
+    response: Any,
+) -> list[Chunk]:
+    """The frame of a response as chunks to send in order: one bytearray, split only where a spill belongs.
+
+    `encode` is `wire.codec.encoder` for the response and its version.
+    """
+    header_version = response_header_version(api_key, api_version)
+    start = _RESPONSE_START[header_version]
+    w = bytearray(start.size)
+    spills: list[tuple[int, Any]] = []
+    encode(w, response, spills)
+    length = len(w) - LENGTH_SIZE + sum(len(spill) for _, spill in spills)
+    start.pack_into(w, 0, *((length, correlation_id, 0) if header_version else (length, correlation_id)))
+    if not spills:
+        return [w]
+    view = memoryview(w)
+    chunks: list[Chunk] = []
+    done = 0
+    for position, spill in spills:
+        if position > done:
+            chunks.append(view[done:position])
+        chunks.append(spill)
+        done = position
+    if done < len(w):
+        chunks.append(view[done:])
+    return chunks
