@@ -1,0 +1,199 @@
+"""Records inside logs that carry messages: metadata, control and coordinator records, each with its own frame.
+
+- A metadata record (the value of a record in the metadata log or a snapshot): frame version 1, record type,
+  version (each an unsigned varint), message.
+- A control record: its key is an int16 version and an int16 type; its value is the message. The quorum's
+  messages begin with a field that repeats their version; an end-of-transaction marker has its version before it.
+- A coordinator record (in `__consumer_offsets` and `__transaction_state`): key and value each begin with an
+  int16; in the key it is the record type, in the value the version of the message.
+
+All decoders raise MalformedMessage, and `UnknownRecord` (a MalformedMessage) for types or versions that
+Kafka 4.3 does not have.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from importlib import import_module
+from struct import Struct
+from typing import Final, Literal, TypeAlias
+
+from wire.codec import decode, encode, encoder
+from wire.errors import LocalProtocolError, MalformedMessage
+from wire.primitives import Buffer, read_uvarint, write_uvarint
+from wire.structure import Message
+
+CoordinatorLog: TypeAlias = Literal["group", "transaction"]
+"""`group`: `__consumer_offsets`; `transaction`: `__transaction_state`. Their record types are numbered apart."""
+
+_FRAME_VERSION: Final = 1
+_INT16: Final = Struct(">h")
+_CONTROL_KEY: Final = Struct(">hh")
+_GROUP_RECORD_MODULES: Final = ("coordinator_records", "share_group_records", "streams_group_records")
+
+
+class UnknownRecord(MalformedMessage):
+    """A record type or version that Kafka 4.3 does not have; newer nodes may have written it."""
+
+
+class ControlRecordType(IntEnum):
+    """The types of control records; readers skip UNKNOWN ones."""
+
+    UNKNOWN = -1
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+_CONTROL_CLASSES: Final = {
+    ControlRecordType.ABORT: "EndTxnMarker",
+    ControlRecordType.COMMIT: "EndTxnMarker",
+    ControlRecordType.LEADER_CHANGE: "LeaderChangeMessage",
+    ControlRecordType.SNAPSHOT_HEADER: "SnapshotHeaderRecord",
+    ControlRecordType.SNAPSHOT_FOOTER: "SnapshotFooterRecord",
+    ControlRecordType.KRAFT_VERSION: "KRaftVersionRecord",
+    ControlRecordType.KRAFT_VOTERS: "VotersRecord",
+}
+_CONTROL_TYPES: Final = {name: type_ for type_, name in _CONTROL_CLASSES.items() if name != "EndTxnMarker"}
+
+
+def _int16(data: Buffer) -> int:
+    if len(data) < _INT16.size:
+        raise MalformedMessage("a record's version or type is cut off")
+    return int(_INT16.unpack_from(data, 0)[0])
+
+
+def _prefixed(prefix: int, message: Message, version: int) -> bytes:
+    w = bytearray(_INT16.pack(prefix))
+    encoder(type(message), version)(w, message, None)
+    return bytes(w)
+
+
+def encode_metadata_record(record: Message, version: int | None = None) -> bytes:
+    """Frame a metadata record, at its last version unless another is given."""
+    from wire.messages.metadata_records import RECORDS
+
+    if record.API_KEY is None or RECORDS.get(record.API_KEY) is not type(record):
+        raise LocalProtocolError(f"{type(record).__name__} is no metadata record")
+    chosen = record.VALID_VERSIONS[1] if version is None else version
+    w = bytearray([_FRAME_VERSION])
+    write_uvarint(w, record.API_KEY)
+    write_uvarint(w, chosen)
+    encoder(type(record), chosen)(w, record, None)
+    return bytes(w)
+
+
+def decode_metadata_record(data: Buffer) -> Message:
+    """The message in a metadata record's value."""
+    return decode_versioned_metadata_record(data)[0]
+
+
+def decode_versioned_metadata_record(data: Buffer) -> tuple[Message, int]:
+    """The message in a metadata record's value, and the version it was written at."""
+    frame_version, offset = read_uvarint(data, 0)
+    if frame_version != _FRAME_VERSION:
+        raise UnknownRecord(f"metadata frame version {frame_version}")
+    api_key, offset = read_uvarint(data, offset)
+    version, offset = read_uvarint(data, offset)
+    from wire.messages.metadata_records import RECORDS
+
+    cls = RECORDS.get(api_key)
+    if cls is None:
+        raise UnknownRecord(f"metadata record type {api_key}")
+    return decode(cls, _known_version(cls, version), data, offset), version
+
+
+def _known_version(cls: type[Message], version: int) -> int:
+    first, last = cls.VALID_VERSIONS
+    if not first <= version <= last:
+        raise UnknownRecord(f"{cls.__name__} version {version}")
+    return version
+
+
+def encode_control_record(message: Message, type: ControlRecordType | None = None) -> tuple[bytes, bytes]:
+    """Key and value of a control record.
+
+    `type` is needed for an EndTxnMarker (COMMIT or ABORT); other messages have one type each, and are written at
+    the version that their own field names.
+    """
+    name = message.__class__.__name__
+    chosen = _CONTROL_TYPES.get(name) if type is None else type
+    if chosen is None or _CONTROL_CLASSES.get(chosen) != name:
+        raise LocalProtocolError(f"{name} is no control record of type {type!r}")
+    key = _CONTROL_KEY.pack(0, chosen)
+    if name == "EndTxnMarker":
+        return key, _prefixed(0, message, 0)
+    return key, encode(message, getattr(message, "version"))  # noqa: B009  # not every Message has the field
+
+
+def decode_control_record(key: Buffer, value: Buffer) -> tuple[ControlRecordType, Message | None]:
+    """Type and message of a control record; (UNKNOWN, None) for a type that Kafka 4.3 does not have.
+
+    A key or message of a newer version is read as far as the last known one goes, as Kafka does.
+    """
+    if len(key) < _CONTROL_KEY.size:
+        raise MalformedMessage("a control record's key has at least 4 bytes")
+    key_version, number = _CONTROL_KEY.unpack_from(key, 0)
+    if key_version < 0:
+        raise MalformedMessage(f"control record key version {key_version}")
+    try:
+        type_ = ControlRecordType(number)
+    except ValueError:
+        return ControlRecordType.UNKNOWN, None
+    if type_ is ControlRecordType.UNKNOWN:
+        return type_, None
+    name = _CONTROL_CLASSES[type_]
+    cls: type[Message] = getattr(import_module("wire.messages.control_records"), name)
+    version = _int16(value)
+    if version < 0:
+        raise MalformedMessage(f"{name} version {version}")
+    offset = _INT16.size if name == "EndTxnMarker" else 0
+    known = min(version, cls.VALID_VERSIONS[1])
+    return type_, decode(cls, known, value, offset, exact=known == version)
+
+
+def _coordinator_class(
+    log: CoordinatorLog, table: Literal["KEYS", "VALUES"], record_type: int
+) -> type[Message]:
+    if log == "transaction":
+        from wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+
+        if record_type == TransactionLogKey.API_KEY:
+            return TransactionLogKey if table == "KEYS" else TransactionLogValue
+    else:
+        for name in _GROUP_RECORD_MODULES:
+            classes: dict[int, type[Message]] = getattr(import_module(f"wire.messages.{name}"), table)
+            if record_type in classes:
+                return classes[record_type]
+    raise UnknownRecord(f"{log} coordinator record type {record_type}")
+
+
+def encode_coordinator_key(key: Message) -> bytes:
+    """A coordinator record's key: record type and message."""
+    if key.API_KEY is None:
+        raise LocalProtocolError(f"{type(key).__name__} is no key of a coordinator record")
+    return _prefixed(key.API_KEY, key, 0)
+
+
+def decode_coordinator_key(data: Buffer, log: CoordinatorLog = "group") -> Message:
+    """The message in a coordinator record's key; its `API_KEY` is the record type."""
+    return decode(_coordinator_class(log, "KEYS", _int16(data)), 0, data, _INT16.size)
+
+
+def encode_coordinator_value(value: Message, version: int | None = None) -> bytes:
+    """A coordinator record's value: version (the last unless another is given) and message."""
+    chosen = value.VALID_VERSIONS[1] if version is None else version
+    return _prefixed(chosen, value, chosen)
+
+
+def decode_coordinator_value(key: Message, data: Buffer) -> Message:
+    """The message in the value that belongs to a decoded key (a tombstone has no value to decode)."""
+    if key.API_KEY is None:
+        raise LocalProtocolError(f"{type(key).__name__} is no key of a coordinator record")
+    log: CoordinatorLog = "transaction" if type(key).__name__ == "TransactionLogKey" else "group"
+    cls = _coordinator_class(log, "VALUES", key.API_KEY)
+    return decode(cls, _known_version(cls, _int16(data)), data, _INT16.size)
