@@ -89,7 +89,7 @@ class _DecoderSource:
         return f"{prefix}_{self.variables}"
 
     def struct(self, layout: str) -> str:
-        name = f"unpack_{layout}"
+        name = "unpack_" + layout.replace("?", "bool")
         self.names[name] = Struct(f">{layout}").unpack_from
         return name
 

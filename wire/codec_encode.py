@@ -82,7 +82,7 @@ class _EncoderSource:
         values = [value for _, value in run if value]
         if not values:
             return repr(bytes(len(run)))
-        name = f"pack_{layout}"
+        name = "pack_" + layout.replace("?", "bool")
         self.names[name] = Struct(f">{layout}").pack
         return f"{name}({', '.join(values)})"
 
