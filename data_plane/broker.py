@@ -1,0 +1,232 @@
+"""The broker: which partitions live here, what the metadata log says about them, and what its handlers share.
+
+Metadata reaches a broker only as images of the metadata log (`apply_metadata`); it asks the controller for changes
+with messages over a `PeerChannel`, also when both run in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from data_plane.fetch_sessions import FetchSessions
+from data_plane.log.config import LogConfig
+from data_plane.log.log_dir import LogDir
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timers
+from metadata_quorum.image import MetadataDelta, MetadataImage, TopicImage
+from metadata_quorum.ports import PeerChannel
+from odradek.env.ports import DiskError, Env, TaskGroup
+from wire.errors import ErrorCode, KafkaError
+
+
+@attrs.frozen(slots=True)
+class BrokerSettings:
+    """What a broker takes from its node's configuration. `topic_defaults` are the broker's values of topic keys."""
+
+    node_id: int
+    cluster_id: str
+    auto_create_topics_enable: bool
+    fetch_max_bytes: int
+    fetch_session_slots_max: int
+    fetch_session_eviction_ms: int
+    request_timeout_ms: int
+    topic_defaults: Mapping[str, str]
+    broker_config: Any
+    """The node's configuration, for DescribeConfigs: see `data_plane.handlers.configs`."""
+
+
+class HostedTopic:
+    """A topic of which this broker hosts partitions."""
+
+    __slots__ = ("config", "name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes, config: LogConfig) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.config = config
+        self.partitions: dict[int, Partition] = {}
+
+
+class Broker:
+    """Shared state of all request handlers of a node."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        env: Env,
+        log_dirs: list[LogDir],
+        controller: PeerChannel,
+        tasks: TaskGroup,
+        log: Any,
+    ) -> None:
+        self.settings = settings
+        self.env = env
+        self.clock = env.clock
+        self.log_dirs = log_dirs
+        self.controller = controller
+        self.tasks = tasks
+        self.log = log
+        self.image: MetadataImage = MetadataImage.empty(settings.cluster_id)
+        self.topics: dict[str, HostedTopic] = {}
+        self.topics_by_id: dict[bytes, HostedTopic] = {}
+        self.timers = Timers(env.clock, env.event)
+        self.sessions = FetchSessions(settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random)
+        self.woken: list[Callable[[], None]] = []
+
+    # -- partitions -----------------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The hosted partition. Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or
+        KAFKA_STORAGE_ERROR (its directory is offline)."""
+        hosted = self.topics.get(topic)
+        partition = None if hosted is None else hosted.partitions.get(index)
+        if partition is None:
+            raise KafkaError(self.missing_partition_error(topic, index))
+        return partition
+
+    def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
+        """Why a partition is not served here."""
+        image = self.image.topics.get(topic)
+        known = None if image is None else image.partitions.get(index)
+        if known is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self.settings.node_id in known.replicas:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def run_woken(self) -> None:
+        """Serve the parked requests that an append or a metadata change woke, once per turn of a connection."""
+        while self.woken:
+            woken, self.woken = self.woken, []
+            for action in woken:
+                action()
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Take a new image: create, update and delete logs so that they match it."""
+        self.image = image
+        for topic_id in delta.deleted_topics:
+            self._delete_topic(topic_id)
+        for name in delta.changed_topics:
+            self._apply_topic(image.topics[name])
+        for name in delta.changed_topic_configs:
+            hosted = self.topics.get(name)
+            if hosted is not None:
+                self._apply_config(hosted)
+        if delta.changed_topics or delta.deleted_topics:
+            self.run_woken()
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The effective configuration of a topic's logs: the topic's own values over this broker's."""
+        return LogConfig.from_properties({**self.settings.topic_defaults, **self.image.topic_config(topic)})
+
+    def _apply_config(self, hosted: HostedTopic) -> None:
+        hosted.config = self.log_config(hosted.name)
+        for partition in hosted.partitions.values():
+            partition.log.config = hosted.config
+
+    def _apply_topic(self, topic: TopicImage) -> None:
+        hosted = self.topics_by_id.get(topic.topic_id)
+        if hosted is None:
+            hosted = HostedTopic(topic.name, topic.topic_id, self.log_config(topic.name))
+        node_id = self.settings.node_id
+        for index, image in topic.partitions.items():
+            if node_id not in image.replicas:
+                continue
+            partition = hosted.partitions.get(index)
+            if partition is None:
+                partition = self._host(hosted, index)
+                if partition is None:
+                    continue
+            if partition.image is not image:
+                partition.apply(image, node_id)
+        if hosted.partitions:
+            self.topics[topic.name] = hosted
+            self.topics_by_id[topic.topic_id] = hosted
+
+    def _host(self, hosted: HostedTopic, index: int) -> Partition | None:
+        """Find or create the log of a partition; None when no directory can take it."""
+        for log_dir in self.log_dirs:
+            log = log_dir.get(hosted.name, index)
+            if log is not None and log.topic_id == hosted.topic_id:
+                log.config = hosted.config
+                break
+        else:
+            try:
+                log = self._directory_for_new_log().create_log(hosted.name, index, hosted.topic_id, hosted.config)
+            except DiskError as error:
+                self.log.error("partition.not_created", topic=hosted.name, partition=index, error=str(error))
+                return None
+        partition = hosted.partitions[index] = Partition(log)
+        return partition
+
+    def _directory_for_new_log(self) -> LogDir:
+        """The online directory with the fewest logs (Kafka's rule), the first of equals."""
+        online = [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
+        if not online:
+            raise DiskError(self.log_dirs[0].path, self.log_dirs[0].path, "create", 0, "all log directories are offline")
+        return min(online, key=lambda log_dir: len(log_dir.logs))
+
+    def _delete_topic(self, topic_id: bytes) -> None:
+        hosted = self.topics_by_id.pop(topic_id, None)
+        if hosted is None:
+            return
+        if self.topics.get(hosted.name) is hosted:
+            del self.topics[hosted.name]
+        for index, partition in hosted.partitions.items():
+            partition.is_leader = False
+            partition.wake_watchers()
+            for log_dir in self.log_dirs:
+                if log_dir.get(hosted.name, index) is partition.log:
+                    log_dir.delete_log(hosted.name, index)
+
+    def set_strays_aside(self) -> None:
+        """Logs that the metadata does not know (or knows under another id) are renamed, never removed."""
+        for log_dir in self.log_dirs:
+            for (topic, index), log in list(log_dir.logs.items()):
+                image = self.image.topics.get(topic)
+                if image is None or image.topic_id != log.topic_id or index not in image.partitions:
+                    self.log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
+                    log_dir.set_stray(topic, index)
+
+    def directory_offline(self, log_dir: LogDir, reason: str) -> None:
+        """A directory failed: stop serving its partitions."""
+        self.log.error("directory.offline", directory=log_dir.path, reason=reason)
+        for hosted in self.topics.values():
+            for index, partition in list(hosted.partitions.items()):
+                if log_dir.get(hosted.name, index) is partition.log:
+                    del hosted.partitions[index]
+                    partition.is_leader = False
+                    partition.wake_watchers()
+
+    # -- durability on request ------------------------------------------------------------------------------------
+
+    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
+        """Call `done` after a flush of the log that begins from now on (`flush.messages`); flushes are shared."""
+        if partition.wait_for_sync(done):
+            self.tasks.start_soon(self._sync, partition)
+
+    async def _sync(self, partition: Partition) -> None:
+        await self.clock.sleep_until(0.0)
+        waiters = partition.take_sync_waiters()
+        failure = None
+        try:
+            await self.env.workers.run(partition.log.flush)
+        except DiskError as error:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        for done in waiters:
+            done(failure)
+        self.run_woken()
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures of the broker's parts."""
+        return {
+            "topics": len(self.topics),
+            "partitions": sum(len(hosted.partitions) for hosted in self.topics.values()),
+            "fetch_sessions": self.sessions.statistics(),
+            "timers": self.timers.statistics(),
+        }

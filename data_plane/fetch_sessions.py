@@ -1,0 +1,178 @@
+"""Incremental fetch sessions by KIP-227. PURE.
+
+A session remembers which partitions a client fetches and what it was last told about each, so that a request names
+only changes and a response only news. Request epochs: -1 asks for no session (and ends the one it names), 0 for a
+new one, N > 0 continues. The cache is bounded; a session may push out another only if that one has been idle for
+`eviction_ms` or if it holds more partitions and the other is past its first minutes (KIP-227, "Fetch Session
+Caching").
+"""
+
+from __future__ import annotations
+
+import random as _random
+from collections.abc import Iterable
+
+import attrs
+
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchRequest
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+NO_SESSION = 0
+EPOCH_MAX = 2**31 - 1
+
+TopicKey = str | bytes
+PartitionKey = tuple[TopicKey, int]
+"""(topic name before version 13, topic id from then on; partition)."""
+
+
+class FetchedPartition:
+    """One partition of a fetch: what the client asked for and what it was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "key",
+        "last_fetched_epoch",
+        "max_bytes",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+    )
+
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.fetch_offset = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.max_bytes = 0
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+
+
+@attrs.define(slots=True)
+class FetchSession:
+    """A session's partitions in the order in which they are served (those that got records go to the end)."""
+
+    session_id: int
+    uses_topic_ids: bool
+    created_ms: int
+    used_ms: int
+    epoch: int
+    partitions: dict[PartitionKey, FetchedPartition]
+
+
+@attrs.frozen(slots=True)
+class FetchPlan:
+    """What to read for one request. `session` is None for a sessionless fetch; `incremental` omits old news."""
+
+    error: ErrorCode
+    session: FetchSession | None
+    incremental: bool
+    partitions: tuple[FetchedPartition, ...]
+
+    @property
+    def session_id(self) -> int:
+        return NO_SESSION if self.session is None else self.session.session_id
+
+
+class FetchSessions:
+    """All sessions of a broker. Times are wall-clock milliseconds."""
+
+    def __init__(self, slots_max: int, eviction_ms: int, random: _random.Random) -> None:
+        self._slots_max = slots_max
+        self._eviction_ms = eviction_ms
+        self._random = random
+        self._sessions: dict[int, FetchSession] = {}
+        self._evictions = 0
+
+    def plan(self, request: FetchRequest, by_id: bool, now_ms: int) -> FetchPlan:
+        """Apply the request to its session and say what to read."""
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            return self._plan_full(request, by_id, now_ms)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, ())
+        if session.epoch != request.session_epoch:
+            return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, ())
+        if session.uses_topic_ids != by_id:
+            return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, ())
+        self._forget(session, request, by_id)
+        _update(session.partitions, request, by_id)
+        session.used_ms = now_ms
+        if not session.partitions:
+            del self._sessions[session.session_id]
+            return FetchPlan(ErrorCode.NONE, None, False, ())
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        return FetchPlan(ErrorCode.NONE, session, True, tuple(session.partitions.values()))
+
+    def _plan_full(self, request: FetchRequest, by_id: bool, now_ms: int) -> FetchPlan:
+        if request.session_id != NO_SESSION:
+            self._sessions.pop(request.session_id, None)
+        partitions: dict[PartitionKey, FetchedPartition] = {}
+        _update(partitions, request, by_id)
+        session = None
+        if request.session_epoch == INITIAL_EPOCH and partitions and self._make_room(len(partitions), now_ms):
+            session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions)
+            self._sessions[session.session_id] = session
+        return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))
+
+    def _forget(self, session: FetchSession, request: FetchRequest, by_id: bool) -> None:
+        for topic in request.forgotten_topics_data:
+            name: TopicKey = topic.topic_id if by_id else topic.topic
+            for partition in topic.partitions:
+                session.partitions.pop((name, partition), None)
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Whether a new session of `size` partitions may be kept, after evicting one if need be."""
+        if len(self._sessions) < self._slots_max:
+            return True
+        stalest = min(self._sessions.values(), key=lambda session: session.used_ms, default=None)
+        if stalest is None:
+            return False
+        if now_ms - stalest.used_ms > self._eviction_ms:
+            return self._evict(stalest)
+        smallest = min(self._sessions.values(), key=lambda session: len(session.partitions))
+        if len(smallest.partitions) < size and now_ms - smallest.created_ms > self._eviction_ms:
+            return self._evict(smallest)
+        return False
+
+    def _evict(self, session: FetchSession) -> bool:
+        del self._sessions[session.session_id]
+        self._evictions += 1
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = self._random.randint(1, EPOCH_MAX)
+            if session_id not in self._sessions:
+                return session_id
+
+    def statistics(self) -> dict[str, int]:
+        """Sessions held, partitions in them, evictions since the start."""
+        return {
+            "sessions": len(self._sessions),
+            "partitions": sum(len(session.partitions) for session in self._sessions.values()),
+            "evictions": self._evictions,
+        }
+
+
+def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequest, by_id: bool) -> None:
+    for topic in request.topics:
+        name: TopicKey = topic.topic_id if by_id else topic.topic
+        for asked in topic.partitions:
+            key = (name, asked.partition)
+            fetched = partitions.get(key)
+            if fetched is None:
+                fetched = partitions[key] = FetchedPartition(key)
+            fetched.fetch_offset = asked.fetch_offset
+            fetched.current_leader_epoch = asked.current_leader_epoch
+            fetched.last_fetched_epoch = asked.last_fetched_epoch
+            fetched.max_bytes = asked.partition_max_bytes
+
+
+def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
+    """Partitions that got records are served last next time, so that a full response starves nobody."""
+    for fetched in served:
+        if session.partitions.pop(fetched.key, None) is not None:
+            session.partitions[fetched.key] = fetched

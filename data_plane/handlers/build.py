@@ -1,0 +1,38 @@
+"""Which handlers a broker has. What stands here is advertised; nothing else is."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.api_versions import ApiVersionsHandler
+from data_plane.handlers.configs import DescribeConfigsHandler
+from data_plane.handlers.contract import Handler
+from data_plane.handlers.fetch import FetchHandler
+from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
+from data_plane.handlers.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from data_plane.handlers.produce import ProduceHandler
+from data_plane.handlers.table import ApiTable
+from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler, InitProducerIdHandler
+from metadata_quorum.features import SUPPORTED_FEATURES
+from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
+
+
+def build_table(broker: Broker) -> ApiTable:
+    """The API table of a broker's client listener."""
+    handlers: dict[int, Handler] = {
+        ApiKey.PRODUCE: ProduceHandler(broker).handle,
+        ApiKey.FETCH: FetchHandler(broker).handle,
+        ApiKey.LIST_OFFSETS: ListOffsetsHandler(broker).handle,
+        ApiKey.METADATA: MetadataHandler(broker).handle,
+        ApiKey.CREATE_TOPICS: CreateTopicsHandler(broker).handle,
+        ApiKey.DELETE_TOPICS: DeleteTopicsHandler(broker).handle,
+        ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker).handle,
+        ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(broker).handle,
+        ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
+    }
+    served = {int(key): api_versions(key) for key in (*handlers, ApiKey.API_VERSIONS)}
+    advertised = dict(served)
+    advertised[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_MIN, served[ApiKey.PRODUCE][1])
+    versions = ApiVersionsHandler(advertised, SUPPORTED_FEATURES, lambda: broker.image)
+    handlers[ApiKey.API_VERSIONS] = versions.handle
+    return ApiTable(handlers, advertised, served, versions.unsupported)

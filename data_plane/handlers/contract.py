@@ -1,0 +1,99 @@
+"""The contract between the connection loop and the request handlers.
+
+`handle(context, request) -> Response | Delayed | Suspend | None | CLOSE`
+
+* A **response** message answers at once.
+* `Delayed` answers later; meanwhile later frames of the same connection are dispatched, and answers leave in the
+  order of their requests (Kafka mutes the connection instead).
+* `Suspend` is off-loop or administrative work: nothing more of this connection is dispatched until it is done.
+* `None` is no answer at all: a Produce with acks=0.
+* `CLOSE` ends the connection: an acks=0 Produce that failed, where an error has no other way to show.
+
+The receive buffer is shared between all connections. Whatever a handler keeps beyond its return (a parked request,
+a name, a batch) must be copied; only `records` and no other field of a decoded request is a view of that buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+
+class Answer(Protocol):
+    """Where a delayed response goes: the connection's slot for it."""
+
+    def complete(self, response: Any) -> None: ...
+
+
+class Delayed:
+    """A request that waits for something. The owner calls `complete` once; the connection may call `abandon`.
+
+    The connection sets `answer` when it queues the request. A handler may complete before that: the response is
+    then kept until the connection asks.
+    """
+
+    __slots__ = ("answer", "response")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.response: Any = None
+
+    def complete(self, response: Any) -> None:
+        """Give the answer. Calling it twice is a bug of the caller."""
+        if self.response is not None:
+            raise AssertionError("a delayed request was completed twice")
+        self.response = response
+        if self.answer is not None:
+            self.answer.complete(response)
+
+    def abandon(self) -> None:
+        """The connection is gone: stop waiting, release what is held."""
+
+
+@attrs.frozen(slots=True)
+class Suspend:
+    """Work that awaits. `run` gives the response; `ConnectionLost` and cancellation end the connection."""
+
+    run: Callable[[], Awaitable[Any]]
+
+
+class Outcome(Enum):
+    """Answers that are not messages."""
+
+    CLOSE = "close"
+
+
+CLOSE = Outcome.CLOSE
+
+Result: TypeAlias = Any
+"""A response message, `Delayed`, `Suspend`, None or `CLOSE`."""
+
+
+class Context:
+    """Who asks, and how: one per connection; `client_id` and `api_version` are those of the current request.
+
+    A handler that outlives its dispatch takes copies of the two.
+    """
+
+    __slots__ = ("api_version", "client_address", "client_id", "listener", "principal")
+
+    def __init__(self, listener: str, client_address: str) -> None:
+        self.listener = listener
+        self.client_address = client_address
+        self.principal = "User:ANONYMOUS"
+        self.client_id: str | None = None
+        self.api_version = 0
+
+    def authorize(self, operation: str, resource_type: str, resource: str) -> bool:
+        """Whether the principal may do this. Everybody may, until ACLs are part of the metadata log."""
+        return True
+
+    def charge(self, api_key: int, request_bytes: int) -> int:
+        """Milliseconds to throttle this client by. Nobody is, until quotas are part of the metadata log."""
+        return 0
+
+
+Handler: TypeAlias = Callable[[Context, Any], Result]

@@ -1,0 +1,355 @@
+"""Fetch: plan by session, read file ranges, answer at once or when enough has come.
+
+A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. A fetch that
+finds less than `min_bytes` parks on the high watermarks of its partitions; an append wakes it, and it is served at
+the end of the turn in which that append happened. Ranges that are not in the page cache are read by a worker first,
+so that a lagging consumer waits for the device alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.fetch_sessions import FetchedPartition, FetchPlan, move_to_end
+from data_plane.handlers.contract import Context, Delayed, Result
+from data_plane.log.partition_log import FileRange
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timer
+from odradek.env.ports import DiskError
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    SnapshotId,
+)
+
+TOPIC_IDS_SINCE = 13
+REPLICA_STATE_SINCE = 15
+LEADER_HINTS_SINCE = 16
+READ_COMMITTED = 1
+WARM_CHUNK_BYTES = 1024 * 1024
+
+_NOT_DIVERGING = EpochEndOffset()
+_NO_LEADER = LeaderIdAndEpoch()
+_NO_SNAPSHOT = SnapshotId()
+_NO_ENDPOINTS: list[NodeEndpoint] = []
+
+
+class FetchRound:
+    """One attempt to serve a fetch: the answers per partition and what they hold."""
+
+    __slots__ = ("answers", "bytes_read", "must_answer", "ranges")
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[FetchedPartition, PartitionData]] = []
+        self.ranges: list[FileRange] = []
+        self.bytes_read = 0
+        self.must_answer = False
+
+    def release(self) -> None:
+        for file_range in self.ranges:
+            file_range.release()
+
+
+class FetchJob:
+    """What a fetch asks for, kept while it is parked (no part of it is a view of the receive buffer)."""
+
+    __slots__ = ("api_version", "broker", "by_id", "committed", "max_bytes", "min_bytes", "plan", "replica_id")
+
+    def __init__(self, broker: Broker, plan: FetchPlan, request: FetchRequest, api_version: int) -> None:
+        self.broker = broker
+        self.plan = plan
+        self.api_version = api_version
+        self.by_id = api_version >= TOPIC_IDS_SINCE
+        self.committed = request.isolation_level == READ_COMMITTED
+        self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.replica_id = (
+            request.replica_state.replica_id if api_version >= REPLICA_STATE_SINCE else request.replica_id
+        )
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def hosted(self, fetched: FetchedPartition) -> Partition | None:
+        """The partition that a key names, if it is served here."""
+        name, index = fetched.key
+        hosted = self.broker.topics_by_id.get(name) if self.by_id else self.broker.topics.get(name)  # type: ignore[arg-type]  # by_id says which
+        return None if hosted is None else hosted.partitions.get(index)
+
+    def read(self) -> FetchRound:
+        """Read every partition of the plan, in order, within the limits."""
+        attempt = FetchRound()
+        room = self.max_bytes
+        for fetched in self.plan.partitions:
+            partition = self.hosted(fetched)
+            if partition is None:
+                answer = self._error(fetched, None, self._missing_error(fetched))
+            else:
+                answer = self._read_partition(attempt, fetched, partition, room)
+                if answer.records is not None:
+                    room = max(0, room - len(answer.records))
+            if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
+                attempt.must_answer = True
+            attempt.answers.append((fetched, answer))
+        return attempt
+
+    def _read_partition(
+        self, attempt: FetchRound, fetched: FetchedPartition, partition: Partition, room: int
+    ) -> PartitionData:
+        code = partition.leader_error(fetched.current_leader_epoch)
+        if code:
+            return self._error(fetched, partition, code)
+        if self.replica_id >= 0:
+            return self._error(fetched, partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = partition.log
+        high_watermark = log.high_watermark
+        stable = log.last_stable_offset
+        if fetched.last_fetched_epoch >= 0:
+            diverging = _divergence(partition, fetched)
+            if diverging is not None:
+                return PartitionData(
+                    fetched.key[1], 0, high_watermark, stable, log.log_start_offset, diverging, _NO_LEADER, _NO_SNAPSHOT, None, -1, b""
+                )
+        records: Any = b""
+        try:
+            got = log.read(
+                fetched.fetch_offset,
+                min(fetched.max_bytes, room),
+                upper_bound=stable if self.committed else high_watermark,
+                min_one=attempt.bytes_read == 0,
+            )
+        except KafkaError as error:
+            return self._error(fetched, partition, error.code)
+        except DiskError as error:
+            self.broker.log.error("fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error))
+            return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if got.file is not None:
+            records = FileRange(got.file, got.position, got.count)
+            attempt.ranges.append(records)
+            attempt.bytes_read += got.count
+        return PartitionData(
+            fetched.key[1], 0, high_watermark, stable, log.log_start_offset, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, records
+        )
+
+    def _error(self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode) -> PartitionData:
+        answer = PartitionData(fetched.key[1], code, -1, -1, -1, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, b"")
+        hinted = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        if partition is not None and partition.image is not None and code in hinted:
+            answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
+        return answer
+
+    def _missing_error(self, fetched: FetchedPartition) -> ErrorCode:
+        name, index = fetched.key
+        if not self.by_id:
+            return self.broker.missing_partition_error(str(name), index)
+        image = self.broker.image.topics_by_id.get(name)  # type: ignore[arg-type]  # by_id: the key holds an id
+        return ErrorCode.UNKNOWN_TOPIC_ID if image is None else self.broker.missing_partition_error(image.name, index)
+
+    def may_have_enough(self) -> bool:
+        """A cheap look, before reading again, whether a parked fetch can be served."""
+        for fetched in self.plan.partitions:
+            partition = self.hosted(fetched)
+            if partition is None or not partition.is_leader:
+                return True
+            log = partition.log
+            if (log.last_stable_offset if self.committed else log.high_watermark) > fetched.fetch_offset:
+                return True
+        return False
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def respond(self, attempt: FetchRound) -> FetchResponse:
+        """The response; incremental sessions omit partitions about which there is nothing new."""
+        plan = self.plan
+        session = plan.session
+        topics: dict[Any, FetchableTopicResponse] = {}
+        served = []
+        for fetched, answer in attempt.answers:
+            if session is not None:
+                news = self._note_told(fetched, answer)
+                if plan.incremental and not news:
+                    continue
+                if answer.records:
+                    served.append(fetched)
+            name = fetched.key[0]
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = (
+                    FetchableTopicResponse("", name, []) if self.by_id else FetchableTopicResponse(name, b"", [])  # type: ignore[arg-type]
+                )
+            topic.partitions.append(answer)
+        if session is not None and len(plan.partitions) > 1 and served:
+            move_to_end(session, served)
+        response = FetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
+        if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
+            self._add_leader_hints(response)
+        return response
+
+    def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
+        """Whether this partition's answer holds news for the session (KIP-227); remembers what is told."""
+        news = bool(
+            answer.records
+            or answer.error_code
+            or answer.diverging_epoch is not _NOT_DIVERGING
+            or answer.high_watermark != fetched.sent_high_watermark
+            or answer.log_start_offset != fetched.sent_log_start_offset
+        )
+        fetched.sent_high_watermark = -1 if answer.error_code else answer.high_watermark
+        fetched.sent_log_start_offset = answer.log_start_offset
+        return news
+
+    def _add_leader_hints(self, response: FetchResponse) -> None:
+        leaders = {
+            answer.current_leader.leader_id
+            for topic in response.responses
+            for answer in topic.partitions
+            if answer.current_leader.leader_id >= 0
+        }
+        brokers = self.broker.image.brokers
+        response.node_endpoints = [
+            NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
+            for node_id in sorted(leaders)
+            if node_id in brokers and (endpoint := brokers[node_id].client_endpoint) is not None
+        ]
+
+
+class DelayedFetch(Delayed):
+    """A parked fetch."""
+
+    __slots__ = ("job", "queued", "timer", "watched")
+
+    def __init__(self, job: FetchJob, wait_ms: int) -> None:
+        super().__init__()
+        self.job = job
+        self.queued = False
+        self.watched: list[Partition] = []
+        broker = job.broker
+        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + wait_ms / 1000, self._time_out)
+        for fetched in job.plan.partitions:
+            partition = job.hosted(fetched)
+            if partition is not None:
+                partition.watch(self._wake)
+                self.watched.append(partition)
+
+    def _wake(self) -> None:
+        if not self.queued:
+            self.queued = True
+            self.job.broker.woken.append(self._try_again)
+
+    def _try_again(self) -> None:
+        self.queued = False
+        if self.response is not None or not self.watched or not self.job.may_have_enough():
+            return
+        attempt = self.job.read()
+        if attempt.must_answer or attempt.bytes_read >= self.job.min_bytes:
+            self._finish(attempt)
+        else:
+            attempt.release()
+
+    def _time_out(self) -> None:
+        if self.response is None and self.watched:
+            self._finish(self.job.read())
+
+    def _finish(self, attempt: FetchRound) -> None:
+        self._stop_waiting()
+        cold = cold_ranges(attempt)
+        if cold:
+            self.job.broker.tasks.start_soon(answer_when_warm, self, self.job, attempt, cold)
+        else:
+            self.complete(self.job.respond(attempt))
+
+    def _stop_waiting(self) -> None:
+        self.timer.cancel()
+        for partition in self.watched:
+            partition.unwatch(self._wake)
+        self.watched = []
+
+    def abandon(self) -> None:
+        self._stop_waiting()
+
+
+class WarmingFetch(Delayed):
+    """A fetch whose ranges a worker reads into the page cache first."""
+
+    __slots__ = ()
+
+
+def cold_ranges(attempt: FetchRound) -> list[FileRange]:
+    """The ranges whose pages would have to come from the device."""
+    return [found for found in attempt.ranges if not found.file.is_warm(found.position, found.count)]
+
+
+def _warm(ranges: list[FileRange]) -> None:
+    """Read the ranges and throw the bytes away: the pages stay (in a worker)."""
+    scratch = bytearray(WARM_CHUNK_BYTES)
+    for found in ranges:
+        position, end = found.position, found.position + found.count
+        while position < end:
+            count = found.file.pread_into(memoryview(scratch)[: min(WARM_CHUNK_BYTES, end - position)], position)
+            if count == 0:
+                break
+            position += count
+
+
+async def answer_when_warm(delayed: Delayed, job: FetchJob, attempt: FetchRound, cold: list[FileRange]) -> None:
+    """Warm the pages off the loop, then answer; a device error is that partition's error."""
+    try:
+        await job.broker.env.workers.run(_warm, cold)
+    except DiskError as error:
+        job.broker.log.error("fetch.disk_error", error=str(error))
+        failed = {found.file.path for found in cold}
+        for _, answer in attempt.answers:
+            records: Any = answer.records
+            if isinstance(records, FileRange) and records.file.path in failed:
+                records.release()
+                answer.records = b""
+                answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    if delayed.answer is None:
+        attempt.release()
+    else:
+        delayed.complete(job.respond(attempt))
+
+
+class FetchHandler:
+    """API 1."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: FetchRequest) -> Result:
+        broker = self._broker
+        api_version = context.api_version
+        by_id = api_version >= TOPIC_IDS_SINCE
+        plan = broker.sessions.plan(request, by_id, broker.clock.wall_ms())
+        if plan.error:
+            return FetchResponse(0, plan.error, 0, [], _NO_ENDPOINTS)
+        job = FetchJob(broker, plan, request, api_version)
+        attempt = job.read()
+        enough = attempt.must_answer or attempt.bytes_read >= job.min_bytes
+        if not enough and request.max_wait_ms > 0 and plan.partitions:
+            attempt.release()
+            return DelayedFetch(job, request.max_wait_ms)
+        if attempt.ranges:
+            cold = cold_ranges(attempt)
+            if cold:
+                warming = WarmingFetch()
+                broker.tasks.start_soon(answer_when_warm, warming, job, attempt, cold)
+                return warming
+        return job.respond(attempt)
+
+
+def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
+    """KIP-595: where the fetcher's log stops being a prefix of this one, if it does.
+
+    Raises nothing: an epoch that this log does not know diverges at the end of the epoch before it.
+    """
+    epoch, end_offset = partition.log.end_offset_for_epoch(fetched.last_fetched_epoch)
+    if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+        return EpochEndOffset(epoch, end_offset)
+    return None

@@ -1,0 +1,158 @@
+"""Metadata and DescribeCluster: answered from the broker's image of the metadata log; topics created on first use."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result
+from metadata_quorum.image import BrokerImage, PartitionImage, TopicImage
+from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.env.ports import ConnectionLost
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from wire.structure import ZERO_UUID
+
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+QUERY_BY_ID_SINCE = 12
+NOT_REQUESTED = -2147483648
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Read, write, create, delete, alter, describe, describe configs, alter configs: all that a topic has (KIP-430)."""
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+BROKERS_ENDPOINT = 1
+
+
+class MetadataHandler:
+    """API 3."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._creating: dict[str, None] = {}
+
+    def handle(self, context: Context, request: MetadataRequest) -> Result:
+        image = self._broker.image
+        version = context.api_version
+        wants_all = request.topics is None or (version == 0 and not request.topics)
+        if wants_all:
+            topics = [self._describe(topic, request) for _, topic in sorted(image.topics.items())]
+        else:
+            topics = [self._find(asked, request, version) for asked in request.topics or ()]
+        brokers = [
+            MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
+            for node_id, broker in sorted(image.brokers.items())
+            if not broker.fenced and (endpoint := broker.endpoint(context.listener)) is not None
+        ]
+        cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        return MetadataResponse(
+            0, brokers, image.cluster_id, self._controller_id(), topics, cluster_operations, ErrorCode.NONE
+        )
+
+    def _controller_id(self) -> int:
+        """A broker that passes requests on to the controller: this one, as soon as it may serve."""
+        own = self._broker.image.brokers.get(self._broker.settings.node_id)
+        return -1 if own is None or own.fenced else self._broker.settings.node_id
+
+    def _find(self, asked: MetadataRequestTopic, request: MetadataRequest, version: int) -> MetadataResponseTopic:
+        image = self._broker.image
+        if version < QUERY_BY_ID_SINCE and (asked.name is None or asked.topic_id != ZERO_UUID):
+            return _missing(asked.name, asked.topic_id, ErrorCode.INVALID_REQUEST)
+        if asked.name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
+            by_id = image.topics_by_id.get(asked.topic_id)
+            if by_id is None:
+                return _missing(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+            return self._describe(by_id, request)
+        topic = image.topics.get(asked.name)
+        if topic is not None:
+            return self._describe(topic, request)
+        if invalid_topic_name_reason(asked.name) is not None:
+            return _missing(asked.name, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable:
+            self._start_creation(asked.name)
+        return _missing(asked.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _start_creation(self, name: str) -> None:
+        """Ask the controller once; the client tries again, as it does with Kafka."""
+        if name not in self._creating:
+            self._creating[name] = None
+            self._broker.tasks.start_soon(self._create, name)
+
+    async def _create(self, name: str) -> None:
+        broker = self._broker
+        request = CreateTopicsRequest([CreatableTopic(name, -1, -1, [], [])], broker.settings.request_timeout_ms, False)
+        deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+        try:
+            response = await broker.controller.request(request, deadline)
+            result = response.topics[0]
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                broker.log.warning("topic.auto_create_refused", topic=name, error=ErrorCode(result.error_code).name)
+        except (KafkaError, ConnectionLost) as error:
+            broker.log.warning("topic.auto_create_failed", topic=name, error=str(error))
+        finally:
+            del self._creating[name]
+
+    def _describe(self, topic: TopicImage, request: MetadataRequest) -> MetadataResponseTopic:
+        brokers = self._broker.image.brokers
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
+        return MetadataResponseTopic(
+            ErrorCode.NONE,
+            topic.name,
+            topic.topic_id,
+            topic.name in INTERNAL_TOPICS,
+            [_describe_partition(index, partition, brokers) for index, partition in sorted(topic.partitions.items())],
+            operations,
+        )
+
+
+def _missing(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:
+    internal = name in INTERNAL_TOPICS
+    return MetadataResponseTopic(code, name, topic_id, internal, [], NOT_REQUESTED)
+
+
+def _describe_partition(
+    index: int, partition: PartitionImage, brokers: dict[int, BrokerImage]
+) -> MetadataResponsePartition:
+    offline = [node_id for node_id in partition.replicas if node_id not in brokers or brokers[node_id].fenced]
+    code = ErrorCode.NONE
+    if partition.leader < 0 or partition.leader in offline:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    return MetadataResponsePartition(
+        code, index, partition.leader, partition.leader_epoch, list(partition.replicas), list(partition.isr), offline
+    )
+
+
+class DescribeClusterHandler:
+    """API 60 (KIP-700), for brokers; controllers have no listener of their own yet."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeClusterRequest) -> Result:
+        image = self._broker.image
+        if request.endpoint_type != BROKERS_ENDPOINT:
+            return DescribeClusterResponse(
+                0,
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if request.endpoint_type == 2
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                "The request was sent to an endpoint of the wrong type.",
+                BROKERS_ENDPOINT,
+            )
+        brokers = [
+            DescribeClusterBroker(node_id, endpoint.host, endpoint.port, broker.rack, broker.fenced)
+            for node_id, broker in sorted(image.brokers.items())
+            if (not broker.fenced or request.include_fenced_brokers)
+            and (endpoint := broker.endpoint(context.listener)) is not None
+        ]
+        operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        own = image.brokers.get(self._broker.settings.node_id)
+        controller_id = -1 if own is None or own.fenced else self._broker.settings.node_id
+        return DescribeClusterResponse(
+            0, ErrorCode.NONE, None, BROKERS_ENDPOINT, image.cluster_id, controller_id, brokers, operations
+        )

@@ -1,0 +1,138 @@
+"""ListOffsets and OffsetForLeaderEpoch."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result, Suspend
+from data_plane.replication.partition import Partition
+from odradek.env.ports import DiskError
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+MAX_TIMESTAMP_SINCE = 7
+EARLIEST_LOCAL_SINCE = 8
+LATEST_TIERED_SINCE = 9
+EARLIEST_PENDING_UPLOAD_SINCE = 11
+READ_COMMITTED = 1
+
+
+class ListOffsetsHandler:
+    """API 2. Queries by time read segments, so they run off the loop; the others answer at once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ListOffsetsRequest) -> Result:
+        version = context.api_version
+        if any(asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP for t in request.topics for asked in t.partitions):
+
+            async def off_loop() -> ListOffsetsResponse:
+                return await self._broker.env.workers.run(self._answer, request, version)
+
+            return Suspend(off_loop)
+        return self._answer(request, version)
+
+    def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        committed = request.isolation_level == READ_COMMITTED
+        topics = []
+        for topic in request.topics:
+            asked_indexes = [asked.partition_index for asked in topic.partitions]
+            answers = []
+            for asked in topic.partitions:
+                if asked_indexes.count(asked.partition_index) > 1:
+                    answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))
+                else:
+                    answers.append(self._answer_partition(topic.name, asked, committed, version))
+            topics.append(ListOffsetsTopicResponse(topic.name, answers))
+        return ListOffsetsResponse(0, topics)
+
+    def _answer_partition(
+        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int
+    ) -> ListOffsetsPartitionResponse:
+        try:
+            partition = self._broker.partition(topic, asked.partition_index)
+            code = partition.leader_error(asked.current_leader_epoch)
+            if code:
+                return _failed(asked, code)
+            timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version)
+        except KafkaError as error:
+            return _failed(asked, error.code)
+        except DiskError as error:
+            self._broker.log.error("list_offsets.disk_error", topic=topic, error=str(error))
+            return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
+        return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
+
+
+def _find(partition: Partition, timestamp: int, committed: bool, version: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
+
+    Raises `KafkaError` UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.
+    """
+    log = partition.log
+    bound = log.last_stable_offset if committed else log.high_watermark
+    if timestamp == LATEST:
+        return -1, bound, partition.leader_epoch
+    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_SINCE):
+        epoch = log.epoch_for_offset(log.log_start_offset)
+        return -1, log.log_start_offset, -1 if epoch is None else epoch
+    if timestamp == LATEST_TIERED and version >= LATEST_TIERED_SINCE:
+        return -1, -1, -1
+    if timestamp == EARLIEST_PENDING_UPLOAD and version >= EARLIEST_PENDING_UPLOAD_SINCE:
+        return -1, -1, -1
+    if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_SINCE:
+        found = log.offset_of_max_timestamp(upper_bound=bound)
+    elif timestamp >= 0:
+        found = log.offset_for_timestamp(timestamp, upper_bound=bound)
+    else:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    return (-1, -1, -1) if found is None else found
+
+
+def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(asked.partition_index, code, -1, -1, -1)
+
+
+class OffsetForLeaderEpochHandler:
+    """API 23 (KIP-320): the end of an epoch, so that a client can tell whether its position was truncated."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: OffsetForLeaderEpochRequest) -> Result:
+        return OffsetForLeaderEpochResponse(
+            0,
+            [
+                OffsetForLeaderTopicResult(topic.topic, [self._answer(topic.topic, asked) for asked in topic.partitions])
+                for topic in request.topics
+            ],
+        )
+
+    def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+        try:
+            partition = self._broker.partition(topic, asked.partition)
+        except KafkaError as error:
+            return EpochEndOffset(error.code, asked.partition, -1, -1)
+        code = partition.leader_error(asked.current_leader_epoch)
+        if code:
+            return EpochEndOffset(code, asked.partition, -1, -1)
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        return EpochEndOffset(0, asked.partition, epoch, end_offset)

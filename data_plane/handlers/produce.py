@@ -1,0 +1,214 @@
+"""Produce: validate, append, and answer when the acks that were asked for are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker, HostedTopic
+from data_plane.handlers.contract import CLOSE, Context, Delayed, Result
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timer
+from odradek.env.ports import DiskError
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+ACKS_ALL = -1
+TOPIC_IDS_SINCE = 13
+LEADER_HINTS_SINCE = 10
+
+_NO_ERRORS: list[Any] = []
+_NO_LEADER = LeaderIdAndEpoch()
+_NO_ENDPOINTS: list[NodeEndpoint] = []
+
+
+class DelayedProduce(Delayed):
+    """Appended, but not yet acknowledged by enough replicas or not yet flushed. One waiter for the whole request."""
+
+    __slots__ = ("broker", "pending", "produce_response", "timer", "unsynced")
+
+    def __init__(self, broker: Broker, response: ProduceResponse, timeout_ms: int) -> None:
+        super().__init__()
+        self.broker = broker
+        self.produce_response = response
+        self.pending: list[tuple[Partition, int, PartitionProduceResponse]] = []
+        self.unsynced = 0
+        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
+
+    def wait_for_replicas(self, partition: Partition, last_offset: int, answer: PartitionProduceResponse) -> None:
+        self.pending.append((partition, last_offset, answer))
+        partition.watch(self.check)
+
+    def wait_for_sync(self, partition: Partition, answer: PartitionProduceResponse) -> None:
+        self.unsynced += 1
+
+        def done(failure: KafkaError | None) -> None:
+            self.unsynced -= 1
+            if failure is not None:
+                _set_error(answer, failure.code, failure.message)
+            self.check()
+
+        self.broker.sync_partition(partition, done)
+
+    def check(self) -> None:
+        """Some high watermark or leadership changed."""
+        still_pending = []
+        for partition, last_offset, answer in self.pending:
+            if not partition.is_leader:
+                _set_error(answer, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+                partition.unwatch(self.check)
+            elif partition.log.high_watermark > last_offset:
+                partition.unwatch(self.check)
+            else:
+                still_pending.append((partition, last_offset, answer))
+        self.pending = still_pending
+        if not still_pending and not self.unsynced and self.response is None:
+            self.timer.cancel()
+            self.complete(self.produce_response)
+
+    def _time_out(self) -> None:
+        for partition, _, answer in self.pending:
+            _set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
+            partition.unwatch(self.check)
+        self.pending = []
+        if self.response is None:
+            self.complete(self.produce_response)
+
+    def abandon(self) -> None:
+        self.timer.cancel()
+        for partition, _, _ in self.pending:
+            partition.unwatch(self.check)
+        self.pending = []
+
+
+def _set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
+    answer.error_code = code
+    answer.error_message = message
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+
+
+class ProduceHandler:
+    """API 0. An error of one partition leaves the others alone."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ProduceRequest) -> Result:
+        broker = self._broker
+        acks = request.acks
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        now_ms = broker.clock.wall_ms()
+        waiting: list[tuple[Partition, int, bool, PartitionProduceResponse]] | None = None
+        responses = []
+        failed = False
+        for topic in request.topic_data:
+            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            answers = []
+            for data in topic.partition_data:
+                partition = None if hosted is None else hosted.partitions.get(data.index)
+                if partition is None or not partition.is_leader or not -1 <= acks <= 1:
+                    answers.append(self._refuse(topic, by_id, partition, data.index, acks))
+                    failed = True
+                    continue
+                if acks == ACKS_ALL and not partition.has_min_isr:
+                    answers.append(_error_answer(data.index, ErrorCode.NOT_ENOUGH_REPLICAS, None))
+                    failed = True
+                    continue
+                log = partition.log
+                try:
+                    result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # checked there
+                except KafkaError as error:
+                    answers.append(_error_answer(data.index, error.code, error.message))
+                    failed = True
+                    continue
+                except DiskError as error:
+                    broker.log.error("produce.disk_error", topic=log.topic, partition=log.partition, error=str(error))
+                    answers.append(_error_answer(data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"))
+                    failed = True
+                    continue
+                answer = PartitionProduceResponse(
+                    data.index, 0, result.base_offset, result.log_append_time_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
+                )
+                answers.append(answer)
+                must_sync = log.needs_flush
+                if must_sync or (acks == ACKS_ALL and log.high_watermark <= result.last_offset):
+                    if waiting is None:
+                        waiting = []
+                    waiting.append((partition, result.last_offset, must_sync, answer))
+            responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+        if broker.woken and acks == 0:
+            broker.run_woken()
+        if acks == 0:
+            return CLOSE if failed else None
+        response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
+        if failed and context.api_version >= LEADER_HINTS_SINCE:
+            self._add_leader_hints(response)
+        if waiting is None:
+            return response
+        return self._wait(response, waiting, acks, request.timeout_ms)
+
+    def _wait(
+        self,
+        response: ProduceResponse,
+        waiting: list[tuple[Partition, int, bool, PartitionProduceResponse]],
+        acks: int,
+        timeout_ms: int,
+    ) -> Delayed:
+        delayed = DelayedProduce(self._broker, response, timeout_ms)
+        for partition, last_offset, must_sync, answer in waiting:
+            if must_sync:
+                delayed.wait_for_sync(partition, answer)
+            if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
+                delayed.wait_for_replicas(partition, last_offset, answer)
+        delayed.check()
+        return delayed
+
+    def _refuse(
+        self, topic: TopicProduceData, by_id: bool, partition: Partition | None, index: int, acks: int
+    ) -> PartitionProduceResponse:
+        """Why nothing was tried, in Kafka's order: acks, topic, leadership."""
+        if not -1 <= acks <= 1:
+            return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
+        name = topic.name
+        if by_id:
+            image = self._broker.image.topics_by_id.get(topic.topic_id)
+            if image is None:
+                return _error_answer(index, ErrorCode.UNKNOWN_TOPIC_ID, None)
+            name = image.name
+        if partition is None:
+            return _error_answer(index, self._broker.missing_partition_error(name, index), None)
+        answer = _error_answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+        if partition.image is not None:
+            answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
+        return answer
+
+    def _add_leader_hints(self, response: ProduceResponse) -> None:
+        """KIP-951: who leads the partitions that are not led here, with addresses."""
+        leaders = {
+            answer.current_leader.leader_id
+            for topic in response.responses
+            for answer in topic.partition_responses
+            if answer.current_leader.leader_id >= 0
+        }
+        brokers = self._broker.image.brokers
+        response.node_endpoints = [
+            NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
+            for node_id in sorted(leaders)
+            if node_id in brokers and (endpoint := brokers[node_id].client_endpoint) is not None
+        ]
+
+
+def _error_answer(index: int, code: ErrorCode, message: str | None) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index, code, -1, -1, -1, _NO_ERRORS, message or None, _NO_LEADER)
+
+
+__all__ = ["DelayedProduce", "HostedTopic", "ProduceHandler"]

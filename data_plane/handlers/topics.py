@@ -1,0 +1,129 @@
+"""CreateTopics, DeleteTopics and InitProducerId: decided by the controller, asked for over the peer channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result, Suspend
+from odradek.env.ports import ConnectionLost, Event
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+NO_PRODUCER = -1
+DELETE_BY_ID_SINCE = 6
+
+
+class CreateTopicsHandler:
+    """API 19."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: CreateTopicsRequest) -> Result:
+        async def ask() -> Any:
+            try:
+                return await _ask_controller(self._broker, request, request.timeout_ms)
+            except KafkaError as error:
+                return CreateTopicsResponse(
+                    0,
+                    [
+                        CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+                        for topic in request.topics
+                    ],
+                )
+
+        return Suspend(ask)
+
+
+class DeleteTopicsHandler:
+    """API 20. Versions before 6 list names in a field of their own."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DeleteTopicsRequest) -> Result:
+        async def ask() -> Any:
+            try:
+                return await _ask_controller(self._broker, request, request.timeout_ms)
+            except KafkaError as error:
+                named = [(topic.name, topic.topic_id) for topic in request.topics]
+                named += [(name, bytes(16)) for name in request.topic_names]
+                return DeleteTopicsResponse(
+                    0, [DeletableTopicResult(name, topic_id, error.code, error.message) for name, topic_id in named]
+                )
+
+        return Suspend(ask)
+
+
+async def _ask_controller(broker: Broker, request: Any, timeout_ms: int) -> Any:
+    """The controller's response. Raises `KafkaError` REQUEST_TIMED_OUT or NOT_CONTROLLER."""
+    timeout_ms = max(0, min(timeout_ms, broker.settings.request_timeout_ms))
+    try:
+        return await broker.controller.request(request, broker.clock.monotonic() + timeout_ms / 1000)
+    except ConnectionLost as error:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+
+
+class InitProducerIdHandler:
+    """API 22 for idempotent producers. Ids come from blocks that the controller hands out (KIP-730)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._next_id = 0
+        self._end_id = 0
+        self._fetching: Event | None = None
+
+    def handle(self, context: Context, request: InitProducerIdRequest) -> Result:
+        if request.transactional_id is not None:
+            code = ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.NOT_COORDINATOR
+            return _refused(code)
+        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == -1):
+            return _refused(ErrorCode.INVALID_REQUEST)
+        if self._next_id < self._end_id:
+            return self._allot()
+        return Suspend(self._allot_after_fetch)
+
+    def _allot(self) -> InitProducerIdResponse:
+        producer_id = self._next_id
+        self._next_id += 1
+        return InitProducerIdResponse(0, ErrorCode.NONE, producer_id, 0)
+
+    async def _allot_after_fetch(self) -> InitProducerIdResponse:
+        while self._next_id >= self._end_id:
+            if self._fetching is not None:
+                await self._fetching.wait()
+                continue
+            self._fetching = fetching = self._broker.env.event()
+            try:
+                code = await self._fetch_block()
+            finally:
+                self._fetching = None
+                fetching.set()
+            if code:
+                return _refused(code)
+        return self._allot()
+
+    async def _fetch_block(self) -> ErrorCode:
+        broker = self._broker
+        own = broker.image.brokers.get(broker.settings.node_id)
+        if own is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request = AllocateProducerIdsRequest(broker.settings.node_id, own.epoch)
+        try:
+            response = await _ask_controller(broker, request, broker.settings.request_timeout_ms)
+        except KafkaError:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if response.error_code:
+            broker.log.warning("producer_ids.refused", error=ErrorCode(response.error_code).name)
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._next_id = response.producer_id_start
+        self._end_id = response.producer_id_start + response.producer_id_len
+        return ErrorCode.NONE
+
+
+def _refused(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(0, code, NO_PRODUCER, -1)

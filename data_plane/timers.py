@@ -1,0 +1,87 @@
+"""Deadlines of waiting requests: one heap and one task for a whole node, never a timeout scope per request."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from odradek.env.ports import Clock, Event
+
+
+class Timer:
+    """One deadline. `cancel` is O(1); the heap forgets cancelled timers when they come up or outnumber live ones."""
+
+    __slots__ = ("action", "deadline", "sequence", "timers")
+
+    def __init__(self, timers: Timers, deadline: float, sequence: int, action: Callable[[], Any]) -> None:
+        self.timers = timers
+        self.deadline = deadline
+        self.sequence = sequence
+        self.action: Callable[[], Any] | None = action
+
+    def __lt__(self, other: Timer) -> bool:
+        return (self.deadline, self.sequence) < (other.deadline, other.sequence)
+
+    def cancel(self) -> None:
+        if self.action is not None:
+            self.action = None
+            self.timers.note_cancelled()
+
+
+class Timers:
+    """A heap of timers, run by `run` (PORTED). Ties break by the order of creation."""
+
+    def __init__(self, clock: Clock, new_event: Callable[[], Event]) -> None:
+        self._clock = clock
+        self._new_event = new_event
+        self._heap: list[Timer] = []
+        self._sequence = 0
+        self._cancelled = 0
+        self._earlier: Event = new_event()
+        self._sleeping_until = float("inf")
+
+    def at(self, deadline: float, action: Callable[[], Any]) -> Timer:
+        """Call `action` on the loop once the clock reaches `deadline` (monotonic seconds)."""
+        self._sequence += 1
+        timer = Timer(self, deadline, self._sequence, action)
+        heapq.heappush(self._heap, timer)
+        if deadline < self._sleeping_until:
+            self._earlier.set()
+        return timer
+
+    def note_cancelled(self) -> None:
+        """Keep the heap in proportion to the live timers."""
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
+            self._heap = [timer for timer in self._heap if timer.action is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def fire_due(self, now: float) -> None:
+        """Run the actions whose deadline has come, earliest first."""
+        while self._heap and self._heap[0].deadline <= now:
+            timer = heapq.heappop(self._heap)
+            action, timer.action = timer.action, None
+            if action is None:
+                self._cancelled = max(0, self._cancelled - 1)
+            else:
+                action()
+
+    async def run(self) -> None:
+        """Sleep until the next deadline or an earlier newcomer, for ever."""
+        while True:
+            self.fire_due(self._clock.monotonic())
+            self._earlier = self._new_event()
+            if not self._heap:
+                self._sleeping_until = float("inf")
+                await self._earlier.wait()
+                continue
+            self._sleeping_until = self._heap[0].deadline
+            with self._clock.timeout_at(self._sleeping_until):
+                await self._earlier.wait()
+            self._sleeping_until = float("-inf")
+
+    def statistics(self) -> dict[str, int]:
+        """Entries in the heap, cancelled ones included."""
+        return {"timers": len(self._heap), "cancelled": self._cancelled}

@@ -1,0 +1,498 @@
+"""The request path: bytes of one connection in, frames dispatched, answers out in order. PORTED.
+
+Theory of operation
+-------------------
+One task per connection. It waits until the socket is readable, receives into the buffer that all connections
+share, dispatches **every** complete frame (nothing awaits between a receive and its dispatch), and sends all
+answers with one call. Then it tries to receive again before it waits: a wake-up costs more than a failed receive.
+
+* Work per turn is bounded (`FRAMES_PER_TURN`, and the size of the shared buffer), so one client cannot hold the loop.
+* A tail that is not a whole frame moves into a buffer of the connection's own; a connection that sends large frames
+  keeps that buffer while it is busy and receives straight into it.
+* Answers leave in the order of the requests. Those that exist at once go straight to the send queue; as soon as one
+  request is delayed, it and all after it take a `Slot` in a queue that is bounded (`SLOTS_MAX`): a connection that
+  fills it is not read until there is room.
+* A `Suspend` stops dispatch on its connection only.
+* Whoever completes a delayed answer pushes it out himself, without waking this task. Only if the socket is full a
+  drain task waits for it to become writable.
+
+A frame that does not parse closes its connection with one log line, and harms nobody else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from data_plane.handlers.contract import CLOSE, Context, Delayed, Suspend
+from data_plane.handlers.table import ApiEntry, ApiTable
+from data_plane.log.partition_log import FileRange
+from odradek.env.ports import Clock, Conn, ConnectionLost, DiskError, Event, TaskGroup
+from odradek.node.buffers import PooledBuffer, ReceiveBuffers
+from odradek.node.send_queue import SendQueue
+from wire.errors import ProtocolError, RemoteProtocolError
+
+FRAMES_PER_TURN = 64
+RECEIVES_PER_WAKE_UP = 4
+SLOTS_MAX = 256
+SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
+LARGE_FRAME_BYTES = 64 * 1024
+GROWN_BYTES_MIN = 4096
+FRAME_BYTES_MIN = 10
+
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+_RESPONSE_PREFIX = struct.Struct(">ii")
+
+
+class Slot:
+    """One request's place in the queue of answers."""
+
+    __slots__ = ("connection", "correlation_id", "delayed", "entry", "request_bytes", "response")
+
+    def __init__(self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int) -> None:
+        self.connection = connection
+        self.entry = entry
+        self.correlation_id = correlation_id
+        self.request_bytes = request_bytes
+        self.response: Any = None
+        self.delayed: Delayed | None = None
+
+    def complete(self, response: Any) -> None:
+        """Called by the owner of the delayed request."""
+        self.response = response
+        self.delayed = None
+        connection = self.connection
+        if not connection.dispatching and connection.slots and connection.slots[0] is self:
+            connection.push_answers()
+
+
+class ConnectionServices:
+    """What all connections of a listener share."""
+
+    __slots__ = (
+        "after_turn",
+        "buffers",
+        "clock",
+        "frame_bytes_max",
+        "log",
+        "new_event",
+        "poison",
+        "table",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        *,
+        table: ApiTable,
+        buffers: ReceiveBuffers,
+        clock: Clock,
+        tasks: TaskGroup,
+        new_event: Callable[[], Event],
+        log: Any,
+        frame_bytes_max: int,
+        after_turn: Callable[[], None],
+        poison: bool = False,
+    ) -> None:
+        self.table = table
+        self.buffers = buffers
+        self.clock = clock
+        self.tasks = tasks
+        self.new_event = new_event
+        self.log = log
+        self.frame_bytes_max = frame_bytes_max
+        self.after_turn = after_turn
+        self.poison = poison
+
+
+class Connection:
+    """One client connection, from accept to close."""
+
+    __slots__ = (
+        "client_id_raw",
+        "closing",
+        "conn",
+        "context",
+        "dispatching",
+        "draining",
+        "have",
+        "last_active",
+        "own",
+        "pending_frames",
+        "room",
+        "send_queue",
+        "services",
+        "slots",
+        "spills",
+        "suspended",
+    )
+
+    def __init__(self, services: ConnectionServices, conn: Conn, listener: str) -> None:
+        self.services = services
+        self.conn = conn
+        self.context = Context(listener, conn.peer_host)
+        self.send_queue = SendQueue()
+        self.slots: deque[Slot] | None = None
+        self.spills: list[tuple[int, Any]] = []
+        self.own: PooledBuffer | None = None
+        self.have = 0
+        self.pending_frames = False
+        self.suspended: tuple[Slot, Suspend] | None = None
+        self.room: Event | None = None
+        self.draining = False
+        self.dispatching = False
+        self.closing = False
+        self.client_id_raw = b""
+        self.last_active = services.clock.monotonic()
+
+    # -- receiving ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until the peer leaves, breaks the protocol, or the connection is closed from here."""
+        try:
+            await self._serve()
+        except ConnectionLost:
+            pass
+        except ProtocolError as error:
+            self.services.log.warning(
+                "connection.protocol_error", peer=self.conn.peer_host, client_id=self.context.client_id, error=str(error)
+            )
+        except DiskError as error:
+            self.services.log.error("connection.disk_error", peer=self.conn.peer_host, error=str(error))
+        except Exception:
+            # A bug in a handler must not let one client's frame end the node; the traceback is for the operator.
+            self.services.log.exception("connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id)
+        finally:
+            self._release()
+
+    async def _serve(self) -> None:
+        conn, services, monotonic = self.conn, self.services, self.services.clock.monotonic
+        readable, receive, after_turn = conn.readable, self._receive, services.after_turn
+        while True:
+            if not self.pending_frames:
+                await readable()
+                self.last_active = monotonic()
+            for _ in range(RECEIVES_PER_WAKE_UP):
+                if not self.pending_frames:
+                    got = receive()
+                    if not got:
+                        if got is None:
+                            break
+                        return
+                if self.send_queue.chunks:
+                    self._flush()
+                after_turn()
+                if self.closing:
+                    return
+                if self.suspended is not None:
+                    await self._run_suspended()
+                if self.room is not None:
+                    await self._wait_for_room()
+                if self.own is not None and self.have == self.own.size and not self.pending_frames:
+                    await self._grow()
+                if self.pending_frames:
+                    await services.clock.sleep_until(0.0)
+                    self.last_active = monotonic()
+                    self._dispatch_own()
+
+    def _receive(self) -> int | None:
+        """Receive once and dispatch what is complete; the bytes received (0: end), None where it would block."""
+        own = self.own
+        if own is None:
+            shared = self.services.buffers.shared
+            count = self.conn.recv_into(shared.view)
+            if count:
+                done = self._dispatch(shared, count)
+                if done < count:
+                    self._keep_tail(shared, done, count)
+            return count
+        have = self.have
+        count = self.conn.recv_into(own.view[have:])
+        if count:
+            self.have = have + count
+            self._dispatch_own()
+        return count
+
+    def _dispatch_own(self) -> None:
+        """Dispatch from the connection's own buffer, and give it back when it is empty and frames are small."""
+        own = self.own
+        assert own is not None
+        self.pending_frames = False
+        have = self.have
+        done = self._dispatch(own, have)
+        if done == 0:
+            return
+        left = have - done
+        if left == 0:
+            self.have = 0
+            if done < LARGE_FRAME_BYTES:
+                self._give_own()
+            return
+        own.view[:left] = own.view[done:have]
+        self.have = left
+
+    def _keep_tail(self, shared: PooledBuffer, start: int, end: int) -> None:
+        """Copy an incomplete frame out of the shared buffer: into a buffer for all of it, if much of it is here."""
+        left = end - start
+        wanted = left + 4
+        if left >= 4:
+            announced = 4 + _SIZE.unpack_from(shared.data, start)[0]
+            wanted = max(wanted, announced if announced <= max(4 * left, LARGE_FRAME_BYTES) else 2 * left)
+        own = self.services.buffers.take(wanted) or self.services.buffers.take_beyond(left + 4)
+        own.view[:left] = shared.view[start:end]
+        self.own = own
+        self.have = left
+
+    async def _grow(self) -> None:
+        """The own buffer is full and holds no complete frame: double it, or wait until the pool has room."""
+        old = self.own
+        assert old is not None
+        announced = 4 + _SIZE.unpack_from(old.data, 0)[0]
+        buffers = self.services.buffers
+        size = min(max(2 * old.size, GROWN_BYTES_MIN), announced)
+        while (grown := buffers.take(size)) is None:
+            await buffers.wait_for_room()
+        grown.view[: self.have] = old.view[: self.have]
+        self.own = grown
+        buffers.give(old)
+
+    def _give_own(self) -> None:
+        if self.own is not None:
+            own, self.own = self.own, None
+            self.have = 0
+            self.services.buffers.give(own)
+
+    # -- dispatch -------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, buffer: PooledBuffer, end: int) -> int:
+        """Dispatch complete frames of `buffer[:end]`; the position after the last one that was dispatched."""
+        data, view = buffer.data, buffer.view
+        services = self.services
+        frame_bytes_max = services.frame_bytes_max
+        start = frames = 0
+        self.dispatching = True
+        try:
+            while end - start >= 4:
+                size = _SIZE.unpack_from(data, start)[0]
+                if size < FRAME_BYTES_MIN or size > frame_bytes_max:
+                    raise RemoteProtocolError(f"frame of {size} bytes; allowed are {FRAME_BYTES_MIN} to {frame_bytes_max}")
+                stop = start + 4 + size
+                if stop > end:
+                    break
+                if frames == FRAMES_PER_TURN or self.suspended is not None or self.room is not None or self.closing:
+                    self.pending_frames = True
+                    break
+                self._dispatch_frame(view[start + 4 : stop], size)
+                frames += 1
+                if services.poison:
+                    data[start:stop] = b"\xaa" * (stop - start)
+                start = stop
+        finally:
+            self.dispatching = False
+        if self.slots and self.slots[0].response is not None:
+            self._move_answers()
+        return start
+
+    def _dispatch_frame(self, frame: memoryview, size: int) -> None:
+        api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
+        entry = self.services.table.get(api_key, api_version)
+        context = self.context
+        offset = 10
+        if client_id_bytes > 0:
+            offset += client_id_bytes
+            raw = frame[10:offset]
+            if raw != self.client_id_raw:
+                self._take_client_id(raw, client_id_bytes)
+        elif client_id_bytes < 0:
+            context.client_id = None
+            self.client_id_raw = b""
+        if entry.flexible:
+            if offset < size and frame[offset] == 0:
+                offset += 1
+            else:
+                offset = entry.skip_tags(frame, offset)
+        context.api_version = api_version
+        request, _ = entry.decode(frame, offset)
+        self._answer(entry, correlation_id, size, entry.handle(context, request))
+
+    def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:
+        """Encode a response that is there and next in order; queue everything else."""
+        if result is None:
+            return
+        if isinstance(result, Delayed):
+            if result.response is None:
+                slot = self._queue_slot(entry, correlation_id, size)
+                slot.delayed = result
+                result.answer = slot
+                return
+            result = result.response
+        elif result is CLOSE:
+            self.closing = True
+            return
+        elif result.__class__ is Suspend:
+            self.suspended = (self._queue_slot(entry, correlation_id, size), result)
+            return
+        if self.slots:
+            self._queue_slot(entry, correlation_id, size).response = result
+        else:
+            self._encode(entry, correlation_id, size, result)
+
+    def _queue_slot(self, entry: ApiEntry, correlation_id: int, size: int) -> Slot:
+        slot = Slot(self, entry, correlation_id, size)
+        if self.slots is None:
+            self.slots = deque()
+        self.slots.append(slot)
+        if len(self.slots) >= SLOTS_MAX and self.room is None:
+            self.room = self.services.new_event()
+        return slot
+
+    def _take_client_id(self, raw: memoryview, length: int) -> None:
+        if len(raw) != length:
+            raise RemoteProtocolError("client id is longer than its frame")
+        self.client_id_raw = bytes(raw)
+        try:
+            self.context.client_id = self.client_id_raw.decode()
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError("client id is not UTF-8") from error
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def _encode(self, entry: ApiEntry, correlation_id: int, request_bytes: int, response: Any) -> None:
+        throttle_ms = self.context.charge(entry.api_key, request_bytes)
+        if throttle_ms:
+            response.throttle_time_ms = throttle_ms
+        frame = bytearray(entry.prefix)
+        spills = self.spills
+        entry.encode(frame, response, spills)
+        queue = self.send_queue
+        if not spills:
+            size = len(frame)
+            _RESPONSE_PREFIX.pack_into(frame, 0, size - 4, correlation_id)
+            queue.chunks.append(frame)
+            queue.bytes_queued += size
+        else:
+            self._encode_spilled(frame, correlation_id)
+        if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
+            self.room = self.services.new_event()
+
+    def _encode_spilled(self, frame: bytearray, correlation_id: int) -> None:
+        """Splice file ranges between the encoded bytes; the frame's size counts both."""
+        spills = self.spills
+        spilled = sum(len(chunk) for _, chunk in spills)
+        _RESPONSE_PREFIX.pack_into(frame, 0, len(frame) + spilled - 4, correlation_id)
+        view, position = memoryview(frame), 0
+        for at, chunk in spills:
+            if at > position:
+                self.send_queue.push(view[position:at])
+                position = at
+            self.send_queue.push(chunk)
+        if position < len(frame):
+            self.send_queue.push(view[position:])
+        spills.clear()
+
+    def _move_answers(self) -> None:
+        """Encode the answers that are complete, from the head of the queue on."""
+        slots = self.slots
+        while slots and slots[0].response is not None:
+            slot = slots.popleft()
+            self._encode(slot.entry, slot.correlation_id, slot.request_bytes, slot.response)
+        if slots is not None and not slots:
+            self.slots = None
+
+    def push_answers(self) -> None:
+        """A delayed answer came: encode and send what is next in order. Errors end this connection only."""
+        try:
+            self._move_answers()
+            if self.send_queue.chunks:
+                self._flush()
+        except (ConnectionLost, DiskError):
+            self.close()
+        except Exception:
+            # Whoever completed the answer serves another connection and must not suffer for this one.
+            self.services.log.exception("connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id)
+            self.close()
+        self._signal_room()
+
+    def _flush(self) -> None:
+        if not self.draining and not self.send_queue.flush(self.conn):
+            self.draining = True
+            self.services.tasks.start_soon(self._drain)
+
+    async def _drain(self) -> None:
+        """Send the rest as the socket takes it."""
+        try:
+            while True:
+                await self.conn.writable()
+                self.last_active = self.services.clock.monotonic()
+                if self.send_queue.flush(self.conn):
+                    break
+                self._signal_room()
+            self.draining = False
+        except (ConnectionLost, DiskError):
+            self.close()
+        self._signal_room()
+
+    def _signal_room(self) -> None:
+        if self.room is not None and (self.closing or not self._crowded()):
+            self.room.set()
+
+    def _crowded(self) -> bool:
+        slots = 0 if self.slots is None else len(self.slots)
+        return slots > SLOTS_MAX // 2 or self.send_queue.bytes_queued > SEND_QUEUE_BYTES_MAX // 2
+
+    async def _wait_for_room(self) -> None:
+        room = self.room
+        if room is not None:
+            if self._crowded() and not self.closing:
+                await room.wait()
+            self.room = None
+        if self.closing:
+            raise ConnectionLost("closed while it waited for room")
+
+    async def _run_suspended(self) -> None:
+        assert self.suspended is not None
+        slot, suspend = self.suspended
+        response = await suspend.run()
+        self.suspended = None
+        slot.response = response
+        if self.slots and self.slots[0] is slot:
+            self.push_answers()
+        if self.closing:
+            raise ConnectionLost("closed while a request was suspended")
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the connection from outside its task."""
+        self.closing = True
+        self.conn.close()
+        self._signal_room()
+
+    def trim(self) -> None:
+        """Give back an empty buffer of an idle connection."""
+        if self.have == 0 and not self.pending_frames and not self.dispatching:
+            self._give_own()
+
+    def _release(self) -> None:
+        self.closing = True
+        self.conn.close()
+        self._give_own()
+        slots, self.slots = self.slots, None
+        for slot in slots or ():
+            if slot.delayed is not None:
+                slot.delayed.answer = None
+                slot.delayed.abandon()
+            elif slot.response is not None:
+                release_response(slot.response)
+        self.send_queue.release()
+
+
+def release_response(response: Any) -> None:
+    """Unpin the file ranges of a fetch response that will never be sent."""
+    for topic in getattr(response, "responses", ()):
+        for partition in getattr(topic, "partitions", ()):
+            if isinstance(partition.records, FileRange):
+                partition.records.release()

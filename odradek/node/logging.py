@@ -1,0 +1,34 @@
+"""Structured logs: one line per event that an operator cares about, on stderr (SHELL: it writes)."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from typing import Any, TextIO
+
+import structlog
+
+from odradek.env.ports import Clock
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any:
+    """A logger whose lines are `timestamp level event key=value ...`; time is the node's own clock."""
+
+    def add_timestamp(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        wall = _EPOCH + timedelta(milliseconds=clock.wall_ms())
+        event["timestamp"] = wall.isoformat(timespec="milliseconds") + "Z"
+        return event
+
+    target = stream if stream is not None else sys.stderr
+    return structlog.wrap_logger(
+        structlog.PrintLogger(target),
+        processors=[
+            structlog.processors.add_log_level,
+            add_timestamp,
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        wrapper_class=structlog.BoundLogger,
+    ).bind(**bound)

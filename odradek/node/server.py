@@ -1,0 +1,93 @@
+"""All connections of one listener: accept, serve, reap the idle, keep within limits. PORTED."""
+
+from __future__ import annotations
+
+from odradek.env.ports import ConnectionLost, Listener
+from odradek.node.connection_loop import Connection, ConnectionServices
+
+REAP_INTERVAL_SECONDS = 1.0
+TRIM_AFTER_SECONDS = 5.0
+STALL_SECONDS_MAX = 10.0
+
+
+class Server:
+    """Owns the connections of one listener. `connections_max` turns further ones away, as Kafka's limit does."""
+
+    def __init__(
+        self,
+        services: ConnectionServices,
+        listener: Listener,
+        listener_name: str,
+        *,
+        idle_ms_max: int,
+        connections_max: int,
+    ) -> None:
+        self._services = services
+        self._listener = listener
+        self._name = listener_name
+        self._idle_seconds_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
+        self._connections_max = connections_max
+        self._connections: dict[Connection, None] = {}
+        self._accepted = 0
+        self._refused = 0
+        self._reaped = 0
+
+    async def accept_loop(self) -> None:
+        """Start one task per connection until the listener closes."""
+        while True:
+            try:
+                conn = await self._listener.accept()
+            except ConnectionLost:
+                return
+            if len(self._connections) >= self._connections_max:
+                self._refused += 1
+                conn.close()
+                continue
+            self._accepted += 1
+            connection = Connection(self._services, conn, self._name)
+            self._connections[connection] = None
+            self._services.tasks.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._connections.pop(connection, None)
+
+    async def reap_loop(self) -> None:
+        """Close connections that were idle too long, and half-sent frames that hold memory others wait for."""
+        clock, buffers = self._services.clock, self._services.buffers
+        while True:
+            now = clock.monotonic()
+            await clock.sleep_until(now + REAP_INTERVAL_SECONDS)
+            now = clock.monotonic()
+            stalest: Connection | None = None
+            for connection in list(self._connections):
+                idle = now - connection.last_active
+                if idle > self._idle_seconds_max and not connection.slots:
+                    self._reaped += 1
+                    connection.close()
+                elif idle > TRIM_AFTER_SECONDS:
+                    connection.trim()
+                    if connection.have and (stalest is None or connection.last_active < stalest.last_active):
+                        stalest = connection
+            if buffers.contended and stalest is not None and now - stalest.last_active > STALL_SECONDS_MAX:
+                self._services.log.warning(
+                    "connection.evicted", peer=stalest.conn.peer_host, reason="half a frame, while memory is wanted"
+                )
+                stalest.close()
+
+    def close(self) -> None:
+        """Stop accepting and end every connection."""
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Connections now, and since the start: accepted, refused, reaped."""
+        return {
+            "connections": len(self._connections),
+            "accepted": self._accepted,
+            "refused": self._refused,
+            "reaped": self._reaped,
+        }
