@@ -1,0 +1,42 @@
+"""Odradek, a distributed commit log that speaks Kafka's protocol: the product's face.
+
+Nothing is imported before it is asked for (PEP 562), so that `import odradek` costs nothing and the command line
+starts at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.client.blocking import Client as Client
+    from odradek.client.errors import ClientError as ClientError
+    from wire.errors import ErrorCode as ErrorCode
+    from wire.errors import KafkaError as KafkaError
+
+_HOMES = {
+    "Client": "odradek.client.blocking",
+    "ClientError": "odradek.client.errors",
+    "ErrorCode": "wire.errors",
+    "KafkaError": "wire.errors",
+}
+
+__all__ = ["Client", "ClientError", "ErrorCode", "KafkaError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("odradek")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES, "__version__"])

@@ -1,0 +1,162 @@
+"""What the client believes about the cluster: brokers, topics, leaders. PURE; fed by Metadata answers and hints.
+
+Rules
+-----
+* News never goes back in time: a partition keeps its leader when an answer carries an older leader epoch of the
+  same topic id (KIP-320), because brokers learn of changes at different moments.
+* A topic with a new id is a new topic: nothing of the old one is kept.
+* A failed answer for a topic (say UNKNOWN_TOPIC_OR_PARTITION) takes the topic away and is remembered as its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.errors import error_code
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+__all__ = ["NO_TOPIC_ID", "Broker", "Cluster", "Partition", "Topic"]
+
+NO_TOPIC_ID = bytes(16)
+
+
+@attrs.frozen
+class Broker:
+    """A broker as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@attrs.frozen
+class Partition:
+    """One partition. `leader` is -1 while there is none; `leader_epoch` -1 where the broker does not say."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Topic:
+    """One topic; `topic_id` is zero with brokers older than 2.8."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: dict[int, Partition]
+
+
+class Cluster:
+    """The brokers and those topics that somebody asked for."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.brokers: dict[int, Broker] = {}
+        self.topics: dict[str, Topic] = {}
+        self.topic_errors: dict[str, ErrorCode] = {}
+        self.updates = 0
+
+    def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
+        """Take in an answer; `complete` says that it lists every topic, so that all others are gone."""
+        self.updates += 1
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self.brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        if complete:
+            listed = {topic.name for topic in response.topics}
+            self.topics = {name: topic for name, topic in self.topics.items() if name in listed}
+            self.topic_errors = {}
+        for topic in response.topics:
+            if topic.name is not None:
+                self._update_topic(topic.name, topic)
+
+    def _update_topic(self, name: str, answer: MetadataResponseTopic) -> None:
+        error = error_code(answer.error_code)
+        if error is not ErrorCode.NONE:
+            self.topics.pop(name, None)
+            self.topic_errors[name] = error
+            return
+        self.topic_errors.pop(name, None)
+        known = self.topics.get(name)
+        if known is not None and known.topic_id != answer.topic_id:
+            known = None
+        partitions = {}
+        for partition in answer.partitions:
+            news = _partition(partition)
+            old = known.partitions.get(news.index) if known is not None else None
+            partitions[news.index] = (
+                old if old is not None and old.leader_epoch > news.leader_epoch >= 0 else news
+            )
+        self.topics[name] = Topic(name, bytes(answer.topic_id), answer.is_internal, partitions)
+
+    def add_brokers(self, brokers: Iterable[Broker]) -> None:
+        """Addresses that came beside a leader hint (KIP-951)."""
+        for broker in brokers:
+            self.brokers[broker.node_id] = broker
+
+    def set_leader(self, name: str, index: int, leader: int, leader_epoch: int) -> bool:
+        """A leader hint from a refused Produce or Fetch (KIP-951); False when it is no news."""
+        topic = self.topics.get(name)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if (
+            topic is None
+            or partition is None
+            or leader not in self.brokers
+            or leader_epoch <= partition.leader_epoch
+        ):
+            return False
+        topic.partitions[index] = attrs.evolve(partition, leader=leader, leader_epoch=leader_epoch)
+        return True
+
+    def topic(self, name: str) -> Topic:
+        """The topic. Raises `KafkaError` with the error that the broker gave for it, or UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self.topics.get(name)
+        if topic is None:
+            code = self.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(code, f"topic {name}: {code.message}")
+        return topic
+
+    def partition(self, name: str, index: int) -> Partition:
+        """The partition. Raises as `topic` does, also for an index that the topic does not have."""
+        partition = self.topic(name).partitions.get(index)
+        if partition is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {name} has no partition {index} (it has {len(self.topics[name].partitions)})",
+            )
+        return partition
+
+    def leader(self, name: str, index: int) -> int:
+        """The broker id of the leader. Raises LEADER_NOT_AVAILABLE while there is none, else as `partition`."""
+        partition = self.partition(name, index)
+        if partition.leader < 0:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {name}-{index} has no leader")
+        return partition.leader
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id, where the client knows it."""
+        return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+
+def _partition(answer: MetadataResponsePartition) -> Partition:
+    return Partition(
+        answer.partition_index,
+        answer.leader_id,
+        answer.leader_epoch,
+        tuple(answer.replica_nodes),
+        tuple(answer.isr_nodes),
+        tuple(answer.offline_replicas),
+    )

@@ -1,0 +1,29 @@
+"""How a client behaves, as numbers."""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.client.retry import RetryPolicy
+
+__all__ = ["ClientConfig"]
+
+
+_RETRY = RetryPolicy()
+_RECONNECT = RetryPolicy(backoff=0.05)
+
+
+@attrs.frozen
+class ClientConfig:
+    """How a client behaves. Times in seconds, sizes in bytes."""
+
+    client_id: str = "odradek"
+    connect_timeout: float = 10.0
+    request_timeout: float = 30.0
+    retry: RetryPolicy = _RETRY
+    reconnect: RetryPolicy = _RECONNECT
+    frame_bytes_max: int = 100 << 20
+    in_flight_max: int = 5
+    calls_waiting_max: int = 1000
+    fail_fast: bool = True
+    """Give up at once when no bootstrap address can be reached and none ever was."""

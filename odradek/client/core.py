@@ -1,0 +1,393 @@
+"""The client without IO: connections, calls and operations behind one face in h11's shape. PURE.
+
+Theory of operation
+-------------------
+A shell owns sockets and a clock; the core decides everything else.
+
+* The shell starts an operation (`start`) and performs the `effects` it finds after every call into the core:
+  `Connect`, `Send`, `Close`. It reports what happens with `connected`, `connect_failed`, `receive_data`,
+  `connection_lost`, and calls `tick` when `next_deadline` has come. The time goes into every report, in seconds of
+  any clock that never falls. An operation's outcome is in its `Task`.
+* Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
+  connection to its broker (or to any broker), opening one where there is none.
+* Connections are keyed by address, so that a bootstrap address and a broker's own address share a connection.
+  An attempt has an id that is never used again: reports about a dead attempt are ignored.
+
+Rules
+-----
+* A call that was not sent when its connection ended is placed anew if any broker will do, and fails with
+  `BrokerUnavailable` otherwise. A call that was sent fails with `ConnectionBroken`: what the broker did with it is
+  unknown, and only the operation can tell whether to repeat it.
+* A call whose deadline passes after it was sent takes its connection along: answers come in order, so whatever is
+  behind it would be late too.
+* An address that failed is left alone for a backoff; a call to it fails at once meanwhile. Waiting is the
+  operations' business.
+
+Deliberately absent: threads, locks, DNS, TLS, and any decision about acknowledgements or offsets.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+from odradek.client.broker_connection import BrokerConnection, ConnectionState
+from odradek.client.cluster import Cluster
+from odradek.client.config import ClientConfig
+from odradek.client.errors import (
+    BrokerUnavailable,
+    ClientClosed,
+    ConnectionBroken,
+    RequestTimedOut,
+)
+from odradek.client.operation import Call, Operation, Task
+from wire.errors import ProtocolError
+
+__all__ = ["ClientCore", "Close", "Connect", "Effect", "Send"]
+
+T = TypeVar("T")
+Address: TypeAlias = tuple[str, int]
+
+
+@attrs.frozen
+class Connect:
+    """Open a connection, then report `connected` or `connect_failed`."""
+
+    connection_id: int
+    host: str
+    port: int
+
+
+@attrs.frozen
+class Send:
+    """Send all of `data` after what was to be sent before."""
+
+    connection_id: int
+    data: bytes | bytearray
+
+
+@attrs.frozen
+class Close:
+    """Close the connection; no report is wanted."""
+
+    connection_id: int
+
+
+Effect: TypeAlias = Connect | Send | Close
+
+
+@attrs.define
+class _Trouble:
+    """What went wrong with an address lately."""
+
+    failures: int
+    retry_at: float
+    reason: str
+
+
+class ClientCore:
+    """See the module. `bootstrap` holds at least one address; `rng` jitters the backoffs."""
+
+    def __init__(
+        self, bootstrap: Sequence[Address], config: ClientConfig, rng: random.Random, now: float = 0.0
+    ) -> None:
+        if not bootstrap:
+            raise ValueError("no bootstrap address")
+        self.config = config
+        self.now = now
+        self.rng = rng
+        self.cluster = Cluster()
+        self.ever_connected = False
+        self.closed = False
+        self._bootstrap = list(bootstrap)
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._by_id: dict[int, BrokerConnection] = {}
+        self._trouble: dict[Address, _Trouble] = {}
+        self._last_connection_id = 0
+        self._rotation = rng.randrange(1 << 16)
+        self._effects: list[Effect] = []
+        self._tasks: dict[Task[Any], None] = {}
+        self._ready: deque[Task[Any]] = deque()
+        self._timers: list[tuple[float, int, Task[Any], int]] = []
+        self._timer_number = 0
+        self._stepping = False
+
+    # What operations use
+
+    def call(
+        self,
+        request: Any,
+        *,
+        deadline: float,
+        node: int | None = None,
+        version_max: int | None = None,
+        expects_response: bool = True,
+    ) -> Call:
+        """Start a request. The call may be done (failed) on return; see `Call`."""
+        deadline = min(deadline, self.now + self.config.request_timeout)
+        call = Call(request, node, deadline, version_max, expects_response)
+        self._place(call)
+        return call
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds to wait before the next attempt of an operation."""
+        return self.config.retry.delay(attempt, self.rng)
+
+    # What shells use
+
+    def start(self, operation: Operation[T], now: float) -> Task[T]:
+        """Begin an operation."""
+        self._at(now)
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        task = Task(operation)
+        self._tasks[task] = None
+        self._ready.append(task)
+        self._run_ready()
+        return task
+
+    def abandon(self, task: Task[Any]) -> None:
+        """Nobody waits for this operation any longer."""
+        task.cancel(ClientClosed("the operation was abandoned"))
+        self._tasks.pop(task, None)
+
+    def effects(self) -> list[Effect]:
+        """What the shell has to do now, in this order. Each is returned once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due, unless something is reported before; None: never."""
+        while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
+            heapq.heappop(self._timers)
+        deadlines = [self._timers[0][0]] if self._timers else []
+        for connection in self._by_id.values():
+            due = connection.next_deadline()
+            if due is not None:
+                deadlines.append(due)
+        return min(deadlines, default=None)
+
+    def tick(self, now: float) -> None:
+        """Let the time have its effect: expired calls, throttles that end, operations that slept."""
+        self._at(now)
+        for connection in list(self._by_id.values()):
+            self._expire(connection)
+        while self._timers and self._timers[0][0] <= now:
+            _, _, task, wait_number = heapq.heappop(self._timers)
+            if task.wait_number == wait_number and not task.done:
+                self._ready.append(task)
+        self._run_ready()
+
+    def connected(self, connection_id: int, now: float) -> None:
+        """The connection is open."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is None:
+            return
+        self.ever_connected = True
+        connection.established()
+        self._flush(connection)
+        self._run_ready()
+
+    def connect_failed(self, connection_id: int, reason: str, now: float) -> None:
+        """The connection could not be opened."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is not None:
+            self._end(connection, f"cannot connect to {connection.address_text}: {reason}")
+            self._run_ready()
+
+    def receive_data(self, connection_id: int, data: bytes | memoryview, now: float) -> None:
+        """Bytes came; none at all is the end of the stream."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is None:
+            return
+        if not data:
+            self._end(connection, f"{connection.address_text} closed the connection")
+        else:
+            try:
+                connection.receive(data, now)
+            except ProtocolError as error:
+                self._effects.append(Close(connection_id))
+                self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
+            else:
+                if connection.state is ConnectionState.READY:
+                    self._trouble.pop(connection.address, None)
+                self._flush(connection)
+        self._run_ready()
+
+    def connection_lost(self, connection_id: int, reason: str, now: float) -> None:
+        """The connection broke under a send or a receive."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is not None:
+            self._end(connection, f"lost the connection to {connection.address_text}: {reason}")
+            self._run_ready()
+
+    def close(self) -> None:
+        """End all operations (`ClientClosed`) and connections; the effects are the last."""
+        self.closed = True
+        for task in list(self._tasks):
+            task.cancel(ClientClosed("the client was closed"))
+        self._tasks.clear()
+        self._effects = [Close(connection_id) for connection_id in self._by_id]
+        self._by_id.clear()
+        self._connections.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures of this moment: connections, calls in flight and waiting, running operations."""
+        connections = list(self._by_id.values())
+        return {
+            "connections": len(connections),
+            "calls_in_flight": sum(len(connection.in_flight) for connection in connections),
+            "calls_waiting": sum(len(connection.waiting) for connection in connections),
+            "operations": len(self._tasks),
+        }
+
+    # Operations
+
+    def _at(self, now: float) -> None:
+        self.now = max(self.now, now)
+
+    def _run_ready(self) -> None:
+        """Step every operation whose wait is over, until none is (a step may finish other operations' calls)."""
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._ready:
+                task = self._ready.popleft()
+                if not task.done:
+                    self._step(task)
+        finally:
+            self._stepping = False
+
+    def _step(self, task: Task[Any]) -> None:
+        wait = task.step()
+        if wait is None:
+            self._tasks.pop(task, None)
+            return
+        if wait.satisfied:
+            self._ready.append(task)
+            return
+        number = task.wait_number
+        for call in wait.calls:
+            call.on_done = lambda: self._wake(task, number)
+        if wait.until is not None:
+            self._timer_number += 1
+            heapq.heappush(self._timers, (wait.until, self._timer_number, task, number))
+
+    def _wake(self, task: Task[Any], wait_number: int) -> None:
+        wait = task.wait
+        if wait is not None and task.wait_number == wait_number and wait.satisfied:
+            # The number moves on, so that neither a second call nor a timer wakes the task again.
+            task.wait_number += 1
+            self._ready.append(task)
+
+    # Calls and connections
+
+    def _place(self, call: Call) -> None:
+        try:
+            connection = (
+                self._connection_to(call.node) if call.node is not None else self._connection_to_any()
+            )
+        except BrokerUnavailable as error:
+            call.fail(error)
+            return
+        connection.enqueue(call)
+        self._flush(connection)
+
+    def _connection_to(self, node: int) -> BrokerConnection:
+        broker = self.cluster.brokers.get(node)
+        if broker is None:
+            raise BrokerUnavailable(f"broker {node} is not in the cluster's metadata")
+        address = (broker.host, broker.port)
+        connection = self._connections.get(address)
+        if connection is not None:
+            return connection
+        trouble = self._trouble.get(address)
+        if trouble is not None and trouble.retry_at > self.now:
+            raise BrokerUnavailable(f"broker {node}: {trouble.reason}")
+        return self._connect(address)
+
+    def _connection_to_any(self) -> BrokerConnection:
+        """The idlest open connection, else one being opened, else a new one to an address without recent trouble."""
+        ready = [c for c in self._connections.values() if c.state is ConnectionState.READY]
+        if ready:
+            return min(ready, key=lambda c: c.load)
+        for connection in self._connections.values():
+            return connection
+        brokers = [(broker.host, broker.port) for broker in self.cluster.brokers.values()]
+        for candidates in (brokers, self._bootstrap):
+            for number in range(len(candidates)):
+                address = candidates[(number + self._rotation) % len(candidates)]
+                trouble = self._trouble.get(address)
+                if trouble is None or trouble.retry_at <= self.now:
+                    return self._connect(address)
+        reasons = [self._trouble[address].reason for address in self._bootstrap]
+        raise BrokerUnavailable("; ".join(dict.fromkeys(reasons)))
+
+    def _connect(self, address: Address) -> BrokerConnection:
+        self._last_connection_id += 1
+        connection = BrokerConnection(
+            self._last_connection_id,
+            address,
+            self.config,
+            connect_deadline=self.now + self.config.connect_timeout,
+        )
+        self._connections[address] = connection
+        self._by_id[connection.connection_id] = connection
+        self._effects.append(Connect(connection.connection_id, *address))
+        return connection
+
+    def _flush(self, connection: BrokerConnection) -> None:
+        data = connection.data_to_send(self.now)
+        if data:
+            self._effects.append(Send(connection.connection_id, data))
+
+    def _expire(self, connection: BrokerConnection) -> None:
+        """Fail what is overdue on this connection; see the rules above."""
+        if connection.connect_overdue(self.now):
+            self._effects.append(Close(connection.connection_id))
+            waited = self.config.connect_timeout
+            self._end(connection, f"no connection to {connection.address_text} within {waited:g} s")
+            return
+        overdue = connection.take_overdue(self.now)
+        for call in overdue:
+            call.fail(
+                RequestTimedOut(
+                    f"no answer from {connection.address_text} to {type(call.request).__name__} in time"
+                )
+            )
+        if any(call.connection_id is not None for call in overdue):
+            self._effects.append(Close(connection.connection_id))
+            self._end(connection, f"{connection.address_text} did not answer in time")
+        else:
+            self._flush(connection)
+
+    def _end(self, connection: BrokerConnection, reason: str) -> None:
+        """The connection is over (and closed, or about to be by an effect): see to its calls."""
+        was_ready = connection.state is ConnectionState.READY
+        connection.close()
+        del self._by_id[connection.connection_id]
+        del self._connections[connection.address]
+        old = self._trouble.get(connection.address)
+        failures = 0 if was_ready or old is None else old.failures + 1
+        retry_at = self.now if was_ready else self.now + self.config.reconnect.delay(failures, self.rng)
+        self._trouble[connection.address] = _Trouble(failures, retry_at, reason)
+        sent, unsent = list(connection.in_flight), list(connection.waiting)
+        connection.in_flight.clear()
+        connection.waiting.clear()
+        for call in sent:
+            call.fail(ConnectionBroken(reason))
+        for call in unsent:
+            if call.node is None and not self.closed:
+                self._place(call)
+            else:
+                call.fail(BrokerUnavailable(reason))

@@ -1,0 +1,74 @@
+"""What can go wrong between a client and a cluster, apart from the error codes that brokers answer.
+
+An error code in an answer is `wire.errors.KafkaError`. Everything that has no answer is a `ClientError`. Both
+carry `retriable`: whether the same operation may succeed later without anybody changing it.
+"""
+
+from __future__ import annotations
+
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = [
+    "BrokerUnavailable",
+    "ClientClosed",
+    "ClientError",
+    "ConnectionBroken",
+    "RequestTimedOut",
+    "UnsupportedByBroker",
+    "broker_error",
+    "error_code",
+    "is_retriable",
+]
+
+
+class ClientError(Exception):
+    """The base of all errors that are the client's own finding."""
+
+    retriable = False
+
+
+class BrokerUnavailable(ClientError):
+    """No connection to the broker (or to any broker) could be made; nothing was sent."""
+
+    retriable = True
+
+
+class ConnectionBroken(ClientError):
+    """The connection ended after the request was sent: whether the broker performed it is unknown."""
+
+    retriable = True
+
+
+class RequestTimedOut(ClientError):
+    """The deadline passed without an answer: whether the broker performed the request is unknown."""
+
+    retriable = True
+
+
+class UnsupportedByBroker(ClientError):
+    """The broker has no version of this request that the client can speak."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed while the operation was under way."""
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the operation may be tried again as it is."""
+    if isinstance(error, KafkaError):
+        return error.code.retriable
+    return isinstance(error, ClientError) and error.retriable
+
+
+def error_code(number: int) -> ErrorCode:
+    """The error code with this number; UNKNOWN_SERVER_ERROR for one that a newer broker may have invented."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
+    """The error of an answer: the broker's own words where it sent some, else the code's text."""
+    code = error_code(number)
+    return KafkaError(code, f"{subject}: {text or code.message or code.name}")

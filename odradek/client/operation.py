@@ -1,0 +1,132 @@
+"""Operations: client protocols written as plain generators, driven by the core, ignorant of IO.
+
+An operation yields a `Wait` and is resumed when that is satisfied; it returns its result or raises its error.
+It starts requests through `ClientCore.call` and reads the time from `ClientCore.now`. Because a generator neither
+awaits nor blocks, the blocking shell, the async shell and the tests all run the same protocol code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import attrs
+
+__all__ = ["Call", "Operation", "Task", "Wait"]
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class Call:
+    """One request to one broker, and what became of it.
+
+    `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
+    caps the version that is negotiated (an operation that lacks what a newer version needs says so here).
+    Exactly one of `response` and `error` is set once `done`, but for a request without an answer (Produce with
+    acks=0): that is done with neither when it is handed to the connection.
+    """
+
+    request: Any
+    node: int | None
+    deadline: float
+    version_max: int | None = None
+    expects_response: bool = True
+    response: Any = None
+    error: Exception | None = None
+    done: bool = False
+    connection_id: int | None = None
+    on_done: Callable[[], None] | None = None
+
+    def succeed(self, response: Any) -> None:
+        """Finish with the broker's answer."""
+        self._finish(response, None)
+
+    def fail(self, error: Exception) -> None:
+        """Finish without an answer."""
+        self._finish(None, error)
+
+    def _finish(self, response: Any, error: Exception | None) -> None:
+        if self.done:
+            raise AssertionError("a call was finished twice")
+        self.response = response
+        self.error = error
+        self.done = True
+        if self.on_done is not None:
+            self.on_done()
+
+    def result(self) -> Any:
+        """The response; raises the error of a call that failed."""
+        if self.error is not None:
+            raise self.error
+        return self.response
+
+
+@attrs.frozen(eq=False)
+class Wait:
+    """Until all `calls` are done (or the first, with `first`), or the clock reaches `until`: what comes first."""
+
+    calls: Sequence[Call] = ()
+    first: bool = False
+    until: float | None = None
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the calls alone end this wait; a wait without calls is a sleep."""
+        if not self.calls:
+            return False
+        combine = any if self.first else all
+        return combine(call.done for call in self.calls)
+
+
+Operation: TypeAlias = Generator[Wait, None, T]
+
+
+class Task(Generic[T]):
+    """A running operation. `done` once it returned or raised; `on_done` is called then, once."""
+
+    __slots__ = ("_error", "_result", "done", "on_done", "operation", "wait", "wait_number")
+
+    def __init__(self, operation: Operation[T]) -> None:
+        self.operation = operation
+        self.done = False
+        self.on_done: Callable[[], None] | None = None
+        self.wait: Wait | None = None
+        self.wait_number = 0
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def step(self) -> Wait | None:
+        """Run the operation to its next wait; None when it is over."""
+        try:
+            self.wait = next(self.operation)
+        except StopIteration as stop:
+            self._finish(stop.value, None)
+            return None
+        except Exception as error:  # noqa: BLE001 - kept for the caller, who gets it from result()
+            self._finish(None, error)
+            return None
+        self.wait_number += 1
+        return self.wait
+
+    def cancel(self, error: BaseException) -> None:
+        """End the operation where it stands; `result` raises `error`."""
+        if not self.done:
+            self.operation.close()
+            self._finish(None, error)
+
+    def _finish(self, result: T | None, error: BaseException | None) -> None:
+        self.wait = None
+        self.done = True
+        self._result = result
+        self._error = error
+        if self.on_done is not None:
+            self.on_done()
+
+    def result(self) -> T:
+        """What the operation returned. Raises what it raised."""
+        if not self.done:
+            raise AssertionError("the operation is not over")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value] # T itself may be None

@@ -1,0 +1,24 @@
+"""When to try again: exponential backoff with jitter (KIP-580), ended by the operation's deadline."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+__all__ = ["RetryPolicy"]
+
+
+@attrs.frozen
+class RetryPolicy:
+    """Delays in seconds: `backoff * 2 ** attempt`, at most `backoff_max`, jittered by +-20 % (KIP-580)."""
+
+    backoff: float = 0.1
+    backoff_max: float = 1.0
+    jitter: float = 0.2
+
+    def delay(self, attempt: int, rng: random.Random) -> float:
+        """Seconds to wait after the failure number `attempt` (from 0)."""
+        # A float cannot hold 2 ** 1024: the exponent stops where every sensible maximum is long reached.
+        delay = min(self.backoff * 2.0 ** min(attempt, 60), self.backoff_max)
+        return delay * rng.uniform(1 - self.jitter, 1 + self.jitter)
