@@ -104,13 +104,14 @@ class SimDisk:
         """Set: every operation fails with it (a dead disk)."""
         self.used_bytes = 0
         self.generation = 0
-        self._wall_ms = wall_ms
-        self._on_operation = on_operation
+        self.wall_ms = wall_ms
+        self.on_operation = on_operation
         self._root = Folder()
         self._fail_at: dict[int, int] = {}
         self._faults: list[_Fault] = []
         self._crash_at = 0
-        self._power_is_off = False
+        self.power_is_off = False
+        self.on_power_cut: Callable[[], None] | None = None
 
     # --- what a node asks
 
@@ -148,7 +149,7 @@ class SimDisk:
     def crash(self, keep: Keep) -> None:
         """End all handles and locks, and leave on the disk what `keep` says. See the module docstring."""
         self.generation += 1
-        self._power_is_off = False
+        self.power_is_off = False
         self._crash_at = 0
         random = self.random if keep == "random" else None
         self.used_bytes = 0
@@ -188,7 +189,7 @@ class SimDisk:
         """Raises `DiskError` for a handle from before a crash, `PowerCut` while the power is off."""
         if generation != self.generation:
             raise DiskError(directory, path, operation, errno.EIO, "the node has crashed")
-        if self._power_is_off:
+        if self.power_is_off:
             raise PowerCut
 
     def operate(
@@ -197,10 +198,12 @@ class SimDisk:
         """Account for one operation, before it has any effect. Raises what has been injected."""
         self.check_alive(generation, directory, path, operation)
         self.operation_count += 1
-        if self._on_operation is not None:
-            self._on_operation(operation, path, position, count)
+        if self.on_operation is not None:
+            self.on_operation(operation, path, position, count)
         if self.operation_count == self._crash_at:
-            self._power_is_off = True
+            self.power_is_off = True
+            if self.on_power_cut is not None:
+                self.on_power_cut()
             raise PowerCut
         number = (
             self.broken_errno or self._fail_at.pop(self.operation_count, 0) or self._fault(operation, path)
@@ -227,7 +230,7 @@ class SimDisk:
         return folder
 
     def now_ms(self) -> int:
-        return self._wall_ms() if self._wall_ms is not None else 0
+        return self.wall_ms() if self.wall_ms is not None else 0
 
     @property
     def free_bytes(self) -> int:

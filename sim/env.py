@@ -1,0 +1,120 @@
+"""The world as one simulated node sees it: `odradek.env.ports.Env` over the agenda, the fabric and a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from odradek.env.ports import Dir, Env, Event
+from sim.clock import NodeClock
+from sim.disk import SimDisk
+from sim.events import Agenda
+from sim.network import Fabric, SimNetwork
+from sim.trace import Trace
+from sim.waiting import NodeCrashed, Signal, SimEvent, checkpoint, run_shielded
+from sim.weather import Weather
+
+if TYPE_CHECKING:
+    from trio.lowlevel import Task
+
+T = TypeVar("T")
+
+CPU_SECONDS_PER_OPERATION = 1e-6
+UUID_BYTES = 16
+
+
+class SimEnv:
+    """One incarnation of a node. Once `alive` is false every port fails, and no clean-up has an effect."""
+
+    def __init__(
+        self,
+        host: str,
+        agenda: Agenda,
+        fabric: Fabric,
+        disk: SimDisk,
+        trace: Trace,
+        random: Random,
+        live_points: Callable[[str], bool],
+        *,
+        clock_rate: float,
+        wall_offset_ms: int,
+    ) -> None:
+        self.host = host
+        self.alive = True
+        self.paused = False
+        self.waits: dict[Task, Signal] = {}
+        self.random = random
+        self.disk = disk
+        self.agenda = agenda
+        self.weather: Weather = fabric.weather
+        self.operation_count = 0
+        self._trace = trace
+        self._live_points = live_points
+        self._ports_random = Random(f"{random.random()}")
+        self.clock = NodeClock(agenda, self, rate=clock_rate, wall_offset_ms=wall_offset_ms)
+        self.network = SimNetwork(fabric, self)
+        self.workers = SimWorkers(self, self._ports_random)
+        self.meter = SimMeter(self)
+
+    def record(self, what: str, *details: object) -> None:
+        """Put an event of this node into the trace."""
+        self.operation_count += 1
+        self._trace.record(self.agenda.now, self.host, what, *details)
+
+    def open_dir(self, path: str, *, create: bool = False) -> Dir:
+        return self.disk.open_dir(path, create)
+
+    def event(self) -> Event:
+        return SimEvent(self)
+
+    def new_uuid(self) -> bytes:
+        while (value := self._ports_random.randbytes(UUID_BYTES))[0] >> 2 == 62 or not any(value[:15]):
+            continue
+        self.record("uuid", value.hex())
+        return value
+
+    def buggify(self, point: str) -> bool:
+        return (
+            self._live_points(point) and self._ports_random.random() < self.weather.buggify_fire_probability
+        )
+
+
+class SimWorkers:
+    """`odradek.env.ports.Workers`: inline, after a virtual delay.
+
+    As with threads, a started function runs to its end though the caller be cancelled, unless the node crashes.
+    Unlike with threads it is atomic: races inside of functions that run beside the loop are not explored here.
+    """
+
+    def __init__(self, env: SimEnv, random: Random) -> None:
+        self._env = env
+        self._random = random
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        env = self._env
+        await checkpoint()
+        if not env.alive:
+            raise NodeCrashed
+        done = Signal(env)
+        seconds = env.weather.work(self._random)
+        env.record("work", getattr(function, "__qualname__", "function"), seconds)
+        env.agenda.at(env.agenda.now + seconds, done.wake, env)
+        await run_shielded(done)
+        return function(*args)
+
+
+class SimMeter:
+    """`odradek.env.ports.Meter`: a microsecond per operation, so that quotas are repeatable."""
+
+    def __init__(self, env: SimEnv) -> None:
+        self._env = env
+
+    def cpu_seconds(self) -> float:
+        return self._env.operation_count * CPU_SECONDS_PER_OPERATION
+
+
+if TYPE_CHECKING:
+
+    def _conforms(env: SimEnv) -> Env:
+        return env

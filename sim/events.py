@@ -1,0 +1,71 @@
+"""The agenda of the virtual world: what happens when, in an order that only the seed decides."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+
+class Owner(Protocol):
+    """Whom an event happens to. While an owner is paused its events are held back."""
+
+    @property
+    def paused(self) -> bool: ...
+
+
+@attrs.define(eq=False)
+class Timer:
+    """One event to come."""
+
+    owner: Owner | None
+    action: Callable[[], None] | None
+
+    def cancel(self) -> None:
+        """Forget the event, if it has not happened."""
+        self.action = None
+
+
+class Agenda:
+    """Events by time; equal times in the order in which they were entered."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._entered = 0
+        self._held: list[tuple[float, int, Timer]] = []
+
+    def at(self, time: float, action: Callable[[], None], owner: Owner | None = None) -> Timer:
+        """Enter an event; a time that has passed means now."""
+        timer = Timer(owner, action)
+        self._entered += 1
+        heapq.heappush(self._heap, (max(time, self.now), self._entered, timer))
+        return timer
+
+    def advance(self, limit: float) -> bool:
+        """Go to the next event, if it is due by `limit`, and let it happen. False: there is none."""
+        while self._heap and self._heap[0][0] <= limit:
+            entry = heapq.heappop(self._heap)
+            time, _, timer = entry
+            action = timer.action
+            if action is None:
+                continue
+            if timer.owner is not None and timer.owner.paused:
+                self._held.append(entry)
+                continue
+            self.now = max(self.now, time)
+            timer.action = None
+            action()
+            return True
+        return False
+
+    def release(self, owner: Owner) -> None:
+        """Let the events that were held back while `owner` was paused happen now, in their order."""
+        held, self._held = self._held, []
+        for entry in held:
+            if entry[2].owner is owner:
+                heapq.heappush(self._heap, entry)
+            else:
+                self._held.append(entry)

@@ -1,0 +1,469 @@
+"""A simulated network: hosts, links that can be cut, and byte streams that arrive late and in pieces.
+
+Theory of operation
+-------------------
+A connection is two `SimConn`s. What one end sends is cut into segments (anywhere, when the weather says so), and
+each segment is an event of the agenda that happens to the other end. Segments of one direction never overtake
+each other. A sender may have `socket_buffer_bytes` under way and unread; what the receiver takes out of its
+buffer opens the window again after one more latency, so that back pressure works as it does in production.
+
+Whatever reaches another node does so by an event that belongs to that node: a paused node holds its events back
+and finds them when it resumes. The kernel of a paused or busy process still answers: connections are accepted
+into the listener's backlog without it.
+
+A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would; it never
+gives up by itself, that is the business of timeouts.
+
+How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A
+machine that loses power says nothing: its peers wait, and what they send afterwards vanishes, or is answered by a
+reset once the machine is up again.
+
+No trio here: the waits are `sim.waiting.Signal`s.
+"""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network
+from sim.events import Agenda
+from sim.waiting import Signal, Waiter, checkpoint
+from sim.weather import Weather
+
+BACKLOG = 1024
+FIRST_EPHEMERAL_PORT = 30_000
+CONNECT_SECONDS_MAX = 60.0
+"""After this time a connection attempt that nobody answers fails."""
+_OWN_NAMES = ("localhost", "127.0.0.1", "::1")
+_SENDFILE_BYTES_MAX = 1 << 18
+
+
+class Node(Waiter, Protocol):
+    """One incarnation of a host's process, as the network sees it."""
+
+    host: str
+    paused: bool
+
+    def record(self, what: str, *details: object) -> None: ...
+
+
+@attrs.define(eq=False)
+class Host:
+    """A machine on the network. `up` means that its kernel answers."""
+
+    name: str
+    address: str
+    up: bool = True
+    listeners: dict[int, SimListener] = attrs.Factory(dict)
+    next_port: int = FIRST_EPHEMERAL_PORT
+
+
+class Fabric:
+    """All hosts and links of a world."""
+
+    def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
+        self.agenda = agenda
+        self.weather = weather
+        self.random = random
+        self.hosts: dict[str, Host] = {}
+        self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._connections: dict[SimConn, None] = {}
+        self.connection_count = 0
+
+    # --- hosts and links
+
+    def add_host(self, name: str) -> Host:
+        host = Host(name, f"10.0.{len(self.hosts) // 250}.{len(self.hosts) % 250 + 1}")
+        self.hosts[name] = host
+        return host
+
+    def resolve(self, name: str, asking: str) -> Host | None:
+        """The host with this name or address, as seen from `asking`."""
+        if name in _OWN_NAMES:
+            return self.hosts[asking]
+        for host in self.hosts.values():
+            if name in (host.name, host.address):
+                return host
+        return None
+
+    def cut(self, source: str, target: str) -> None:
+        """Hold what goes from `source` to `target` (this direction only)."""
+        self._cut.setdefault((source, target), [])
+
+    def heal(self, source: str, target: str) -> None:
+        """Let through what was held, after a latency, and all that follows."""
+        for send in self._cut.pop((source, target), ()):
+            send()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cut
+
+    def transmit(
+        self,
+        source: str,
+        target: str,
+        arrive: Callable[[], None],
+        *,
+        owner: Node | None = None,
+        line: Line | None = None,
+    ) -> None:
+        """Let `arrive` happen at `target` after a latency; in order, if it belongs to a `line`."""
+        if (source, target) in self._cut:
+            self._cut[source, target].append(
+                lambda: self.transmit(source, target, arrive, owner=owner, line=line)
+            )
+            return
+        time = self.agenda.now + self.weather.latency(self.random)
+        if line is not None:
+            time = line.last_arrival = max(time, line.last_arrival)
+        self.agenda.at(time, arrive, owner)
+
+    # --- connections
+
+    def connections_of(self, node: Node) -> list[SimConn]:
+        return [conn for conn in self._connections if conn.node is node]
+
+    def add_pair(self, client: Node, server: Node) -> tuple[SimConn, SimConn]:
+        self.connection_count += 1
+        name = f"c{self.connection_count}"
+        here = SimConn(self, client, self.hosts[client.host], self.hosts[server.host], f"{name}>")
+        there = SimConn(self, server, self.hosts[server.host], self.hosts[client.host], f"{name}<")
+        here.peer, there.peer = there, here
+        self._connections[here] = self._connections[there] = None
+        return here, there
+
+    def forget(self, conn: SimConn) -> None:
+        self._connections.pop(conn, None)
+
+    def end_node(self, node: Node, *, silent: bool) -> None:
+        """The node's process is gone: its listeners at once, its connections with a reset unless `silent`."""
+        host = self.hosts[node.host]
+        for port, listener in list(host.listeners.items()):
+            if listener.node is node:
+                del host.listeners[port]
+                listener.abandon()
+        for conn in self.connections_of(node):
+            conn.abandon(silent=silent)
+
+    def statistics(self) -> dict[str, int]:
+        return {"connections_open": len(self._connections) // 2, "connections_made": self.connection_count}
+
+
+@attrs.define(eq=False)
+class Line:
+    """One direction of a connection: what keeps its segments in order."""
+
+    last_arrival: float = 0.0
+
+
+class SimConn:
+    """One end of a connection: `odradek.env.ports.Conn`."""
+
+    peer: SimConn
+
+    def __init__(self, fabric: Fabric, node: Node, host: Host, peer_host: Host, name: str) -> None:
+        self.node = node
+        self.name = name
+        self.peer_host = peer_host.address
+        self._fabric = fabric
+        self._host = host
+        self._peer_name = peer_host.name
+        self.line = Line()
+        self._window = fabric.weather.socket_buffer_bytes
+        self._received = bytearray()
+        self._ended = False
+        self._closed = False
+        self._lost: str | None = None
+        self._readable = Signal(node)
+        self._writable = Signal(node)
+
+    # --- the port
+
+    async def readable(self) -> None:
+        await checkpoint()
+        if self._chance(self._fabric.weather.spurious_wake_probability):
+            return
+        while not (self._received or self._ended or self._lost or self._closed):
+            await self._readable.wait()
+        self._check_open()
+
+    async def writable(self) -> None:
+        await checkpoint()
+        while not (self._window > 0 or self._lost or self._closed):
+            await self._writable.wait()
+        self._check_open()
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        self._check_open()
+        if not len(buffer):
+            raise ValueError("no room to receive into: 0 bytes would look like the end of the stream")
+        if not self._received:
+            if self._lost:
+                raise ConnectionLost(self._lost)
+            return 0 if self._ended else None
+        count = min(len(buffer), len(self._received))
+        if count > 1 and self._chance(self._fabric.weather.short_recv_probability):
+            count = self._fabric.random.randint(1, count)
+        with memoryview(self._received) as received:
+            buffer[:count] = received[:count]
+        del self._received[:count]
+        self.node.record("recv", self.name, count)
+        peer = self.peer
+        self._transmit(lambda: peer.open_window(count), peer.node)
+        return count
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        self._check_open()
+        if self._lost:
+            raise ConnectionLost(self._lost)
+        count = min(sum(map(len, chunks)), self._window)
+        if count > 1 and self._chance(self._fabric.weather.short_send_probability):
+            count = self._fabric.random.randint(1, count)
+        if count == 0:
+            return 0
+        data = b"".join(chunks)[:count]
+        self._window -= count
+        self.node.record("send", self.name, count, zlib.crc32(data))
+        peer = self.peer
+        for segment in self._segments(data):
+            self._transmit(partial(peer.deliver, segment), peer.node, self.line)
+        return count
+
+    def sendfile(self, file: File, offset: int, count: int) -> int:
+        self._check_open()
+        wanted = min(count, self._window, _SENDFILE_BYTES_MAX)
+        if wanted <= 0:
+            return self.send([b""])
+        data = file.pread(wanted, offset)
+        if len(data) < wanted:
+            raise DiskError(file.path, file.path, "read", 0, f"ends before {offset + wanted}")
+        return self.send([data])
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._fabric.forget(self)
+        self.node.record("close", self.name)
+        peer = self.peer
+        if self._received:  # the kernel resets when it must throw away what was not read
+            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+        else:
+            self._transmit(peer.end, peer.node, self.line)
+        self._readable.wake()
+        self._writable.wake()
+
+    # --- what happens to this end
+
+    def deliver(self, segment: bytes) -> None:
+        """A segment arrives."""
+        if self._closed:
+            if self._host.up:
+                peer = self.peer
+                self._transmit(lambda: peer.reset("reset by peer"), peer.node)
+            return
+        self._received += segment
+        self._readable.wake()
+
+    def end(self) -> None:
+        """The peer has closed its end."""
+        self._ended = True
+        self._readable.wake()
+
+    def reset(self, reason: str) -> None:
+        """The connection is gone."""
+        if not self._lost and not self._closed:
+            self._lost = reason
+            self._readable.wake()
+            self._writable.wake()
+
+    def open_window(self, count: int) -> None:
+        """The peer has taken `count` bytes out of its buffer."""
+        self._window += count
+        self._writable.wake()
+
+    def abandon(self, *, silent: bool) -> None:
+        """The process of this end is gone."""
+        self._closed = True
+        self._fabric.forget(self)
+        if not silent:
+            peer = self.peer
+            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+
+    # --- helpers
+
+    def _check_open(self) -> None:
+        if not self.node.alive:
+            raise ConnectionLost("the node has crashed")
+        if self._closed:
+            raise ConnectionLost("closed")
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self._fabric.random.random() < probability
+
+    def _transmit(self, arrive: Callable[[], None], owner: Node, line: Line | None = None) -> None:
+        self._fabric.transmit(self._host.name, self._peer_name, arrive, owner=owner, line=line)
+
+    def _segments(self, data: bytes) -> list[bytes]:
+        random = self._fabric.random
+        if len(data) < 2 or not self._chance(self._fabric.weather.split_probability):
+            return [data]
+        cuts = sorted(random.randrange(1, len(data)) for _ in range(random.randint(1, 3)))
+        edges = [0, *cuts, len(data)]
+        return [data[start:end] for start, end in pairwise(edges) if start < end]
+
+
+class SimListener:
+    """`odradek.env.ports.Listener`."""
+
+    def __init__(self, fabric: Fabric, node: Node, host: Host, port: int) -> None:
+        self.node = node
+        self.port = port
+        self._fabric = fabric
+        self._host = host
+        self._backlog: deque[SimConn] = deque()
+        self._closed = False
+        self._ready = Signal(node)
+
+    async def accept(self) -> SimConn:
+        await checkpoint()
+        while not self._backlog:
+            if self._closed:
+                raise ConnectionLost("the listener is closed")
+            await self._ready.wait()
+        if not self.node.alive:
+            raise ConnectionLost("the node has crashed")
+        conn = self._backlog.popleft()
+        self.node.record("accept", conn.name, conn.peer_host)
+        return conn
+
+    def offer(self, conn: SimConn) -> bool:
+        """A connection has come in. False: the backlog is full."""
+        if len(self._backlog) >= BACKLOG:
+            return False
+        self._backlog.append(conn)
+        self._fabric.agenda.at(self._fabric.agenda.now, self._ready.wake, self.node)
+        return True
+
+    def abandon(self) -> None:
+        """The process is gone, or has closed the listener."""
+        self._closed = True
+        self._backlog.clear()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._host.listeners.pop(self.port, None)
+        waiting = list(self._backlog)
+        self.abandon()
+        for conn in waiting:
+            conn.close()
+        self._ready.wake()
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """A connection being made. `failure` or `conn` is set when it is decided."""
+
+    decided: Signal
+    conn: SimConn | None = None
+    failure: str | None = None
+    given_up: bool = False
+
+    def fail(self, reason: str) -> None:
+        if self.conn is None and self.failure is None:
+            self.failure = reason
+            self.decided.wake()
+
+    def succeed(self, conn: SimConn) -> None:
+        if self.given_up or self.failure is not None:
+            conn.close()
+            return
+        self.conn = conn
+        self.decided.wake()
+
+
+class SimNetwork:
+    """`odradek.env.ports.Network` of one node."""
+
+    def __init__(self, fabric: Fabric, node: Node) -> None:
+        self._fabric = fabric
+        self._node = node
+
+    def listen(self, host: str, port: int) -> SimListener:
+        own = self._fabric.hosts[self._node.host]
+        if not self._node.alive:
+            raise OSError(errno.ENETDOWN, "the node has crashed")
+        if host not in ("", "0.0.0.0", "::") and self._fabric.resolve(host, own.name) is not own:
+            raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of {own.name}")
+        if port == 0:
+            while own.next_port in own.listeners:
+                own.next_port += 1
+            port = own.next_port
+            own.next_port += 1
+        if port in own.listeners:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {own.name} is in use")
+        listener = own.listeners[port] = SimListener(self._fabric, self._node, own, port)
+        self._node.record("listen", port)
+        return listener
+
+    async def connect(self, host: str, port: int) -> SimConn:
+        await checkpoint()
+        if not self._node.alive:
+            raise ConnectionLost("the node has crashed")
+        fabric, node = self._fabric, self._node
+        target = fabric.resolve(host, node.host)
+        if target is None:
+            raise ConnectionLost(f"{host}:{port}: no such host")
+        node.record("connect", host, port)
+        attempt = _Attempt(Signal(node))
+        timeout = fabric.agenda.at(
+            fabric.agenda.now + CONNECT_SECONDS_MAX, lambda: attempt.fail("timed out"), node
+        )
+        fabric.transmit(node.host, target.name, lambda: self._arrive(target, port, attempt))
+        try:
+            while attempt.conn is None and attempt.failure is None:
+                await attempt.decided.wait()
+        except BaseException:
+            attempt.given_up = True
+            raise
+        finally:
+            timeout.cancel()
+        if attempt.conn is None:
+            raise ConnectionLost(f"{host}:{port}: {attempt.failure}")
+        node.record("connected", attempt.conn.name)
+        return attempt.conn
+
+    def _arrive(self, target: Host, port: int, attempt: _Attempt) -> None:
+        """The attempt reaches the target's kernel."""
+        if not target.up:
+            return
+        fabric, node = self._fabric, self._node
+        listener = target.listeners.get(port)
+        if listener is None:
+            fabric.transmit(target.name, node.host, lambda: attempt.fail("refused"), owner=node)
+            return
+        here, there = fabric.add_pair(node, listener.node)
+        if not node.alive or not listener.offer(there):
+            here.abandon(silent=True)
+            there.abandon(silent=True)
+            fabric.transmit(target.name, node.host, lambda: attempt.fail("refused"), owner=node)
+            return
+        fabric.transmit(target.name, node.host, lambda: attempt.succeed(here), owner=node, line=there.line)
+
+
+if TYPE_CHECKING:
+
+    def _conforms(
+        conn: SimConn, listener: SimListener, network: SimNetwork
+    ) -> tuple[Conn, Listener, Network]:
+        return conn, listener, network

@@ -1,0 +1,91 @@
+"""Waiting inside the virtual world (SHELL): the one place where the simulated ports meet trio's scheduler."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
+
+
+class NodeCrashed(BaseException):
+    """The node that waits here has crashed; no handler of its code may make anything of it."""
+
+
+class Waiter(Protocol):
+    """A node, as far as its waits are concerned."""
+
+    alive: bool
+    waits: dict[Task, Signal]
+    """Who waits for what, in the order of their coming."""
+
+
+class Signal:
+    """A condition that tasks of one node wait for. Waking is in the order of coming."""
+
+    __slots__ = ("_owner", "_tasks")
+
+    def __init__(self, owner: Waiter) -> None:
+        self._owner = owner
+        self._tasks: list[Task] = []
+
+    async def wait(self) -> None:
+        """Wait for the next `wake`. Raises `NodeCrashed` on a node that is dead, or dies meanwhile."""
+        owner = self._owner
+        if not owner.alive:
+            await trio.lowlevel.checkpoint()
+            raise NodeCrashed
+        task = current_task()
+        self._tasks.append(task)
+        owner.waits[task] = self
+
+        def abort(_: RaiseCancelT) -> Abort:
+            self._tasks.remove(task)
+            del owner.waits[task]
+            return Abort.SUCCEEDED
+
+        await wait_task_rescheduled(abort)
+        if not owner.alive:
+            raise NodeCrashed
+
+    def wake(self) -> None:
+        """Wake all who wait."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            del self._owner.waits[task]
+            reschedule(task)
+
+
+class SimEvent:
+    """`odradek.env.ports.Event` of a node."""
+
+    __slots__ = ("_set", "_signal")
+
+    def __init__(self, owner: Waiter) -> None:
+        self._signal = Signal(owner)
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+        self._signal.wake()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    async def wait(self) -> None:
+        if self._set:
+            await checkpoint()
+        else:
+            await self._signal.wait()
+
+
+async def checkpoint() -> None:
+    """Let others run."""
+    await trio.lowlevel.checkpoint()
+
+
+async def run_shielded(signal: Signal) -> None:
+    """Wait for `signal` though the caller be cancelled, as for a thread that cannot be stopped."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    with trio.CancelScope(shield=True):
+        await signal.wait()

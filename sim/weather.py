@@ -1,0 +1,71 @@
+"""The weather of a run: how slow, how torn and how unlucky the ports are. Drawn from the seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+
+@attrs.frozen
+class Weather:
+    """Probabilities and ranges (seconds, bytes) that every port draws from. The defaults are a calm day."""
+
+    latency_seconds: tuple[float, float] = (0.0001, 0.0001)
+    spike_probability: float = 0.0
+    """How often a segment takes up to `spike_seconds` longer."""
+    spike_seconds: float = 0.5
+    split_probability: float = 0.0
+    """How often what is sent arrives in pieces, cut anywhere."""
+    short_send_probability: float = 0.0
+    """How often `send` takes only a part."""
+    short_recv_probability: float = 0.0
+    """How often `recv_into` gives only a part."""
+    spurious_wake_probability: float = 0.0
+    """How often `readable` returns though there is nothing to read."""
+    socket_buffer_bytes: int = 1 << 18
+    worker_seconds: tuple[float, float] = (0.0005, 0.0005)
+    worker_spike_probability: float = 0.0
+    """How often off-loop work takes up to `worker_spike_seconds` longer (a disk that hangs)."""
+    worker_spike_seconds: float = 2.0
+    cold_probability: float = 0.0
+    """How often `File.is_warm` says no."""
+    buggify_active_probability: float = 0.0
+    """How many of the points in the code that invite trouble are live in this run."""
+    buggify_fire_probability: float = 0.25
+
+    @classmethod
+    def draw(cls, random: Random) -> Weather:
+        """A swarm: each kind of trouble is off, light or heavy, each by itself."""
+
+        def chance(light: float, heavy: float) -> float:
+            return random.choice((0.0, light, heavy))
+
+        return cls(
+            latency_seconds=random.choice(((0.0001, 0.0001), (0.00005, 0.001), (0.0001, 0.02))),
+            spike_probability=chance(0.001, 0.02),
+            spike_seconds=random.choice((0.1, 1.0)),
+            split_probability=chance(0.05, 0.5),
+            short_send_probability=chance(0.05, 0.5),
+            short_recv_probability=chance(0.05, 0.5),
+            spurious_wake_probability=chance(0.01, 0.2),
+            socket_buffer_bytes=random.choice((4 << 10, 64 << 10, 1 << 20)),
+            worker_seconds=random.choice(((0.0001, 0.001), (0.001, 0.05))),
+            worker_spike_probability=chance(0.001, 0.02),
+            cold_probability=chance(0.01, 0.5),
+            buggify_active_probability=chance(0.25, 0.5),
+        )
+
+    def latency(self, random: Random) -> float:
+        """Seconds for one segment to arrive."""
+        seconds = random.uniform(*self.latency_seconds)
+        if self.spike_probability and random.random() < self.spike_probability:
+            seconds += random.uniform(0.0, self.spike_seconds)
+        return seconds
+
+    def work(self, random: Random) -> float:
+        """Seconds for one piece of off-loop work."""
+        seconds = random.uniform(*self.worker_seconds)
+        if self.worker_spike_probability and random.random() < self.worker_spike_probability:
+            seconds += random.uniform(0.0, self.worker_spike_seconds)
+        return seconds
