@@ -104,7 +104,7 @@ def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, 
         if position < end and not buf[position]:
             position += 1
         else:
-            position = _skip_tags(buf, position, end)
+            position = skip_tags(buf, position, end)
     return api_key, api_version, correlation_id, client_id, position
 
 
@@ -122,11 +122,11 @@ def parse_response_header(buf: Buffer, offset: int, end: int, header_version: in
         if position < end and not buf[position]:
             position += 1
         else:
-            position = _skip_tags(buf, position, end)
+            position = skip_tags(buf, position, end)
     return correlation_id, position
 
 
-def _skip_tags(buf: Buffer, position: int, end: int) -> int:
+def skip_tags(buf: Buffer, position: int, end: int) -> int:
     """Step over tagged fields, none of which a header has had so far (KIP-482: unknown tags are skipped)."""
     count, position = read_uvarint(buf, position)
     if 2 * count > end - position:
