@@ -1,0 +1,307 @@
+"""The generated codecs: against the reflective one over every message and version, and against hostile bytes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.wire.message_values import LONG, SHAPES, all_versions, generated
+from wire import codec, codec_reflective
+from wire.api import ApiKey, request_class, response_class
+from wire.errors import LocalProtocolError, MalformedMessage
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.headers import RequestHeader
+from wire.messages.metadata import MetadataRequest
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.structure import Message
+
+EVERY_VERSION = list(all_versions())
+COUNT_MAX = b"\x7f\xff\xff\xff"
+COMPACT_COUNT_MAX = b"\xff\xff\xff\xff\x07"
+
+
+class Example(NamedTuple):
+    """A message class at a version, and the encoding of a message of it."""
+
+    cls: type[Message]
+    version: int
+    data: bytes
+
+
+EXAMPLES = [
+    Example(cls, version, codec_reflective.encode(message, version))
+    for cls, version in EVERY_VERSION
+    for message in generated(cls, version)
+]
+
+
+def outcome(module: Any, example: Example, data: bytes) -> bytes | None:
+    """What a codec makes of bytes, as an encoding again; None when it refuses them."""
+    try:
+        message = module.decode(example.cls, example.version, data)
+    except MalformedMessage:
+        return None
+    return codec_reflective.encode(message, example.version)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_generated_and_reflective_codecs_agree(shape: Any) -> None:
+    """Both write the same bytes for every message, version and value, and read them back to that value."""
+    for cls, version in EVERY_VERSION:
+        for message in generated(cls, version, (shape,)):
+            data = codec_reflective.encode(message, version)
+            assert codec.encode(message, version) == data, (cls, version)
+            assert codec_reflective.decode(cls, version, data) == message, (cls, version)
+            assert codec.decode(cls, version, data) == message, (cls, version)
+
+
+def test_codecs_agree_on_long_values() -> None:
+    """Lengths and counts beyond one byte, in the messages with most of them."""
+    for key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA):
+        for cls in (request_class(key), response_class(key)):
+            for version in range(cls.VALID_VERSIONS[0], cls.VALID_VERSIONS[1] + 1):
+                for message in generated(cls, version, (LONG,)):
+                    data = codec_reflective.encode(message, version)
+                    assert codec.encode(message, version) == data, (cls, version)
+                    assert codec.decode(cls, version, data) == message, (cls, version)
+
+
+def test_every_truncation_is_refused() -> None:
+    """A message that ends early is malformed wherever it ends."""
+    for example in EXAMPLES:
+        for size in range(0, len(example.data), 1 + len(example.data) // 40):
+            with pytest.raises(MalformedMessage):
+                codec.decode(example.cls, example.version, example.data[:size])
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_mutations_are_refused_or_read_as_the_oracle_reads_them(data: st.DataObject) -> None:
+    """Changed bytes give MalformedMessage or a message, never another exception; both codecs agree which."""
+    example = data.draw(st.sampled_from(EXAMPLES))
+    mutated = bytearray(example.data)
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(mutated)))
+        removed = data.draw(st.sampled_from((0, 1, 2, 4)))
+        mutated[start : start + removed] = data.draw(
+            st.binary(max_size=5) | st.sampled_from((b"\xff\xff", COUNT_MAX, COMPACT_COUNT_MAX, b"\x80\x00"))
+        )
+    assert outcome(codec, example, bytes(mutated)) == outcome(codec_reflective, example, bytes(mutated))
+
+
+def test_hostile_counts_allocate_nothing() -> None:
+    """A count is compared with the bytes that remain before anything is allocated for it."""
+    tracemalloc.start(1)
+    try:
+        for key in (ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.ALTER_CLIENT_QUOTAS):
+            for example in EXAMPLES:
+                if example.cls is not request_class(key) or example.version not in example.cls.VALID_VERSIONS:
+                    continue  # the first version has plain lengths, the last one compact ones
+                codec.decode(example.cls, example.version, example.data)
+                for start in range(len(example.data)):
+                    for count in (COUNT_MAX, COMPACT_COUNT_MAX):
+                        hostile = example.data[:start] + count + example.data[start + len(count) :]
+                        tracemalloc.reset_peak()
+                        before = tracemalloc.get_traced_memory()[0]
+                        outcome(codec, example, hostile)
+                        peak = tracemalloc.get_traced_memory()[1] - before
+                        assert peak < 20_000 + 200 * len(hostile), (example.cls, example.version, start)
+    finally:
+        tracemalloc.stop()
+
+
+def test_bytes_behind_a_message_are_refused_unless_allowed() -> None:
+    """A frame holds one message and nothing else."""
+    data = codec.encode(ApiVersionsRequest("odradek", "1"), 3) + b"x"
+    with pytest.raises(MalformedMessage, match="1 bytes too many"):
+        codec.decode(ApiVersionsRequest, 3, data)
+    message = codec.decode(ApiVersionsRequest, 3, data, exact=False)
+    assert message.client_software_name == "odradek"
+
+
+def test_decoder_reads_at_an_offset_and_tells_where_it_ended() -> None:
+    """Frames follow each other in one buffer."""
+    first = codec.encode(FindCoordinatorRequest("a"), 0)
+    second = codec.encode(FindCoordinatorRequest("bc"), 0)
+    decode = codec.decoder(FindCoordinatorRequest, 0)
+    message, end = decode(memoryview(first + second), 0)
+    assert (message.key, end) == ("a", len(first))
+    assert decode(memoryview(first + second), end) == (FindCoordinatorRequest("bc"), len(first + second))
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_records_are_views_of_the_buffer(wrap: Any) -> None:
+    """Record batches are not copied on their way into the log."""
+    request = ProduceRequest(
+        None, 1, 10, [TopicProduceData("t", partition_data=[PartitionProduceData(0, b"batch")])]
+    )
+    buf = wrap(codec.encode(request, 9))
+    records = codec.decode(ProduceRequest, 9, buf).topic_data[0].partition_data[0].records
+    assert isinstance(records, memoryview)
+    assert records.obj is (buf.obj if isinstance(buf, memoryview) else buf)
+    assert records == b"batch"
+
+
+class FileRange:
+    """Stands for bytes that are sent from a file."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@pytest.mark.parametrize("version", [11, 17])
+def test_spilled_records_are_noted_with_their_place(version: int) -> None:
+    """Putting the objects' bytes at the noted places gives the encoding of a response that held them."""
+
+    def response(first: Any, second: Any) -> FetchResponse:
+        partitions = [
+            PartitionData(0, records=first),
+            PartitionData(1, records=b"here"),
+            PartitionData(2, records=second),
+        ]
+        return FetchResponse(responses=[FetchableTopicResponse("t", bytes(range(16)), partitions)])
+
+    w = bytearray(b"head")
+    spills: list[tuple[int, Any]] = []
+    codec.encoder(FetchResponse, version)(w, response(FileRange(300), FileRange(0)), spills)
+    assert [len(held) for _, held in spills] == [300, 0]
+    for place, held in reversed(spills):
+        w[place:place] = b"f" * len(held)
+    assert w == b"head" + codec.encode(response(b"f" * 300, b""), version)
+
+
+def test_spills_need_a_list() -> None:
+    """Without one the bytes would be missing silently."""
+    data: Any = FileRange(3)
+    response = FetchResponse(
+        responses=[FetchableTopicResponse("t", partitions=[PartitionData(records=data)])]
+    )
+    with pytest.raises(LocalProtocolError):
+        codec.encode(response, 11)
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    """KIP-482: "the receiver can skip over tagged fields that it does not know"."""
+    plain = codec.encode(ApiVersionsRequest("n", "v"), 3)
+    tagged = plain[:-1] + b"\x02" + b"\x05\x02ab" + b"\x81\x01\x00"
+    assert codec.decode(ApiVersionsRequest, 3, tagged) == ApiVersionsRequest("n", "v")
+    assert codec.decode(ApiVersionsRequest, 3, plain[:-1] + b"\x01\x05\x00") == ApiVersionsRequest("n", "v")
+    for hostile in (
+        b"\x01\x05\x03ab",
+        b"\x02\x05\x00",
+        b"\xff\xff\xff\xff\x0f",
+        b"\x01\x05\xff\xff\xff\xff\x0f",
+    ):
+        with pytest.raises(MalformedMessage):
+            codec.decode(ApiVersionsRequest, 3, plain[:-1] + hostile)
+
+
+def test_tagged_field_must_fill_its_size() -> None:
+    """A known tag whose content ends early or late does not mean what its writer meant."""
+    response = CreateTopicsResponse(topics=[CreatableTopicResult("t", topic_config_error_code=29)])
+    data = codec.encode(response, 5)
+    field = b"\x01\x00\x02\x00\x1d"
+    assert data.count(field) == 1
+    assert codec.decode(CreateTopicsResponse, 5, data) == response
+    for wrong in (b"\x01\x00\x01\x00\x1d", b"\x01\x00\x03\x00\x1d"):
+        with pytest.raises(MalformedMessage):
+            codec.decode(CreateTopicsResponse, 5, data.replace(field, wrong))
+
+
+def test_tagged_field_with_its_default_is_left_out() -> None:
+    """As Kafka does, so that encodings are the same byte for byte."""
+    assert codec.encode(FetchResponse(), 17)[-1:] == b"\x00"
+    partition = PartitionData(records=b"")
+    assert codec.encode(
+        FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])]), 17
+    ).endswith(b"\x01\x00\x00\x00")
+
+
+def test_nullable_structure() -> None:
+    """A byte tells whether the structure is there."""
+    for cursor in (None, Cursor("t", 3)):
+        request = DescribeTopicPartitionsRequest([], 10, cursor)
+        data = codec.encode(request, 0)
+        assert codec.decode(DescribeTopicPartitionsRequest, 0, data) == request
+        assert data[5:6] == (b"\xff" if cursor is None else b"\x01")
+
+
+def test_client_id_keeps_its_old_form_in_a_flexible_header() -> None:
+    """Request header 2 has tagged fields, but a two-byte length before the client id."""
+    header = RequestHeader(18, 3, 7, "cli")
+    assert codec.encode(header, 2) == b"\x00\x12\x00\x03\x00\x00\x00\x07\x00\x03cli\x00"
+    assert codec.encode(RequestHeader(18, 3, 7, None), 2) == b"\x00\x12\x00\x03\x00\x00\x00\x07\xff\xff\x00"
+
+
+def test_null_and_empty_array_differ() -> None:
+    """Metadata: null asks for all topics, an empty array for none (from version 1)."""
+    for version in (1, 9):
+        for topics in (None, []):
+            data = codec.encode(MetadataRequest(topics), version)
+            assert codec.decode(MetadataRequest, version, data).topics == topics
+    with pytest.raises(MalformedMessage):
+        codec.decode(MetadataRequest, 0, b"\xff\xff\xff\xff")
+    with pytest.raises(LocalProtocolError):
+        codec.encode(MetadataRequest(None), 0)
+
+
+@pytest.mark.parametrize("module", [codec, codec_reflective])
+def test_values_that_do_not_fit_are_our_own_mistake(module: Any) -> None:
+    """Encoding checks ranges, nulls and text."""
+    wrong: list[tuple[Any, int]] = [
+        (ProduceRequest(acks=40_000), 3),
+        (FindCoordinatorRequest(None), 0),  # type: ignore[arg-type]  # the mistake under test
+        (FindCoordinatorRequest("a" * 32_768), 0),
+        (FindCoordinatorRequest("a" * 32_768), 3),
+        (FindCoordinatorRequest("\ud800"), 0),
+        (FindCoordinatorRequest("a"), 7),
+        (FindCoordinatorRequest("a"), -1),
+    ]
+    for message, version in wrong:
+        with pytest.raises(LocalProtocolError):
+            module.encode(message, version)
+
+
+@pytest.mark.parametrize("module", [codec, codec_reflective])
+def test_strings_have_at_most_32767_bytes(module: Any) -> None:
+    """Kafka refuses longer ones also where a compact length could state them."""
+    assert (
+        module.decode(FindCoordinatorRequest, 3, b"\x80\x80\x02" + b"a" * 32_767 + b"\x00\x00").key_type == 0
+    )
+    with pytest.raises(MalformedMessage):
+        module.decode(FindCoordinatorRequest, 3, b"\x81\x80\x02" + b"a" * 32_768 + b"\x00\x00")
+
+
+@pytest.mark.parametrize("module", [codec, codec_reflective])
+def test_bad_text_is_malformed(module: Any) -> None:
+    """Strings are UTF-8."""
+    with pytest.raises(MalformedMessage):
+        module.decode(FindCoordinatorRequest, 0, b"\x00\x01\xff")
+
+
+def test_unknown_version_has_no_codec() -> None:
+    """Versions from the network are checked against `wire.api` first."""
+    with pytest.raises(LocalProtocolError, match="versions 3 to 13, not 2"):
+        codec.decoder(ProduceRequest, 2)
+    with pytest.raises(LocalProtocolError):
+        codec_reflective.decode(ProduceRequest, 14, b"")
+
+
+def test_field_outside_its_versions_decodes_to_its_default() -> None:
+    """And is left out of the encoding, whatever its value."""
+    request = ProduceRequest("txn", -1, 5, [TopicProduceData("name", bytes(range(16)))])
+    decoded = codec.decode(ProduceRequest, 13, codec.encode(request, 13))
+    assert (decoded.topic_data[0].name, decoded.topic_data[0].topic_id) == ("", bytes(range(16)))
+    decoded = codec.decode(ProduceRequest, 12, codec.encode(request, 12))
+    assert (decoded.topic_data[0].name, decoded.topic_data[0].topic_id) == ("name", bytes(16))

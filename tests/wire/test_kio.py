@@ -1,0 +1,136 @@
+"""Every message and version against kio, an independent implementation generated from Kafka's own schemas."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+from kio.index import load_entity_schema
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+from tests.wire.message_values import LONG, SHAPES, Shape, all_versions, contains, generated
+from wire import codec
+from wire.schema.generate import snake_case
+from wire.schema.table import messages
+from wire.structure import ZERO_UUID, Message, Structure
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOT_IN_KIO = {"ProducerSnapshot", "QuorumStateData"}
+"""Besides the metadata and coordinator records: what brokers keep in files of their own."""
+
+
+def kio_class(cls: type[Message], version: int) -> type[Any] | None:
+    """kio's class for one of ours; None where it has none."""
+    base, suffix = cls.__name__, EntityType.data
+    for ending, kind in (("Request", EntityType.request), ("Response", EntityType.response)):
+        if base.endswith(ending):
+            base, suffix = base.removesuffix(ending), kind
+    if base.endswith("Header"):
+        suffix = EntityType.header
+    name = snake_case(base.replace("KRaft", "KxRaft")).replace("kx_raft", "k_raft")
+    if suffix not in schema_name_map.get(name, {}).get(version, {}):
+        return None
+    return load_entity_schema(name, version, suffix)
+
+
+def plain_name(name: str) -> str:
+    """kio drops units from names, splits KRaft, and marks builtins' names."""
+    return re.sub(r"(_ms|_)$", "", name).replace("k_raft", "kraft")
+
+
+def kio_type(field: dataclasses.Field[Any]) -> str:
+    """The wire type whose null kio puts for a special value; no array's."""
+    return "" if "tuple" in str(field.type) else field.metadata.get("kafka_type", "")
+
+
+def plain_kio(value: Any, wire_type: str = "") -> Any:
+    """kio's value as lists, and numbers in Kafka's units."""
+    if dataclasses.is_dataclass(value):
+        return [
+            (plain_name(field.name), plain_kio(getattr(value, field.name), kio_type(field)))
+            for field in dataclasses.fields(value)
+        ]
+    match value:
+        case tuple():
+            return [ZERO_UUID if element is None else plain_kio(element) for element in value]
+        case timedelta():
+            return value // timedelta(milliseconds=1)
+        case datetime():
+            return (value - EPOCH) // timedelta(milliseconds=1)
+        case UUID():
+            return value.bytes
+        case None if wire_type == "uuid":
+            return ZERO_UUID
+        case None if wire_type == "datetime_i64":
+            return -1
+        case memoryview() | bytearray():
+            return bytes(value)
+    return value
+
+
+def plain_ours(value: Any, version: int) -> Any:
+    """Our value as lists of the fields that travel at `version`."""
+    if isinstance(value, Structure):
+        return [
+            (plain_name(field.name), plain_ours(getattr(value, field.name), version))
+            for field in attrs.fields(type(value))
+            if contains(field.metadata["kafka"].versions, version)
+        ]
+    if isinstance(value, list):
+        return [plain_ours(element, version) for element in value]
+    return value
+
+
+def held_by_kio() -> Iterator[tuple[type[Message], int, type[Any]]]:
+    """Our class, a version of it, and kio's class for that version."""
+    for cls, version in all_versions():
+        theirs = kio_class(cls, version)
+        if theirs is not None:
+            yield cls, version, theirs
+
+
+def check(cls: type[Message], version: int, theirs: type[Any], shapes: tuple[Shape, ...]) -> None:
+    """Encode here, decode there, compare; encode there, compare, decode here, compare."""
+    read, write = entity_reader(theirs), entity_writer(theirs)
+    for message in generated(cls, version, shapes, plausible=True):
+        data = codec.encode(message, version)
+        value, size = read(data, 0)
+        assert size == len(data), (cls, version)
+        assert plain_kio(value) == plain_ours(message, version), (cls, version)
+        written = BytesIO()
+        write(written, value)
+        assert written.getvalue() == data, (cls, version)
+        assert codec.decode(cls, version, written.getvalue()) == message, (cls, version)
+
+
+def test_kio_holds_all_requests_and_responses() -> None:
+    """What this module does not compare: metadata and coordinator records, and two formats of files."""
+    held = {cls.__name__ for cls, _, _ in held_by_kio()}
+    lacking = {cls.__name__ for cls, version in all_versions() if kio_class(cls, version) is None}
+    records = {fact.name for fact in messages() if fact.kind.startswith(("metadata", "coordinator"))}
+    assert lacking == records | NOT_IN_KIO
+    assert not held & lacking
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_every_message_is_byte_identical_to_kio(shape: Shape) -> None:
+    """Both directions, for every message and version that kio holds."""
+    for cls, version, theirs in held_by_kio():
+        check(cls, version, theirs, (shape,))
+
+
+@pytest.mark.parametrize("name", ["ProduceRequest", "FetchResponse", "MetadataResponse", "JoinGroupRequest"])
+def test_long_values_are_byte_identical_to_kio(name: str) -> None:
+    """Lengths and counts of more than one byte."""
+    for cls, version, theirs in held_by_kio():
+        if cls.__name__ == name:
+            check(cls, version, theirs, (LONG,))
