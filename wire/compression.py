@@ -5,8 +5,9 @@ Theory of operation
 
 Each codec is one generator that yields the decompressed bytes in chunks. The two public readers drive it:
 `decompressed_size` (brokers: prove that the bytes decompress, keep nothing) drops each chunk, `decompress`
-joins them. A chunk is at most `CHUNK_BYTES`, so neither ever holds more than `size_max` plus one chunk (and
-the library's own window). Snappy is the exception: it has no streaming form, but each block starts with its
+joins them. A chunk is at most `CHUNK_BYTES`, so they hold no more than `size_max` and a chunk, or a chunk, and
+the library's own buffers (lz4: one block, 4 MiB at most; zstd: a window, of which it touches no more than it has
+decompressed). Snappy is the exception: it has no streaming form, but each block starts with its
 size, which is checked before the block is touched.
 
 A few bytes must not cost much time either: gzip members, xerial blocks and zstd blocks each cost a step in
@@ -218,6 +219,8 @@ def _lz4_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
 _ZSTD_LEVEL = 3
+_ZSTD_CONTEXT_BYTES_MAX = 16 * 1024 * 1024
+"""A context that has grown beyond this, by one frame's large window, is not kept."""
 _UINT32_LE = Struct("<I")
 _per_thread = threading.local()
 
@@ -270,8 +273,12 @@ def _zstd_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
     except AttributeError:
         context = _per_thread.zstd = zstandard.ZstdDecompressor()
     reader = context.stream_reader(data, read_across_frames=True)
-    while chunk := reader.read(CHUNK_BYTES):
-        yield chunk
+    try:
+        while chunk := reader.read(CHUNK_BYTES):
+            yield chunk
+    finally:
+        if context.memory_size() > _ZSTD_CONTEXT_BYTES_MAX:
+            del _per_thread.zstd
 
 
 # --- the public face -------------------------------------------------------------------------------------
@@ -336,7 +343,7 @@ def decompressed_size(compression_type: int, data: Buffer, size_max: int) -> int
 
 
 def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
-    """The decompressed bytes, at most `size_max` of them; peak memory is that plus an eighth and one chunk.
+    """The decompressed bytes, at most `size_max` of them, and no more memory than that, an eighth and a chunk.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
