@@ -1,0 +1,184 @@
+"""Files of this machine: what only they have (descriptors, threads, other processes, a disk that is full)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.env import real_files
+from odradek.env.ports import DiskError, DiskFull, FileMissing
+from odradek.env.real import RealEnv, raise_descriptor_limit
+from odradek.env.real_files import RealDir, RealFile
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> RealDir:
+    """An empty directory."""
+    return RealEnv().open_dir(str(tmp_path))
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_opening_many_files_costs_no_descriptors(root: RealDir) -> None:
+    """A node holds tens of thousands of segments; only those that are read or written need a descriptor."""
+    for index in range(50):
+        root.open(f"{index}.log", create=True).close()
+    before = _descriptors()
+    files = [root.open(f"{index}.log") for index in range(50)]
+    assert _descriptors() == before
+    assert files[7].pread(1, 0) == b""
+    assert _descriptors() == before + 1
+    files[7].close()
+    assert _descriptors() == before
+
+
+def test_an_open_file_is_small(root: RealDir) -> None:
+    """Each open partition must cost no more than 4 KiB."""
+    file = root.open("a.log", create=True)
+    assert not hasattr(file, "__dict__")
+    assert sys.getsizeof(file) + sys.getsizeof(file.path) < 512
+
+
+def test_a_late_open_of_a_replaced_file_is_refused(root: RealDir) -> None:
+    """The inode is checked, so that a fetch never serves another file's bytes."""
+    root.open("a.log", create=True).append(b"old")
+    late = root.open("a.log")
+    root.rename("a.log", "b.log")
+    root.open("a.log", create=True).append(b"new")
+    with pytest.raises(FileMissing):
+        late.pread(3, 0)
+
+
+def test_short_writes_are_completed(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """write(2): 'may transfer fewer than count bytes'."""
+    file = root.open("a.log", create=True)
+    write = os.write
+    monkeypatch.setattr(real_files.os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
+    assert file.append(b"0123456789") == 0
+    assert (file.size, file.pread(20, 0)) == (10, b"0123456789")
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """Files of this process may not grow beyond 1000 bytes, as on a disk that fills up in the middle of a write."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield 1000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_failed_append_counts_the_prefix_that_it_has_left(root: RealDir, small_files: int) -> None:
+    """'A prefix may then be in the file (`size` counts it), and the owner truncates.'"""
+    file = root.open("a.log", create=True)
+    file.append(bytes(900))
+    with pytest.raises(DiskError) as caught:
+        file.append(bytes(200))
+    assert (caught.value.operation, caught.value.directory) == ("append", root.path)
+    assert file.size == small_files == root.file_size("a.log")
+    file.truncate(900)
+    assert file.append(b"x") == 900
+
+
+def test_no_space_is_told_from_other_failures(root: RealDir) -> None:
+    """ENOSPC is `DiskFull`: the log truncates and stays online, whereas other errors take the directory offline."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this machine has no /dev/full")
+    full = RealFile(root.path, "/dev/full", 0, os.stat("/dev/full").st_ino)
+    with pytest.raises(DiskFull) as caught:
+        full.append(b"x")
+    assert caught.value.directory == root.path
+
+
+def test_a_failed_sync_is_final(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """'The kernel may have dropped the dirty pages, so the caller [...] never tries again': nor would it work."""
+    file = root.open("a.log", create=True)
+    file.append(b"abc")
+
+    def fail(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(real_files.os, "fdatasync", fail)
+        with pytest.raises(DiskError, match="Input/output error"):
+            file.sync()
+    with pytest.raises(DiskError, match="an earlier sync failed"):
+        file.sync()
+    assert file.pread(3, 0) == b"abc"
+
+
+def test_close_during_a_sync_leaves_the_descriptor_to_it(
+    root: RealDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker syncs while the loop deletes the segment: the number must not be given to another file."""
+    file = root.open("a.log", create=True)
+    file.append(b"abc")
+    seen: list[int] = []
+
+    def close_meanwhile(fd: int) -> None:
+        file.close()
+        seen.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(real_files.os, "fdatasync", close_meanwhile)
+    assert file.sync() == 3
+    assert seen == [3]
+    with pytest.raises(ValueError, match="closed"):
+        file.sync()
+
+
+def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """preadv(2), RWF_NOWAIT: 'if this flag is specified, the call returns instantly if it would have to read data'."""
+    file = root.open("a.log", create=True)
+    file.append(bytes(10_000))
+    cold = {8192}
+
+    def preadv(fd: int, buffers: tuple[bytearray], offset: int, flags: int) -> int:
+        if offset // 4096 * 4096 in cold:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return 1
+
+    monkeypatch.setattr(real_files.os, "preadv", preadv)
+    assert file.is_warm(0, 8192)
+    assert not file.is_warm(0, 8193)
+    assert not file.is_warm(9000, 10)
+
+
+def test_the_lock_ends_with_its_process(root: RealDir) -> None:
+    """A second process is kept out while the first lives, and let in once it has been killed."""
+    script = f"""
+import sys
+from odradek.env.real import RealEnv
+env = RealEnv()
+directory = env.open_dir({root.path!r})
+directory.lock()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(DiskError, match="another process holds it"):
+            root.lock()
+        holder.kill()
+        holder.wait()
+    root.lock()
+
+
+def test_the_descriptor_limit_is_raised_to_what_is_allowed() -> None:
+    """A node with many partitions needs more than the 1024 files that a login shell grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+        assert raise_descriptor_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
