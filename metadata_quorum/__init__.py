@@ -1,0 +1,1 @@
+"""The metadata quorum: one replicated log decides what the cluster is, and this package decides that log."""

@@ -1,0 +1,377 @@
+"""Kafka's configuration keys: types, defaults, valid values, synonyms; and how a text becomes a value.
+
+The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0): scope (broker, topic, group), name, type, default,
+valid values, importance, visibility (`internal` keys are never described) and update (`dynamic` keys may be
+altered while a node runs). Texts are parsed as Kafka's ConfigDef does, so that a refused value gets Kafka's
+message, which names the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import TypeAlias
+
+import attrs
+
+ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
+
+REQUIRED = "(required)"
+
+_INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
+_INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
+_DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
+_THROTTLED_REPLICAS = re.compile(r"[0-9]+:[0-9]+\Z")
+_BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?\Z")
+
+
+class ConfigError(Exception):
+    """A configuration that is refused; one line that names key, value and what is allowed."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(f"Invalid value {_java_text(value)} for configuration {key}: {allowed}")
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+
+
+class ConfigMissing(ConfigError):
+    """A required key that has no value."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "", "it has no default")
+        self.args = (f'Missing required configuration "{key}" which has no default value.',)
+
+
+class InvalidConfiguration(ConfigError):
+    """A refusal that is not about one key's own syntax or range (unknown keys, keys that contradict)."""
+
+    def __init__(self, key: str, value: object, message: str) -> None:
+        super().__init__(key, value, message)
+        self.args = (message,)
+
+
+@attrs.frozen(eq=False)
+class ConfigDef:
+    """One key. `default` is text as `parse` takes it, or None for null, or `REQUIRED`."""
+
+    scope: str
+    name: str
+    type: str
+    default: str | None
+    valid: str
+    importance: str
+    internal: bool
+    dynamic: bool
+
+    @property
+    def sensitive(self) -> bool:
+        return self.type == "password"
+
+    @property
+    def required(self) -> bool:
+        return self.default == REQUIRED
+
+    def parse(self, text: str | None) -> ConfigValue:
+        """The value of `text`. Raises `ConfigError`."""
+        value = _PARSERS[self.type](self.name, text.strip()) if text is not None else None
+        _validator(self.valid, self.type)(self.name, value)
+        return value
+
+    def default_value(self) -> ConfigValue:
+        """The parsed default; None where it is null or required. Defaults are not validated, as in Kafka."""
+        if self.default is None or self.required:
+            return None
+        return _PARSERS[self.type](self.name, self.default)
+
+    def text_of(self, value: ConfigValue) -> str | None:
+        """What `parse` would read as `value`; the form in which configurations are described."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, list):
+            return ",".join(value)
+        return _java_text(value)
+
+
+def _java_text(value: object) -> str:
+    """A value as Java's string conversion prints it, since messages and descriptions carry that form."""
+    if isinstance(value, float):
+        return _java_double(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(str(item) for item in value) + "]"
+    if value is None:
+        return "null"
+    return str(value)
+
+
+def _java_double(value: float) -> str:
+    """Java's Double.toString: scientific outside [1e-3, 1e7), with at least one digit after the point."""
+    plain = repr(value)
+    if plain.lstrip("-") in ("nan", "inf"):
+        return plain.replace("nan", "NaN").replace("inf", "Infinity")
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return plain
+    sign, digits, exponent = Decimal(plain).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    scale = int(exponent) + len(text) - 1
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{scale}"
+
+
+def _parse_boolean(name: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ConfigError(name, text, "Expected value to be either true or false")
+    return lowered == "true"
+
+
+def _integer_parser(kind: str) -> Callable[[str, str], int]:
+    limit = 1 << (_INTEGER_BITS[kind] - 1)
+
+    def parse(name: str, text: str) -> int:
+        # The length check keeps int() away from texts of a million digits.
+        if _INTEGER_TEXT.match(text) and len(text) <= 64 and -limit <= int(text) < limit:
+            return int(text)
+        raise ConfigError(name, text, f"Not a number of type {kind.upper()}")
+
+    return parse
+
+
+def _parse_double(name: str, text: str) -> float:
+    if not _DOUBLE_TEXT.match(text):
+        raise ConfigError(name, text, "Not a number of type DOUBLE")
+    return float(text.rstrip("dDfF") if text[-1:] in "dDfF" else text)
+
+
+def _parse_list(name: str, text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")] if text else []
+
+
+def _parse_text(name: str, text: str) -> str:
+    return text
+
+
+_PARSERS: dict[str, Callable[[str, str], ConfigValue]] = {
+    "boolean": _parse_boolean,
+    "short": _integer_parser("short"),
+    "int": _integer_parser("int"),
+    "long": _integer_parser("long"),
+    "double": _parse_double,
+    "list": _parse_list,
+    "string": _parse_text,
+    "class": _parse_text,
+    "password": _parse_text,
+}
+
+_Validator: TypeAlias = Callable[[str, ConfigValue], None]
+
+
+@functools.cache
+def _validator(valid: str, type: str) -> _Validator:
+    """The check behind a notation of the table's `valid` column."""
+    if not valid:
+        return _accept if type != "list" else _no_empty_items
+    if valid in ("non-null string", "non-empty string"):
+        return functools.partial(_check_text, valid == "non-empty string")
+    if valid == "non-empty list":
+        return _check_non_empty_list
+    if valid.startswith("[partitionId]"):
+        return _check_throttled_replicas
+    if "..." in valid:
+        span, _, extra = valid.partition(" or ")
+        low, _, high = span.strip("[]").partition(",...")
+        return functools.partial(_check_range, low, high.lstrip(","), extra)
+    ignore_case = valid.startswith("(case insensitive) ")
+    choices = tuple(valid.removeprefix("(case insensitive) ").strip("[]").split(", "))
+    return functools.partial(_check_choice, choices, ignore_case)
+
+
+def _accept(name: str, value: ConfigValue) -> None:
+    """Any value will do."""
+
+
+def _no_empty_items(name: str, value: ConfigValue) -> None:
+    if isinstance(value, list) and "" in value:
+        raise InvalidConfiguration(name, value, f"Configuration '{name}' values must not be empty.")
+
+
+def _check_text(non_empty: bool, name: str, value: ConfigValue) -> None:
+    if value is None and not non_empty:
+        raise ConfigError(name, value, "entry must be non null")
+    if value == "" and non_empty:
+        raise ConfigError(name, value, "String must be non-empty")
+
+
+def _check_non_empty_list(name: str, value: ConfigValue) -> None:
+    if value == []:
+        raise InvalidConfiguration(
+            name,
+            value,
+            f"Configuration '{name}' must not be empty. Valid values include: any non-empty value",
+        )
+    _no_empty_items(name, value)
+
+
+def _check_throttled_replicas(name: str, value: ConfigValue) -> None:
+    items = value if isinstance(value, list) else []
+    if items == ["*"] or all(_THROTTLED_REPLICAS.match(item) for item in items):
+        return
+    raise ConfigError(
+        name,
+        value,
+        f"{name} must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+    )
+
+
+def _check_range(low: str, high: str, extra: str, name: str, value: ConfigValue) -> None:
+    if not isinstance(value, int | float):
+        return
+    if extra:
+        if not (float(low) <= value <= float(high) or value == float(extra)):
+            raise ConfigError(name, value, f"Value must be between {low} and {high} or equal to {extra}")
+    elif value < float(low):
+        raise ConfigError(name, value, f"Value must be at least {low}")
+    elif high and value > float(high):
+        raise ConfigError(name, value, f"Value must be no more than {high}")
+
+
+def _check_choice(choices: tuple[str, ...], ignore_case: bool, name: str, value: ConfigValue) -> None:
+    _no_empty_items(name, value)
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        if not isinstance(item, str):
+            continue
+        if (item.upper() if ignore_case else item) in choices:
+            continue
+        if "by_duration:PnDTnHnMn.nS" in choices and _BY_DURATION.match(item):
+            continue
+        hint = " (case insensitive)" if ignore_case else ""
+        raise ConfigError(name, item, f"String must be one of{hint}: {', '.join(choices)}")
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, ConfigDef]]:
+    data = pkgutil.get_data("metadata_quorum", "config_defs.tsv")
+    assert data is not None, "config_defs.tsv is part of the package"
+    scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}}
+    for line in data.decode().splitlines()[1:]:
+        scope, name, kind, default, valid, importance, visibility, update = line.split("\t")
+        scopes[scope][name] = ConfigDef(
+            scope,
+            name,
+            kind,
+            None if default == "null" else default,
+            valid,
+            importance,
+            visibility == "internal",
+            update == "dynamic",
+        )
+    return scopes
+
+
+def broker_defs() -> Mapping[str, ConfigDef]:
+    """Every key of a node's properties file, by name."""
+    return _table()["broker"]
+
+
+def topic_defs() -> Mapping[str, ConfigDef]:
+    """Every key that a topic can override, by name."""
+    return _table()["topic"]
+
+
+def group_defs() -> Mapping[str, ConfigDef]:
+    """Every key that a group can override, by name."""
+    return _table()["group"]
+
+
+@attrs.frozen
+class Synonym:
+    """A broker key that gives a topic key its value; `milliseconds` is the factor from the key's unit."""
+
+    name: str
+    milliseconds: int = 1
+
+
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+
+_TOPIC_SYNONYMS: dict[str, tuple[Synonym, ...]] = {
+    "cleanup.policy": (Synonym("log.cleanup.policy"),),
+    "compression.gzip.level": (Synonym("compression.gzip.level"),),
+    "compression.lz4.level": (Synonym("compression.lz4.level"),),
+    "compression.type": (Synonym("compression.type"),),
+    "compression.zstd.level": (Synonym("compression.zstd.level"),),
+    "delete.retention.ms": (Synonym("log.cleaner.delete.retention.ms"),),
+    "file.delete.delay.ms": (Synonym("log.segment.delete.delay.ms"),),
+    "flush.messages": (Synonym("log.flush.interval.messages"),),
+    "flush.ms": (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+    "index.interval.bytes": (Synonym("log.index.interval.bytes"),),
+    "local.retention.bytes": (Synonym("log.local.retention.bytes"),),
+    "local.retention.ms": (Synonym("log.local.retention.ms"),),
+    "max.compaction.lag.ms": (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    "max.message.bytes": (Synonym("message.max.bytes"),),
+    "message.timestamp.after.max.ms": (Synonym("log.message.timestamp.after.max.ms"),),
+    "message.timestamp.before.max.ms": (Synonym("log.message.timestamp.before.max.ms"),),
+    "message.timestamp.type": (Synonym("log.message.timestamp.type"),),
+    "min.cleanable.dirty.ratio": (Synonym("log.cleaner.min.cleanable.ratio"),),
+    "min.compaction.lag.ms": (Synonym("log.cleaner.min.compaction.lag.ms"),),
+    "min.insync.replicas": (Synonym("min.insync.replicas"),),
+    "preallocate": (Synonym("log.preallocate"),),
+    "retention.bytes": (Synonym("log.retention.bytes"),),
+    "retention.ms": (
+        Synonym("log.retention.ms"),
+        Synonym("log.retention.minutes", _MINUTE_MS),
+        Synonym("log.retention.hours", _HOUR_MS),
+    ),
+    "segment.bytes": (Synonym("log.segment.bytes"),),
+    "segment.index.bytes": (Synonym("log.index.size.max.bytes"),),
+    "segment.jitter.ms": (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+    "segment.ms": (Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+    "unclean.leader.election.enable": (Synonym("unclean.leader.election.enable"),),
+}
+
+
+def topic_synonyms(name: str) -> tuple[Synonym, ...]:
+    """The broker keys behind a topic key, the strongest first; empty where there is none."""
+    return _TOPIC_SYNONYMS.get(name, ())
+
+
+def topic_to_broker_synonym(name: str) -> str | None:
+    """The main broker key behind a topic key (`segment.bytes` -> `log.segment.bytes`)."""
+    synonyms = topic_synonyms(name)
+    return synonyms[0].name if synonyms else None
+
+
+def validate_topic_configs(configs: Mapping[str, str], *, remote_storage: bool = False) -> None:
+    """Check the overrides of one topic, in Kafka's order (LogConfig.validate).
+
+    Raises `ConfigError` whose text is Kafka's message: unknown names first, then each key's own rule in the
+    order of the table, then rules between keys.
+    """
+    defs = topic_defs()
+    for name in configs:
+        if name not in defs:
+            raise InvalidConfiguration(name, configs[name], f"Unknown topic config name: {name}")
+    values: dict[str, ConfigValue] = {}
+    for name, definition in defs.items():
+        values[name] = definition.parse(configs[name]) if name in configs else definition.default_value()
+    shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
+        raise InvalidConfiguration(
+            "min.compaction.lag.ms",
+            shortest,
+            "conflict topic config setting min.compaction.lag.ms "
+            f"({shortest}) > max.compaction.lag.ms ({longest})",
+        )
+    if values["remote.storage.enable"] and not remote_storage:
+        raise InvalidConfiguration(
+            "remote.storage.enable",
+            True,
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        )

@@ -1,0 +1,21 @@
+"""Feature levels: what this version implements and states (KIP-584), and what a new cluster begins with."""
+
+from __future__ import annotations
+
+METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+
+METADATA_VERSION_4_3 = 30
+"""4.3-IV0: the formats of metadata records that this version writes and reads."""
+
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
+    KRAFT_VERSION: (0, 1),
+    METADATA_VERSION: (METADATA_VERSION_4_3, METADATA_VERSION_4_3),
+}
+"""Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
+
+BOOTSTRAP_FEATURES: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_4_3}
+"""Levels that `storage format` writes into the bootstrap records of a new cluster."""
+
+KRAFT_VERSION_LEVEL = 1
+"""Finalized by a control record, not by a feature record: voters are in the log (KIP-853)."""

@@ -1,0 +1,208 @@
+"""The cluster's metadata at one offset of the metadata log, as an immutable value.
+
+All cluster state is the replay of one log. `MetadataImage` is the state after all records up to `offset`;
+`metadata_quorum.image_builder` makes the next image from the records that follow. The controller's replicated
+state *is* a MetadataImage, and brokers serve from the same class.
+
+* **Images are never changed.** Readers keep one for as long as they like. An image shares all that did not
+  change with the one before it, so a change costs what changed: `LayeredMap`s for what grows with the cluster,
+  plain copied dicts for what is small (brokers, features, the partitions of one topic).
+* **Undo is keeping the older image.** The leader's state machine keeps the images above the high watermark;
+  resigning means to go back to the newest committed one. There is no undo log.
+
+Partitions dominate memory: a `PartitionImage` is one slotted object whose tuples are shared between partitions.
+Deliberately absent: access rules, quotas, users, delegation tokens (each arrives with the feature).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.layered_map import LayeredMap
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+RECOVERED = 0
+RECOVERING = 1
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+
+UNASSIGNED_DIRECTORY = bytes(16)
+LOST_DIRECTORY = bytes(15) + b"\x01"
+MIGRATING_DIRECTORY = bytes(15) + b"\x02"
+
+
+class InvalidMetadata(Exception):
+    """A record of the metadata log that does not fit the state that the records before it gave."""
+
+
+@attrs.frozen(hash=False)
+class PartitionImage:
+    """One partition: who holds it, who is in sync, who leads. Tuples keep Kafka's order of preference.
+
+    `directories` names the log directory of each replica, in the order of `replicas`.
+    """
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    directories: tuple[bytes, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The log directory id of a replica; `UNASSIGNED_DIRECTORY` when the broker holds none."""
+        if broker_id in self.replicas and self.directories:
+            return self.directories[self.replicas.index(broker_id)]
+        return UNASSIGNED_DIRECTORY
+
+
+@attrs.frozen
+class TopicImage:
+    """A topic; its partitions by number, which run from 0 without a gap."""
+
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionImage]
+
+
+@attrs.frozen
+class ListenerImage:
+    """An endpoint that a broker or controller advertises; `security_protocol` is Kafka's number (0 PLAINTEXT)."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+@attrs.frozen
+class FeatureRange:
+    """The levels of one feature that a node supports."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+
+@attrs.frozen
+class BrokerImage:
+    """A registered broker. `epoch` identifies this registration; a fenced broker serves no client."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    listeners: tuple[ListenerImage, ...]
+    features: tuple[FeatureRange, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[bytes, ...]
+    cordoned_log_dirs: tuple[bytes, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync: neither fenced nor shutting down."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener: str) -> ListenerImage | None:
+        """Where clients of that listener reach the broker."""
+        return next((endpoint for endpoint in self.listeners if endpoint.name == listener), None)
+
+
+@attrs.frozen
+class ControllerImage:
+    """A registered controller."""
+
+    controller_id: int
+    incarnation_id: bytes
+    listeners: tuple[ListenerImage, ...]
+    features: tuple[FeatureRange, ...]
+
+
+@attrs.frozen
+class MetadataImage:
+    """All cluster state after the record at `offset` (-1: before the first), written in leader epoch `epoch`."""
+
+    offset: int = -1
+    epoch: int = -1
+    cluster_id: str = ""
+    topics: LayeredMap[str, TopicImage] = attrs.field(factory=LayeredMap)
+    topics_by_id: LayeredMap[bytes, TopicImage] = attrs.field(factory=LayeredMap)
+    colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
+    """Topic names that hold a '.' or '_', by their name with all of these as '_' (Kafka keeps them apart)."""
+    brokers: dict[int, BrokerImage] = attrs.field(factory=dict)
+    controllers: dict[int, ControllerImage] = attrs.field(factory=dict)
+    configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
+    """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name."""
+    features: dict[str, int] = attrs.field(factory=dict)
+    """Finalized feature levels; a level of 0 is the same as no entry."""
+    next_producer_id: int = 0
+
+    @classmethod
+    def empty(cls, cluster_id: str) -> MetadataImage:
+        """The image before the first record."""
+        return cls(cluster_id=cluster_id)
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalized level of `metadata.version`; 0 before the bootstrap records."""
+        return self.features.get("metadata.version", 0)
+
+    def partition(self, topic: str, partition: int) -> PartitionImage | None:
+        image: TopicImage | None = self.topics.get(topic)
+        return None if image is None else image.partitions.get(partition)
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        overrides: Mapping[str, str] = self.configs.get((RESOURCE_TOPIC, topic), {})
+        return overrides
+
+    def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
+        """Dynamic configs of one broker, or (None) the cluster-wide default of all brokers."""
+        name = "" if broker_id is None else str(broker_id)
+        overrides: Mapping[str, str] = self.configs.get((RESOURCE_BROKER, name), {})
+        return overrides
+
+
+@attrs.frozen
+class MetadataDelta:
+    """What differs between two images that follow each other, in the order in which it changed.
+
+    A topic that was deleted and created anew under its name is in `deleted_topics` (with its old image) and in
+    `changed_topics`.
+    """
+
+    deleted_topics: Mapping[bytes, TopicImage] = attrs.field(factory=dict)
+    """By topic id: how the topics were that no longer exist."""
+    changed_topics: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
+    """By name: the numbers of the partitions that are new or changed, of new and of changed topics."""
+    created_topics: tuple[str, ...] = ()
+    changed_brokers: tuple[int, ...] = ()
+    """Registered, changed or gone."""
+    changed_configs: tuple[tuple[int, str], ...] = ()
+    """(resource type, resource name)."""
+    features_changed: bool = False
+
+    @property
+    def changed_topic_configs(self) -> tuple[str, ...]:
+        return tuple(name for kind, name in self.changed_configs if kind == RESOURCE_TOPIC)
+
+    @property
+    def is_empty(self) -> bool:
+        return self == _NOTHING
+
+
+_NOTHING = MetadataDelta()
+
+
+def collision_key(name: str) -> str | None:
+    """The name under which topics collide, or None where the name has neither '.' nor '_'."""
+    return name.replace(".", "_") if "." in name or "_" in name else None

@@ -1,0 +1,118 @@
+"""What the metadata quorum asks of the parts around it.
+
+Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs (implemented by
+`data_plane.metadata_log` over the log class that topics use, and in memory by tests). `DecisionLog` is what a
+replicated state machine sees above a quorum: records go in, and a high watermark says which of them will never
+be taken back. `SingleVoterQuorum` is such a log; a Raft quorum will be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from odradek.env.ports import Buffer
+from wire.structure import Message
+
+
+class MetadataLogCorrupt(Exception):
+    """The metadata log holds damage that no crash can explain: the node must not go on with what is left."""
+
+
+class ReplicatedLog(Protocol):
+    """Storage of a replicated log: whole record batches, appended in order, each with its offset and epoch."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+
+    @property
+    def latest_epoch(self) -> int:
+        """The leader epoch of the last batch, -1 for an empty log."""
+
+    def append(self, batch: bytearray, leader_epoch: int) -> int:
+        """Append one batch that begins at `log_end_offset`; return its last offset. Not durable before `flush`.
+
+        Raises `DiskFull` (nothing was appended, try again later) or `DiskError` (the directory is offline).
+        """
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches from the one that holds `offset`, at least one unless `offset` is the end."""
+
+    def flush(self) -> int:
+        """Make durable what was appended before the call; return the end offset that this covers. Blocks."""
+
+
+@attrs.frozen
+class QuorumState:
+    """What a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, nobody."""
+
+    leader_id: int = -1
+    leader_epoch: int = 0
+    voted_id: int = -1
+    voted_directory_id: bytes = bytes(16)
+
+
+class QuorumStateStore(Protocol):
+    """Where a voter keeps its `QuorumState`."""
+
+    def load(self) -> QuorumState | None:
+        """None on the very first start. Raises `MetadataLogCorrupt` when it cannot be understood."""
+
+    def save(self, state: QuorumState) -> None:
+        """Durable when it returns. Raises `DiskError`."""
+
+
+CommitListener = Callable[[int], None]
+"""Called with the new high watermark whenever it has advanced."""
+
+
+class DecisionLog(Protocol):
+    """A log that one leader appends decisions to. Offsets are assigned at once, durability comes later."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below this offset survives whatever the fault model permits."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether decisions may be appended, or too many wait for the disk already."""
+
+    def append_batch(self, records: Sequence[Message]) -> int:
+        """Append the records of one decision, all or none of them; return the offset of the last."""
+
+    def subscribe(self, listener: CommitListener) -> None: ...
+
+
+class PeerChannel(Protocol):
+    """Requests to one peer (the active controller, another voter), whether or not it is in this process."""
+
+    async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
+        """The response message; `version` is the request's version (the newest if None).
+
+        `deadline` is of the node's monotonic clock. Raises `KafkaError` REQUEST_TIMED_OUT when it passes, or
+        `ConnectionLost` when the peer cannot be reached; either way the peer may have acted on the request.
+        """
+
+
+__all__ = [
+    "Buffer",
+    "CommitListener",
+    "DecisionLog",
+    "MetadataLogCorrupt",
+    "PeerChannel",
+    "QuorumState",
+    "QuorumStateStore",
+    "ReplicatedLog",
+]

@@ -1,0 +1,252 @@
+"""The replicated state machine: one runtime for everything that a log decides.
+
+Theory of operation
+-------------------
+A machine has two functions. `decide(state, request, context)` looks at the state and answers with records and a
+response; it changes nothing that is replicated. `replay(state, records)` gives the state after the records; it
+is the only way in which state changes, the same on the leader, on a follower and after a restart.
+
+On the leader, `ReplicatedStateMachine.submit`
+
+1. decides, against the newest state (which may not be committed yet),
+2. appends the records as one atomic batch, which gives them their offsets at once,
+3. replays them, so that the next decision sees them,
+4. returns a `Deferred` that holds the response until the high watermark reaches the end of what the state held
+   when the answer was made.
+
+The fourth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"), and
+if that state were taken back, so would have to be the answer. Answers are released in the order in which they
+were made.
+
+**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end
+offset; the committed state is the newest of which all is below the high watermark. A leader that resigns goes
+back to it and fails what waits. (An undo log would have to be kept right beside every replay; keeping values
+cannot go wrong.)
+
+Soft state (sessions, timers) belongs to the machine, may be lost at any moment, and is rebuilt from nothing.
+
+Observers (the broker in the same process, metrics) subscribe to committed states: they see every state once, in
+order, with what changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+
+from metadata_quorum.ports import DecisionLog
+from wire.errors import ErrorCode
+from wire.structure import Message
+
+S = TypeVar("S")
+D = TypeVar("D")
+
+
+@attrs.frozen
+class DecisionContext:
+    """What a decision may know besides the state and the request."""
+
+    now_ms: int
+    """Monotonic milliseconds: for sessions and timers, never for what is replicated."""
+    api_version: int
+    next_offset: int
+    """The offset that the decision's first record will get."""
+    epoch: int
+    random: Random
+    new_uuid: Callable[[], bytes]
+
+
+@attrs.frozen
+class Decision:
+    """Records to append as one atomic batch (maybe none), and the answer."""
+
+    records: Sequence[Message]
+    response: Any
+
+
+class Machine(Protocol[S, D]):
+    """What is replicated and how it is decided. `S` is the state (immutable), `D` tells what a replay changed."""
+
+    def decide(self, state: S, request: Any, context: DecisionContext) -> Decision:
+        """Raises nothing: refusals are responses."""
+
+    def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Message]) -> tuple[S, D]:
+        """The state after `records`, which are at `base_offset` and after."""
+
+    def refuse(self, request: Any, code: ErrorCode) -> Any:
+        """The response that tells of `code`, when a request cannot be decided or its decision was taken back."""
+
+
+class Deferred:
+    """A response that becomes valid when the log has committed what it saw."""
+
+    __slots__ = ("_callbacks", "_response", "request", "required_offset")
+
+    def __init__(self, request: Any, response: Any, required_offset: int) -> None:
+        self.request = request
+        self.required_offset = required_offset
+        self._response = response
+        self._callbacks: list[Callable[[Any], None]] | None = []
+
+    @property
+    def is_released(self) -> bool:
+        return self._callbacks is None
+
+    @property
+    def response(self) -> Any:
+        """The response. Reading it before its release is a bug."""
+        assert self._callbacks is None, "a response was read before the log committed what it tells"
+        return self._response
+
+    def on_release(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback(response)` once: now if it is released, otherwise when it is."""
+        if self._callbacks is None:
+            callback(self._response)
+        else:
+            self._callbacks.append(callback)
+
+    def release(self) -> None:
+        """The runtime's alone."""
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self._response)
+
+    def fail(self, response: Any) -> None:
+        """Release another response instead; the runtime's alone."""
+        self._response = response
+        self.release()
+
+
+@attrs.frozen
+class _Version(Generic[S, D]):
+    end_offset: int
+    state: S
+    delta: D
+
+
+CommittedListener = Callable[[Any, Any], None]
+"""Called with (state, delta) for each state that has become committed, in order."""
+
+
+class ReplicatedStateMachine(Generic[S, D]):
+    """The leader's runtime of one machine over one log. Not reentrant: callbacks may submit, decisions may not."""
+
+    def __init__(
+        self,
+        machine: Machine[S, D],
+        log: DecisionLog,
+        state: S,
+        *,
+        random: Random,
+        new_uuid: Callable[[], bytes],
+    ) -> None:
+        """`state` is the replay of everything that `log` holds below its log end offset."""
+        self._machine = machine
+        self._log = log
+        self._random = random
+        self._new_uuid = new_uuid
+        self._committed: S = state
+        self._end_offset = log.log_end_offset
+        self._state: S = state
+        self._uncommitted: deque[_Version[S, D]] = deque()
+        self._waiting: deque[Deferred] = deque()
+        self._listeners: list[CommittedListener] = []
+        self._leading = True
+        log.subscribe(self.on_high_watermark)
+
+    @property
+    def state(self) -> S:
+        """The newest state, committed or not: for decisions, never for answers."""
+        return self._state
+
+    @property
+    def committed_state(self) -> S:
+        return self._committed
+
+    @property
+    def is_leading(self) -> bool:
+        return self._leading
+
+    def subscribe(self, listener: CommittedListener) -> None:
+        """Tell `listener` of each state committed from now on."""
+        self._listeners.append(listener)
+
+    def submit(self, request: Any, now_ms: int, api_version: int | None = None) -> Deferred:
+        """Decide a request. The response is released when what it tells is committed.
+
+        A node that does not lead answers NOT_CONTROLLER at once, and one whose disk cannot keep up
+        REQUEST_TIMED_OUT (which clients retry).
+        """
+        refusal = None
+        if not self._leading:
+            refusal = ErrorCode.NOT_CONTROLLER
+        elif not self._log.has_room:
+            refusal = ErrorCode.REQUEST_TIMED_OUT
+        if refusal is not None:
+            deferred = Deferred(request, self._machine.refuse(request, refusal), 0)
+            deferred.release()
+            return deferred
+        if api_version is None:
+            api_version = request.VALID_VERSIONS[1] if isinstance(request, Message) else 0
+        log = self._log
+        base_offset = log.log_end_offset
+        context = DecisionContext(now_ms, api_version, base_offset, log.epoch, self._random, self._new_uuid)
+        decision = self._machine.decide(self._state, request, context)
+        if decision.records:
+            self._append(base_offset, decision.records)
+        deferred = Deferred(request, decision.response, self._end_offset)
+        self._waiting.append(deferred)
+        # Nothing may overtake: an answer to the same state that waits already goes first.
+        self._release(log.high_watermark)
+        return deferred
+
+    def _append(self, base_offset: int, records: Sequence[Message]) -> None:
+        last_offset = self._log.append_batch(records)
+        if last_offset != base_offset + len(records) - 1:
+            raise AssertionError(
+                f"records decided for offset {base_offset} were appended up to {last_offset}"
+            )
+        self._state, delta = self._machine.replay(self._state, base_offset, self._log.epoch, records)
+        self._end_offset = last_offset + 1
+        self._uncommitted.append(_Version(self._end_offset, self._state, delta))
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """The log has committed everything below `high_watermark`."""
+        if not self._leading:
+            return
+        while self._uncommitted and self._uncommitted[0].end_offset <= high_watermark:
+            version = self._uncommitted.popleft()
+            self._committed = version.state
+            for listener in self._listeners:
+                listener(version.state, version.delta)
+        self._release(high_watermark)
+
+    def _release(self, high_watermark: int) -> None:
+        while self._waiting and self._waiting[0].required_offset <= high_watermark:
+            self._waiting.popleft().release()
+
+    def resign(self) -> None:
+        """Stop leading: return to the committed state and fail what waits with NOT_CONTROLLER.
+
+        What waits may still become committed under the next leader; its answer is unknown, which NOT_CONTROLLER
+        (retriable) leaves open.
+        """
+        self._leading = False
+        self._state = self._committed
+        self._uncommitted.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for deferred in waiting:
+            deferred.fail(self._machine.refuse(deferred.request, ErrorCode.NOT_CONTROLLER))
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        return {
+            "uncommitted_states": len(self._uncommitted),
+            "answers_waiting": len(self._waiting),
+            "end_offset": self._end_offset,
+            "high_watermark": self._log.high_watermark,
+        }
