@@ -166,7 +166,10 @@ class _DecoderSource:
             self.run.append((n, "B", 1))
             self.flush()
             self.line(f"if {n} > 127:")
-            self.line(f"    {n}, o = read_rest(buf, o, {n})")
+            if field.type == "records":
+                self.records_length(n)
+            else:
+                self.line(f"    {n}, o = read_rest(buf, o, {n})")
             if field.type == "string" and not field.is_array:
                 self.line(f"    if {n} > {STRING_LENGTH_MAX + 1}:")
                 self.line(f"        raise Malformed({f'{self.cls.__name__}: {field.name} is too long'!r})")
@@ -174,6 +177,19 @@ class _DecoderSource:
             self.run.append((n, width, 2 if width == "h" else 4))
             self.flush()
         return n
+
+    def records_length(self, n: str) -> None:
+        """The rest of a length of two or three bytes in line: records mostly have one."""
+        second, third = self.variable("b"), self.variable("b")
+        self.indent += 1
+        self.line(f"{second} = buf[o]")
+        self.line(f"if {second} < 128:")
+        self.line(f"    {n} += ({second} << 7) - 0x80; o += 1")
+        self.line("else:")
+        self.line(f"    {third} = buf[o + 1]")
+        self.line(f"    if {third} < 128: {n} += ({second} << 7) + ({third} << 14) - 0x4080; o += 2")
+        self.line(f"    else: {n}, o = read_rest(buf, o, {n})")
+        self.indent -= 1
 
     def when_not_null(self, field: PlannedField, n: str, target: str) -> None:
         """Open the branch for a value that is there; null elsewhere."""

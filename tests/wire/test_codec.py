@@ -305,3 +305,17 @@ def test_field_outside_its_versions_decodes_to_its_default() -> None:
     assert (decoded.topic_data[0].name, decoded.topic_data[0].topic_id) == ("", bytes(range(16)))
     decoded = codec.decode(ProduceRequest, 12, codec.encode(request, 12))
     assert (decoded.topic_data[0].name, decoded.topic_data[0].topic_id) == ("name", bytes(16))
+
+
+@pytest.mark.parametrize("size", [0, 126, 127, 128, 16_382, 16_383, 16_384, 2**21 - 2, 2**21 - 1, 2**21])
+def test_lengths_of_records_around_each_number_of_bytes(size: int) -> None:
+    """A compact length takes one to five bytes; decoders read up to three in line."""
+    for version in (8, 9):
+        partition = PartitionProduceData(1, bytes(size))
+        request = ProduceRequest(topic_data=[TopicProduceData("t", partition_data=[partition])])
+        data = codec.encode(request, version)
+        assert codec.decode(ProduceRequest, version, data) == request
+        assert codec_reflective.decode(ProduceRequest, version, data) == request
+        for cut in (data[:-1], data[: len(data) - size - 2]):
+            with pytest.raises(MalformedMessage):
+                codec.decode(ProduceRequest, version, cut)
