@@ -371,7 +371,7 @@ def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
     return (sealed(batch) if resealed else batch), resealed
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(damaged())
 def test_damage_never_escapes(case: tuple[bytearray, bool]) -> None:
     """Whatever the bytes, readers return or raise KafkaError, and no damage passes without a new checksum."""

@@ -1,0 +1,451 @@
+"""Both ends of a connection, held against each other: every message through two of them, split everywhere."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wire.api_keys import ApiKey
+from wire.codec import encode
+from wire.connection import (
+    CLIENT,
+    NEED_DATA,
+    PAUSED,
+    SERVER,
+    ClientConnection,
+    ConnectionClosed,
+    RequestReceived,
+    ResponseReceived,
+    ServerConnection,
+    Signal,
+    State,
+    Step,
+    UnknownApiKey,
+)
+from wire.errors import LocalProtocolError, MalformedMessage, RemoteProtocolError
+from wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from wire.messages.headers import RequestHeader
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from wire.messages.produce import ProduceRequest, ProduceResponse
+from wire.structure import Message
+
+Call = tuple[Message, int, Message]
+"""A request, its version, and the response to it."""
+
+CALLS: list[Call] = [
+    (ApiVersionsRequest("odradek", "1"), 4, ApiVersionsResponse(api_keys=[ApiVersion(3, 0, 13)])),
+    (ApiVersionsRequest(), 0, ApiVersionsResponse(api_keys=[ApiVersion(3, 0, 13)])),
+    (MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 8, MetadataResponse(cluster_id="x")),
+    (MetadataRequest(topics=None), 12, MetadataResponse(controller_id=4)),
+    (HeartbeatRequest("g", 3, "m"), 3, HeartbeatResponse(error_code=27)),
+    (HeartbeatRequest("g", 3, "m"), 4, HeartbeatResponse(error_code=27)),
+    (FindCoordinatorRequest(coordinator_keys=["a"]), 6, FindCoordinatorResponse()),
+]
+
+
+@attrs.define
+class ConnectionPair:
+    """A client and a server; bytes travel in pieces of `piece` bytes, and each end's events are kept."""
+
+    piece: int = 1 << 30
+    client: ClientConnection = attrs.field(factory=ClientConnection)
+    server: ServerConnection = attrs.field(factory=ServerConnection)
+
+    def to_server(self, data: bytes | bytearray) -> list[Any]:
+        return list(self._events(self.server, data))
+
+    def to_client(self, data: bytes | bytearray) -> list[Any]:
+        return list(self._events(self.client, data))
+
+    def _events(self, end: ServerConnection | ClientConnection, data: bytes | bytearray) -> Iterable[Any]:
+        for start in range(0, len(data), self.piece):
+            end.receive_data(data[start : start + self.piece])
+            while not isinstance(event := end.next_event(), Signal):
+                yield event
+
+
+def joined(chunks: Iterable[Any]) -> bytes:
+    return b"".join(bytes(chunk) for chunk in chunks)
+
+
+class TestPair:
+    @pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 64, 1 << 30])
+    def test_pipelined_calls(self, piece: int) -> None:
+        """All requests before the first response, split at every byte: the same events on both ends."""
+        pair = ConnectionPair(piece)
+        sent = b"".join(pair.client.send(request, version) for request, version, _ in CALLS)
+        requests = pair.to_server(sent)
+        assert [(event.api_key, event.api_version, event.correlation_id) for event in requests] == [
+            (request.API_KEY, version, number) for number, (request, version, _) in enumerate(CALLS)
+        ]
+        assert all(event.header.client_id == "odradek" and event.is_supported for event in requests)
+        assert [event.request() for event in requests] == [request for request, _, _ in CALLS]
+        answers = b"".join(joined(pair.server.send(response)) for _, _, response in CALLS)
+        assert pair.to_client(answers) == [
+            ResponseReceived(number, request.API_KEY, version, response)
+            for number, (request, version, response) in enumerate(CALLS)
+        ]
+        assert pair.client.unanswered == pair.server.unanswered == ()
+
+    def test_each_split_into_two(self) -> None:
+        """One cut anywhere makes no difference, and an event comes exactly with its last byte."""
+        frame = bytes(ClientConnection().send(CALLS[0][0], 4))
+        for cut in range(1, len(frame)):
+            server = ServerConnection()
+            server.receive_data(frame[:cut])
+            assert server.next_event() is NEED_DATA
+            server.receive_data(frame[cut:])
+            event = server.next_event()
+            assert isinstance(event, RequestReceived)
+            assert event.request() == CALLS[0][0]
+            assert server.next_event() is NEED_DATA
+
+    @settings(max_examples=60)
+    @given(st.lists(st.sampled_from(CALLS), max_size=12), st.integers(1, 400), st.data())
+    def test_any_interleaving(self, calls: list[Call], piece: int, data: st.DataObject) -> None:
+        """Sending, answering and reading in any order: nothing is lost, reordered or mixed up."""
+        pair = ConnectionPair(piece)
+        asked, to_server, to_client = list(calls), bytearray(), bytearray()
+        waiting: list[Message] = []
+        heard: list[Message] = []
+        answers = [response for _, _, response in calls]
+        while asked or to_server or waiting or to_client:
+            step = data.draw(st.sampled_from([name for name, ready in (
+                ("ask", asked), ("carry", to_server), ("answer", waiting), ("bring", to_client)
+            ) if ready]))  # fmt: skip
+            if step == "ask":
+                request, version, _ = asked.pop(0)
+                to_server += pair.client.send(request, version)
+            elif step == "carry":
+                count = data.draw(st.integers(1, len(to_server)))
+                for event in pair.to_server(to_server[:count]):
+                    assert isinstance(event, RequestReceived)
+                    waiting.append(answers.pop(0))
+                del to_server[:count]
+            elif step == "answer":
+                to_client += joined(pair.server.send(waiting.pop(0)))
+            else:
+                count = data.draw(st.integers(1, len(to_client)))
+                heard += [event.response for event in pair.to_client(to_client[:count])]
+                del to_client[:count]
+        assert heard == [response for _, _, response in calls]
+
+    def test_events_own_their_bytes(self) -> None:
+        """The receive buffer may be reused at once: an event keeps nothing of it."""
+        records = bytes(range(200))
+        pair = ConnectionPair()
+        pair.client.send(FetchRequest(), 12)
+        response = FetchResponse(
+            responses=[FetchableTopicResponse("t", partitions=[PartitionData(0, records=records)])]
+        )
+        frame = bytearray(ClientConnection().send(CALLS[2][0], 8))
+        pair.server.receive_data(memoryview(frame))
+        frame[:] = b"\xaa" * len(frame)
+        event = pair.server.next_event()
+        assert isinstance(event, RequestReceived)
+        assert event.request() == CALLS[2][0]
+        server = ServerConnection()
+        server.receive_data(ClientConnection().send(FetchRequest(), 12))
+        server.next_event()
+        wire = bytearray(joined(server.send(response)))
+        pair.client.receive_data(wire)
+        wire[:] = b"\xaa" * len(wire)
+        answer = pair.client.next_event()
+        assert isinstance(answer, ResponseReceived)
+        assert answer.response == response
+
+    def test_statistics(self) -> None:
+        """Counts of both ends agree with what travelled."""
+        pair = ConnectionPair()
+        frame = pair.client.send(CALLS[4][0], 3)
+        pair.to_server(frame + frame[:9])
+        stats = pair.server.statistics()
+        assert (stats.state, stats.frames_received, stats.frames_sent) == (State.OPEN, 1, 0)
+        assert (stats.bytes_received, stats.bytes_buffered, stats.unanswered) == (len(frame) + 9, 9, 1)
+        pair.to_client(joined(pair.server.send(CALLS[4][2])))
+        assert (pair.client.statistics().frames_sent, pair.client.statistics().frames_received) == (1, 1)
+        assert pair.server.statistics().unanswered == pair.client.statistics().unanswered == 0
+
+
+class TestApiVersions:
+    def test_version_from_the_future(self) -> None:
+        """KIP-511: answered in version 0 with error 35, which the client recognises by the error."""
+        pair = ConnectionPair()
+        frame = bytearray(pair.client.send(ApiVersionsRequest("x", "y"), 4))
+        struct.pack_into(">h", frame, 6, 99)
+        frame += b"what version 99 adds"
+        struct.pack_into(">i", frame, 0, len(frame) - 4)
+        (event,) = pair.to_server(frame)
+        assert isinstance(event, RequestReceived)
+        assert not event.is_supported
+        assert event.request() == ApiVersionsRequest()
+        answer = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(18, 0, 4)])
+        sent = joined(pair.server.send(answer))
+        assert sent[4:] == struct.pack(">i", 0) + encode(answer, 0)
+        assert pair.to_client(sent) == [ResponseReceived(0, ApiKey.API_VERSIONS, 0, answer)]
+
+    def test_other_errors_keep_their_version(self) -> None:
+        """Only UNSUPPORTED_VERSION means version 0: INVALID_REQUEST comes in the version that was asked for."""
+        pair = ConnectionPair()
+        pair.to_server(pair.client.send(ApiVersionsRequest("", ""), 3))
+        answer = ApiVersionsResponse(error_code=42, throttle_time_ms=5)
+        assert pair.to_client(joined(pair.server.send(answer))) == [ResponseReceived(0, 18, 3, answer)]
+
+    def test_response_header_is_version_0(self) -> None:
+        """The header of an ApiVersions response has no tagged fields, flexible or not."""
+        pair = ConnectionPair()
+        pair.to_server(pair.client.send(ApiVersionsRequest("a", "b"), 4))
+        assert joined(pair.server.send(ApiVersionsResponse()))[8:] == encode(ApiVersionsResponse(), 4)
+
+
+class TestServer:
+    def test_unsupported_version(self) -> None:
+        """Produce 2 has a header that can be read; decoding its body is refused."""
+        server = ServerConnection()
+        body = encode(RequestHeader(0, 2, 5, "c"), 1) + b"body"
+        server.receive_data(struct.pack(">i", len(body)) + body)
+        event = server.next_event()
+        assert isinstance(event, RequestReceived)
+        assert (event.api_key, event.api_version, bytes(event.body)) == (0, 2, b"body")
+        assert not event.is_supported
+        with pytest.raises(RemoteProtocolError):
+            event.request()
+
+    def test_unknown_api(self) -> None:
+        """The connection can only be closed, and says so at each call."""
+        server = ServerConnection()
+        server.receive_data(struct.pack(">ihhih", 10, 999, 0, 1, -1))
+        with pytest.raises(UnknownApiKey):
+            server.next_event()
+        assert server.state is State.FAILED
+        with pytest.raises(RemoteProtocolError, match="999"):
+            server.next_event()
+
+    @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
+    def test_frame_length_is_checked_before_the_frame_comes(self, length: int) -> None:
+        """Four bytes are enough to refuse it; none of the rest is kept."""
+        server = ServerConnection(max_frame_bytes=1000)
+        server.receive_data(struct.pack(">i", length))
+        with pytest.raises(RemoteProtocolError):
+            server.next_event()
+        assert server.statistics().bytes_buffered == 0
+
+    def test_frames_before_a_bad_one_are_handed_out(self) -> None:
+        """Pipelined requests do not suffer from what comes behind them."""
+        server = ServerConnection()
+        server.receive_data(ClientConnection().send(CALLS[4][0], 3) + b"\xff\xff\xff\xff")
+        assert isinstance(server.next_event(), RequestReceived)
+        with pytest.raises(RemoteProtocolError):
+            server.next_event()
+
+    def test_empty_frame(self) -> None:
+        """A frame of no bytes has no header."""
+        server = ServerConnection()
+        server.receive_data(bytes(4))
+        with pytest.raises(MalformedMessage):
+            server.next_event()
+
+    def test_answers_go_out_in_order(self) -> None:
+        """Kafka: responses in the order of their requests; an answer to a later one is our own mistake."""
+        pair = ConnectionPair()
+        pair.to_server(pair.client.send(CALLS[4][0], 3) + pair.client.send(CALLS[2][0], 8))
+        assert pair.server.unanswered == (0, 1)
+        with pytest.raises(LocalProtocolError, match="response 1 before 0"):
+            pair.server.send(CALLS[2][2], correlation_id=1)
+        with pytest.raises(LocalProtocolError, match="no answer for API 12"):
+            pair.server.send(CALLS[2][2])
+        assert pair.server.unanswered == (0, 1)
+        pair.server.send(CALLS[4][2], correlation_id=0)
+        pair.server.send(CALLS[2][2], correlation_id=1)
+        with pytest.raises(LocalProtocolError, match="no request waits"):
+            pair.server.send(CALLS[2][2])
+
+    def test_no_answer(self) -> None:
+        """Produce with acks=0 gets no response, and the next one is answered as if it had not been."""
+        pair = ConnectionPair()
+        produce = pair.client.send(ProduceRequest(acks=0), 9, expect_response=False)
+        first, _ = pair.to_server(produce + pair.client.send(ProduceRequest(acks=1), 9))
+        assert isinstance(first, RequestReceived)
+        pair.server.send_nothing(first.correlation_id)
+        assert pair.to_client(joined(pair.server.send(ProduceResponse()))) == [
+            ResponseReceived(1, 0, 9, ProduceResponse())
+        ]
+        with pytest.raises(LocalProtocolError):
+            pair.server.send_nothing()
+
+    def test_pauses(self) -> None:
+        """The queue of unanswered requests is bounded: the next one waits until one is answered."""
+        server = ServerConnection(unanswered_max=2)
+        client = ClientConnection()
+        server.receive_data(b"".join(client.send(CALLS[4][0], 3) for _ in range(3)))
+        assert isinstance(server.next_event(), RequestReceived)
+        assert isinstance(server.next_event(), RequestReceived)
+        assert server.next_event() is PAUSED
+        server.send(CALLS[4][2])
+        assert isinstance(server.next_event(), RequestReceived)
+        assert server.next_event() is PAUSED
+
+    def test_answers_after_the_end(self) -> None:
+        """A client that has finished sending (shutdown of its side) still gets its answers."""
+        server = ServerConnection()
+        server.receive_data(ClientConnection().send(CALLS[4][0], 3))
+        server.receive_data(b"")
+        assert isinstance(server.next_event(), RequestReceived)
+        assert server.next_event() == ConnectionClosed((0,))
+        assert server.send(CALLS[4][2])
+        assert server.next_event() == ConnectionClosed(())
+
+    def test_end_inside_a_frame(self) -> None:
+        """A stream that ends inside a frame is the peer's fault, wherever it ends."""
+        frame = ClientConnection().send(CALLS[0][0], 4)
+        for cut in range(1, len(frame)):
+            server = ServerConnection()
+            server.receive_data(frame[:cut])
+            server.receive_data(b"")
+            with pytest.raises(RemoteProtocolError, match="inside a frame"):
+                server.next_event()
+
+
+class TestClient:
+    def test_correlation_ids(self) -> None:
+        """They count up and wrap to 0 behind 2**31 - 1."""
+        client = ClientConnection(next_correlation_id=2**31 - 1)
+        client.send(CALLS[4][0], 3)
+        client.send(CALLS[4][0], 3)
+        assert client.unanswered == (2**31 - 1, 0)
+
+    def test_wrong_correlation_id(self) -> None:
+        """A response to another request than the oldest ends the connection."""
+        client = ClientConnection()
+        client.send(CALLS[4][0], 3)
+        client.send(CALLS[4][0], 3)
+        client.receive_data(struct.pack(">ii", 10, 1) + bytes(6))
+        with pytest.raises(RemoteProtocolError, match="response 1 where 0 is next"):
+            client.next_event()
+        with pytest.raises(LocalProtocolError):
+            client.send(CALLS[4][0], 3)
+
+    def test_nobody_asked(self) -> None:
+        """A response without a request ends the connection."""
+        client = ClientConnection()
+        client.receive_data(struct.pack(">ii", 4, 0))
+        with pytest.raises(RemoteProtocolError, match="nobody asked"):
+            client.next_event()
+
+    def test_malformed_response(self) -> None:
+        """A body that ends too early is malformed; the error is the same at the next call."""
+        client = ClientConnection()
+        client.send(CALLS[2][0], 8)
+        client.receive_data(struct.pack(">iib", 5, 0, 1))
+        with pytest.raises(MalformedMessage):
+            client.next_event()
+        with pytest.raises(RemoteProtocolError):
+            client.next_event()
+
+    def test_unanswered_at_the_end(self) -> None:
+        """The owner must know which requests will never be answered."""
+        client = ClientConnection()
+        for _ in range(3):
+            client.send(CALLS[4][0], 3)
+        client.receive_data(struct.pack(">iiih", 10, 0, 0, 0) + b"")
+        client.receive_data(b"")
+        assert isinstance(client.next_event(), ResponseReceived)
+        assert client.next_event() == ConnectionClosed((1, 2))
+        with pytest.raises(LocalProtocolError, match="ended"):
+            client.send(CALLS[4][0], 3)
+
+    def test_limit(self) -> None:
+        """Pipelining is bounded; a request without a response does not count."""
+        client = ClientConnection(unanswered_max=1)
+        client.send(CALLS[4][0], 3)
+        with pytest.raises(LocalProtocolError):
+            client.send(CALLS[4][0], 3)
+        client.send(ProduceRequest(acks=0), 9, expect_response=False)
+        assert client.unanswered == (0,)
+
+    @pytest.mark.parametrize(
+        ("message", "version"), [(HeartbeatResponse(), 0), (RequestHeader(), 1), (HeartbeatRequest(), 5)]
+    )
+    def test_what_is_no_request(self, message: Message, version: int) -> None:
+        """Responses, headers and versions that do not exist are our own mistakes, and leave no trace."""
+        client = ClientConnection()
+        with pytest.raises(LocalProtocolError):
+            client.send(message, version)
+        assert (client.next_correlation_id, client.unanswered) == (0, ())
+
+    def test_long_client_id(self) -> None:
+        """A client id has two bytes for its length."""
+        with pytest.raises(LocalProtocolError):
+            ClientConnection(client_id="x" * 32768)
+
+
+class TestStates:
+    @pytest.mark.parametrize("table", [SERVER, CLIENT], ids=["server", "client"])
+    def test_tables(self, table: dict[State, dict[Step, State]]) -> None:
+        """Every state is in the table and can be closed; nothing leaves CLOSED, and only OPEN receives."""
+        assert set(table) == set(State)
+        for state, steps in table.items():
+            assert steps[Step.CLOSE] is State.CLOSED
+            assert (Step.RECEIVE in steps) is (state is State.OPEN)
+        assert set(table[State.CLOSED].values()) == {State.CLOSED}
+
+    @pytest.mark.parametrize("kind", [ServerConnection, ClientConnection])
+    def test_after_close(self, kind: type[ServerConnection | ClientConnection]) -> None:
+        """A closed connection does nothing more; closing it again is fine."""
+        connection = kind()
+        connection.receive_data(b"\0")
+        connection.close()
+        connection.close()
+        assert connection.state is State.CLOSED
+        assert connection.statistics().bytes_buffered == 0
+        with pytest.raises(LocalProtocolError):
+            connection.next_event()
+        with pytest.raises(LocalProtocolError):
+            connection.receive_data(b"x")
+        message = (connection, *((CALLS[4][0], 3) if kind is ClientConnection else (CALLS[4][2],)))
+        with pytest.raises(LocalProtocolError):
+            kind.send(*message)
+
+    @pytest.mark.parametrize("kind", [ServerConnection, ClientConnection])
+    def test_data_after_the_end(self, kind: type[ServerConnection | ClientConnection]) -> None:
+        """A stream ends once."""
+        connection = kind()
+        connection.receive_data(b"")
+        for data in (b"x", b""):
+            with pytest.raises(LocalProtocolError):
+                connection.receive_data(data)
+        assert connection.next_event() == ConnectionClosed(())
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(CALLS), min_size=1, max_size=4), st.data())
+def test_damaged_streams(calls: list[Call], data: st.DataObject) -> None:
+    """Changed bytes on the way give RemoteProtocolError or some event, on either end, and nothing else."""
+    client, server = ClientConnection(max_frame_bytes=1 << 16), ServerConnection(max_frame_bytes=1 << 16)
+    wire = bytearray(b"".join(client.send(request, version) for request, version, _ in calls))
+    twin = ServerConnection()
+    twin.receive_data(wire)
+    for _ in calls:
+        twin.next_event()
+    back = bytearray(b"".join(joined(twin.send(response)) for _, _, response in calls))
+    for end, stream in ((server, wire), (client, back)):
+        for _ in range(data.draw(st.integers(1, 3))):
+            stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+        end.receive_data(stream)
+        end.receive_data(b"")
+        try:
+            while not isinstance(event := end.next_event(), ConnectionClosed):
+                if isinstance(event, RequestReceived):
+                    event.request()
+        except RemoteProtocolError:
+            continue
+        assert end.state is State.ENDED
