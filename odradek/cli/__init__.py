@@ -1,0 +1,1 @@
+"""The command line: `odradek`, one module per group of commands."""

@@ -15,7 +15,8 @@ Rules
   batch is acknowledged; a batch that is refused for good has used none. When the fate of a batch stays unknown,
   the producer id is given up with it, and the next call of `produce` starts under a new one.
 * A batch that is too large for the broker is halved until it is one record; then the error is the record's.
-* Failures concern their partition only: its later batches are not sent, everybody else's are.
+* A refused batch is that batch's failure alone. Where the fate of a batch is unknown, the later batches of its
+  partition are not sent: they would come before it if it is sent again.
 
 Deliberately absent: linger, memory limits, concurrent callers. The caller chooses how much to pass at once.
 """
@@ -373,13 +374,24 @@ class Producing:
         queues: dict[_TopicPartition, deque[_Batch]],
         deliveries: list[Delivery],
     ) -> None:
-        batch = queues[key].popleft()
-        if not queues[key]:
-            del queues[key]
+        batch = queues[key][0]
         identity = self._identity
         if identity is not None and identity.producer_id == batch.producer_id:
             identity.sequences[key] = (batch.base_sequence + len(batch.records)) % _SEQUENCE_END
-        deliveries.append(Delivery(*key, tuple(index for index, _ in batch.records), base_offset, None))
+        self._deliver(key, base_offset, None, queues, deliveries)
+
+    def _deliver(
+        self,
+        key: _TopicPartition,
+        base_offset: int,
+        error: Exception | None,
+        queues: dict[_TopicPartition, deque[_Batch]],
+        deliveries: list[Delivery],
+    ) -> None:
+        batch = queues[key].popleft()
+        if not queues[key]:
+            del queues[key]
+        deliveries.append(Delivery(*key, tuple(index for index, _ in batch.records), base_offset, error))
 
     def _failed(
         self,
@@ -388,16 +400,20 @@ class Producing:
         queues: dict[_TopicPartition, deque[_Batch]],
         deliveries: list[Delivery],
     ) -> bool:
-        """Whether the partition's first batch is to be repeated; if not, the partition fails."""
+        """Whether the partition's first batch is to be repeated; if not, it fails, and maybe all behind it."""
         batch = queues[key][0]
         batch.last_error = error
         repeatable = is_retriable(error)
         if batch.maybe_appended and batch.producer_id < 0:
             # Without a sequence number a repetition could append the batch twice: at most once it is.
             repeatable = False
-        if not repeatable:
+        if repeatable:
+            return True
+        if batch.maybe_appended or not isinstance(error, KafkaError) or error.code in _IDENTITY_LOST:
             self._fail_partition(key, error, queues, deliveries)
-        return repeatable
+        else:
+            self._deliver(key, -1, error, queues, deliveries)
+        return False
 
     def _fail_partition(
         self,

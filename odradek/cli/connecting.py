@@ -1,0 +1,51 @@
+"""The client of a command: opened from the common options, its errors turned into lines for people."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from odradek.cli.failure import USAGE, CliError
+
+if TYPE_CHECKING:
+    from odradek.client.blocking import Client
+    from wire.errors import KafkaError
+
+__all__ = ["connected", "kafka_failure"]
+
+
+@contextmanager
+def connected(args: argparse.Namespace) -> Iterator[Client]:
+    """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`."""
+    from odradek.client.blocking import Client
+    from odradek.client.errors import BrokerUnavailable, ClientError, ConnectionBroken, RequestTimedOut
+    from wire.errors import KafkaError
+
+    try:
+        client = Client(args.bootstrap_server, client_id="odradek-cli", timeout_ms=int(args.timeout * 1000))
+    except ValueError as error:
+        raise CliError(f"--bootstrap-server: {error}", USAGE) from None
+    try:
+        with client:
+            yield client
+    except KafkaError as error:
+        raise kafka_failure(error) from error
+    except BrokerUnavailable as error:
+        raise CliError(
+            f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"
+        ) from error
+    except RequestTimedOut as error:
+        raise CliError(f"{error}. A longer --timeout may help") from error
+    except ConnectionBroken as error:
+        raise CliError(
+            f"{error}. The request may or may not have been performed: look, then try again"
+        ) from error
+    except ClientError as error:
+        raise CliError(str(error)) from error
+
+
+def kafka_failure(error: KafkaError) -> CliError:
+    """An error code in an answer, for people."""
+    return CliError(f"{error.message or error.code.name} ({error.code.name})")

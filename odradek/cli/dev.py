@@ -1,0 +1,221 @@
+"""`odradek dev`: a local cluster of child processes, for trying things out.
+
+Each node's properties stand in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A
+node that dies stays dead, so that one can see what the others do; `odradek server DIR/node-N.properties` brings it
+back. The children are in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import print_json
+from odradek.cli.parsing import Groups, add_command, port, positive
+
+__all__ = ["register"]
+
+_CONTROLLER_PORT_DISTANCE = 1000
+_STOP_SECONDS = 30.0
+_HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
+
+
+def register(groups: Groups) -> None:
+    """Add the command."""
+    parser = add_command(groups, "dev", _dev, "run a local cluster until Ctrl-C")
+    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--port", type=port, default=9092, metavar="PORT", help="default: 9092")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("data"),
+        metavar="DIR",
+        help="where everything is kept (default: data)",
+    )
+
+
+def _dev(args: argparse.Namespace) -> int:
+    if args.nodes != 1:
+        raise CliError("this version runs one node: --nodes above 1 has to wait for replication", USAGE)
+    if args.port + _CONTROLLER_PORT_DISTANCE > 65535:
+        raise CliError(f"--port {args.port} leaves no room for the controller's port 1000 above it", USAGE)
+    with _signals() as wakeup:
+        node = _start(args.data.absolute(), 1, args.port)
+        try:
+            _report_start(node, args.json)
+            return _watch(node, wakeup, args.json)
+        finally:
+            node.end()
+
+
+class _Node:
+    """A node that runs as our child."""
+
+    def __init__(self, node_id: int, address: str, properties: Path, log: Path) -> None:
+        self.node_id = node_id
+        self.address = address
+        self.properties = properties
+        self.log = log
+        with log.open("ab") as stream:
+            self._log_start = stream.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "odradek", "server", str(properties), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                start_new_session=True,
+            )
+
+    def log_tail(self) -> str:
+        """What the node wrote last, as one line."""
+        with self.log.open("rb") as stream:
+            stream.seek(self._log_start)
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it wrote nothing"
+
+    def end(self) -> None:
+        """SIGTERM, patience, SIGKILL; and reap."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+
+
+def _start(data: Path, node_id: int, client_port: int) -> _Node:
+    directory = data / f"node-{node_id}"
+    properties = data / f"node-{node_id}.properties"
+    address = f"127.0.0.1:{client_port}"
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        _write_properties(properties, _settings(node_id, client_port, directory))
+        if not (directory / "meta.properties").exists():
+            _format(properties)
+        return _Node(node_id, address, properties, data / f"node-{node_id}.log")
+    except OSError as error:
+        raise CliError(
+            f"cannot use {data}: {error.strerror or error} (--data says where to keep the data)"
+        ) from error
+
+
+def _format(properties: Path) -> None:
+    from odradek.cli.storage import format_directories
+
+    format_directories(str(properties), cluster_id=None, ignore_formatted=True)
+
+
+def _settings(node_id: int, client_port: int, directory: Path) -> dict[str, str]:
+    controller = client_port + _CONTROLLER_PORT_DISTANCE
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": f"{node_id}@127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client_port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(directory),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+
+
+def _write_properties(path: Path, settings: dict[str, str]) -> None:
+    """Set our keys in the file; what else the user wrote there stays."""
+    left = dict(settings)
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]:
+        key = line.partition("=")[0].strip()
+        if key in settings:
+            if key in left:
+                lines.append(f"{key}={left.pop(key)}")
+        else:
+            lines.append(line)
+    lines += [f"{key}={value}" for key, value in left.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor that becomes readable with a byte per SIGINT, SIGTERM or SIGCHLD (each byte its number)."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    old = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _watch(node: _Node, wakeup: int, as_json: bool) -> int:
+    """Say when the node serves and when it died; return when a signal asks us to stop."""
+    process = node.process
+    assert process.stdout is not None
+    serving = False
+    reported = False
+    selector = selectors.DefaultSelector()
+    selector.register(wakeup, selectors.EVENT_READ)
+    selector.register(process.stdout, selectors.EVENT_READ)
+    with selector:
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is process.stdout:
+                    if not process.stdout.readline():
+                        selector.unregister(process.stdout)
+                    elif not serving:
+                        serving = True
+                        _report({"ready": True}, "ready", as_json)
+                elif _stop_requested(wakeup):
+                    return 0
+            if process.poll() is None or reported:
+                continue
+            if not serving:
+                raise CliError(f"node {node.node_id} did not start: {node.log_tail()} (its log: {node.log})")
+            reported = True
+            _report_death(node, as_json)
+
+
+def _stop_requested(wakeup: int) -> bool:
+    received = os.read(wakeup, 512)
+    return signal.SIGINT in received or signal.SIGTERM in received
+
+
+def _report_start(node: _Node, as_json: bool) -> None:
+    pid = node.process.pid
+    document = {"node": node.node_id, "pid": pid, "address": node.address, "properties": str(node.properties)}
+    _report(document, f"node={node.node_id} pid={pid} address={node.address}", as_json)
+
+
+def _report_death(node: _Node, as_json: bool) -> None:
+    code = node.process.returncode
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    text = (
+        f"node={node.node_id} pid={node.process.pid} ended: {how}; "
+        f"to bring it back: odradek server {node.properties}"
+    )
+    _report({"node": node.node_id, "pid": node.process.pid, "ended": how}, text, as_json)
+
+
+def _report(document: dict[str, object], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print(text)
+    sys.stdout.flush()

@@ -1,0 +1,16 @@
+"""How a command fails: one line that says what is wrong and what to do, and an exit code."""
+
+from __future__ import annotations
+
+__all__ = ["FAILURE", "USAGE", "CliError"]
+
+FAILURE = 1
+USAGE = 2
+
+
+class CliError(Exception):
+    """Ends the command; the text goes to stderr as one line."""
+
+    def __init__(self, text: str, exit_code: int = FAILURE) -> None:
+        super().__init__(" ".join(text.split()))
+        self.exit_code = exit_code

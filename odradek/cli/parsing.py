@@ -1,0 +1,101 @@
+"""Options that several commands share, and the types of their values."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+__all__ = [
+    "Groups",
+    "Leaf",
+    "add_command",
+    "add_connection_options",
+    "key_value",
+    "natural",
+    "port",
+    "positive",
+    "seconds",
+]
+
+Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Leaf: TypeAlias = Callable[[argparse.Namespace], int]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def add_command(
+    groups: Groups, name: str, run: Leaf, summary: str, **options: Any
+) -> argparse.ArgumentParser:
+    """A command that runs `run`; every command has --json."""
+    parser = groups.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False, **options
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """--bootstrap-server and --timeout."""
+    parser.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        default=os.environ.get("ODRADEK_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
+        help=f"where to find the cluster (default: $ODRADEK_BOOTSTRAP, else {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=30.0,
+        help="give up after this long (default: 30)",
+    )
+
+
+def natural(text: str) -> int:
+    """A whole number from 0."""
+    return _number(text, 0)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    return _number(text, 1)
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    number = _number(text, 1)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (1 to 65535)")
+    return number
+
+
+def _number(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is below {least}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A span of time above 0."""
+    try:
+        span = float(text)
+    except ValueError:
+        span = 0.0
+    if not 0 < span < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return span
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value

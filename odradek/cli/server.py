@@ -1,0 +1,39 @@
+"""`odradek server CONFIG`: run one node in this process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.cli.output import print_json
+from odradek.cli.parsing import Groups, add_command
+
+__all__ = ["register"]
+
+
+def register(groups: Groups) -> None:
+    """Add the command."""
+    parser = add_command(
+        groups,
+        "server",
+        _server,
+        "run one node until SIGTERM or Ctrl-C",
+        epilog="Its directories must have been formatted before, once: odradek storage format CONFIG",
+    )
+    parser.add_argument("config", metavar="CONFIG", help="a properties file with Kafka's keys")
+
+
+def _server(args: argparse.Namespace) -> int:
+    """The node's log goes to stderr; stdout gets one line when it serves."""
+    from odradek.node.main import serve
+
+    def started(facts: Mapping[str, Any]) -> None:
+        if args.json:
+            print_json(dict(facts))
+        else:
+            print("ready")
+        sys.stdout.flush()
+
+    return serve(args.config, started=started)
