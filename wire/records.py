@@ -69,17 +69,17 @@ _NULL = _varint(-1)
 
 def _headers(headers: Iterable[Header]) -> bytes:
     pairs = list(headers)
-    out = bytearray(_varint(len(pairs)))
+    parts = [_varint(len(pairs))]
     for key, value in pairs:
         name = key.encode()
-        out += _varint(len(name))
-        out += name
+        size = len(name)
+        parts += (_SMALL[size] if size < _SMALL_MAX else _varint(size), name)
         if value is None:
-            out += _NULL
+            parts.append(_NULL)
         else:
-            out += _varint(len(value))
-            out += value
-    return bytes(out)
+            size = len(value)
+            parts += (_SMALL[size] if size < _SMALL_MAX else _varint(size), value)
+    return b"".join(parts)
 
 
 @attrs.define
@@ -381,17 +381,27 @@ def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]
         raise InvalidRecord(f"{count} record headers")
     headers: list[Header] = []
     for _ in range(count):
-        size, position = _read_varint(data, position)
+        byte = data[position]
+        position += 1
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+        else:
+            size, position = _read_varint(data, position - 1)
         if size < 0:
             raise InvalidRecord("a record header without a key")
         key = data[position : position + size].decode()
         position += size
-        size, position = _read_varint(data, position)
-        if size < -1:
-            raise InvalidRecord(f"record header value of {size} bytes")
-        if size < 0:
+        byte = data[position]
+        position += 1
+        if byte == 1:
             headers.append((key, None))
+            continue
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
         else:
-            headers.append((key, data[position : position + size]))
-            position += size
+            size, position = _read_varint(data, position - 1)
+        if size < 0:
+            raise InvalidRecord(f"record header value of {size} bytes")
+        headers.append((key, data[position : position + size]))
+        position += size
     return tuple(headers), position
