@@ -16,7 +16,7 @@ from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timers
-from metadata_quorum.image import MetadataDelta, MetadataImage, TopicImage
+from metadata_quorum.image import RESOURCE_TOPIC, MetadataDelta, MetadataImage, TopicImage
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import DiskError, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
@@ -34,8 +34,8 @@ class BrokerSettings:
     fetch_session_eviction_ms: int
     request_timeout_ms: int
     topic_defaults: Mapping[str, str]
-    broker_config: Any
-    """The node's configuration, for DescribeConfigs: see `data_plane.handlers.configs`."""
+    explicit_config: Mapping[str, str]
+    """What the properties file says, for DescribeConfigs."""
 
 
 class HostedTopic:
@@ -69,11 +69,13 @@ class Broker:
         self.controller = controller
         self.tasks = tasks
         self.log = log
-        self.image: MetadataImage = MetadataImage.empty(settings.cluster_id)
+        self.image: MetadataImage = MetadataImage(cluster_id=settings.cluster_id)
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.timers = Timers(env.clock, env.event)
-        self.sessions = FetchSessions(settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random)
+        self.sessions = FetchSessions(
+            settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
+        )
         self.woken: list[Callable[[], None]] = []
 
     # -- partitions -----------------------------------------------------------------------------------------------
@@ -89,8 +91,7 @@ class Broker:
 
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """Why a partition is not served here."""
-        image = self.image.topics.get(topic)
-        known = None if image is None else image.partitions.get(index)
+        known = self.image.partition(topic, index)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self.settings.node_id in known.replicas:
@@ -109,32 +110,33 @@ class Broker:
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Take a new image: create, update and delete logs so that they match it."""
         self.image = image
-        for topic_id in delta.deleted_topics:
-            self._delete_topic(topic_id)
-        for name in delta.changed_topics:
-            self._apply_topic(image.topics[name])
-        for name in delta.changed_topic_configs:
-            hosted = self.topics.get(name)
+        for topic in delta.deleted:
+            self._delete_topic(topic.topic_id)
+        for topic in delta.created:
+            self._apply_topic(topic)
+        for change in delta.changed:
+            self._apply_topic(change.after)
+        for kind, name in delta.configs:
+            hosted = self.topics.get(name) if kind == RESOURCE_TOPIC else None
             if hosted is not None:
                 self._apply_config(hosted)
-        if delta.changed_topics or delta.deleted_topics:
-            self.run_woken()
+        self.run_woken()
 
     def log_config(self, topic: str) -> LogConfig:
         """The effective configuration of a topic's logs: the topic's own values over this broker's."""
-        return LogConfig.from_properties({**self.settings.topic_defaults, **self.image.topic_config(topic)})
+        return LogConfig.from_properties({**self.settings.topic_defaults, **self.image.topic_configs(topic)})
 
     def _apply_config(self, hosted: HostedTopic) -> None:
         hosted.config = self.log_config(hosted.name)
         for partition in hosted.partitions.values():
-            partition.log.config = hosted.config
+            partition.set_config(hosted.config)
 
     def _apply_topic(self, topic: TopicImage) -> None:
         hosted = self.topics_by_id.get(topic.topic_id)
         if hosted is None:
             hosted = HostedTopic(topic.name, topic.topic_id, self.log_config(topic.name))
         node_id = self.settings.node_id
-        for index, image in topic.partitions.items():
+        for index, image in enumerate(topic.partitions):
             if node_id not in image.replicas:
                 continue
             partition = hosted.partitions.get(index)
@@ -157,7 +159,9 @@ class Broker:
                 break
         else:
             try:
-                log = self._directory_for_new_log().create_log(hosted.name, index, hosted.topic_id, hosted.config)
+                log = self._directory_for_new_log().create_log(
+                    hosted.name, index, hosted.topic_id, hosted.config
+                )
             except DiskError as error:
                 self.log.error("partition.not_created", topic=hosted.name, partition=index, error=str(error))
                 return None
@@ -168,7 +172,9 @@ class Broker:
         """The online directory with the fewest logs (Kafka's rule), the first of equals."""
         online = [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
         if not online:
-            raise DiskError(self.log_dirs[0].path, self.log_dirs[0].path, "create", 0, "all log directories are offline")
+            raise DiskError(
+                self.log_dirs[0].path, self.log_dirs[0].path, "create", 0, "all log directories are offline"
+            )
         return min(online, key=lambda log_dir: len(log_dir.logs))
 
     def _delete_topic(self, topic_id: bytes) -> None:
@@ -189,7 +195,7 @@ class Broker:
         for log_dir in self.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):
                 image = self.image.topics.get(topic)
-                if image is None or image.topic_id != log.topic_id or index not in image.partitions:
+                if image is None or image.topic_id != log.topic_id or index >= len(image.partitions):
                     self.log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
                     log_dir.set_stray(topic, index)
 

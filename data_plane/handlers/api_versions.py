@@ -38,7 +38,8 @@ class ApiVersionsHandler:
 
     def handle(self, context: Context, request: ApiVersionsRequest) -> Result:
         if context.api_version >= CLIENT_SOFTWARE_SINCE and not (
-            _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+            _SOFTWARE.fullmatch(request.client_software_name)
+            and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(ErrorCode.INVALID_REQUEST, [])
         image = self._image()
@@ -48,11 +49,15 @@ class ApiVersionsHandler:
             if low > 0 or context.api_version >= KEY_ONLY_FEATURE_ZERO
         ]
         finalized = [
-            FinalizedFeatureKey(name, level, level) for name, level in sorted(image.features.items()) if level > 0
+            FinalizedFeatureKey(name, level, level)
+            for name, level in sorted(image.features.items())
+            if level > 0
         ]
         return ApiVersionsResponse(ErrorCode.NONE, self._keys, 0, supported, image.offset, finalized)
 
     def unsupported(self, context: Context, request: object) -> Result:
         """The request's version is not ours: a version 0 body with the error, listing only ApiVersions itself."""
         low, high = self._own_range
-        return ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(ApiKey.API_VERSIONS, low, high)])
+        return ApiVersionsResponse(
+            ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(ApiKey.API_VERSIONS, low, high)]
+        )

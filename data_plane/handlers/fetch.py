@@ -60,9 +60,21 @@ class FetchRound:
 class FetchJob:
     """What a fetch asks for, kept while it is parked (no part of it is a view of the receive buffer)."""
 
-    __slots__ = ("api_version", "broker", "by_id", "committed", "max_bytes", "min_bytes", "plan", "replica_id")
+    __slots__ = (
+        "api_version",
+        "broker",
+        "by_id",
+        "committed",
+        "listener",
+        "max_bytes",
+        "min_bytes",
+        "plan",
+        "replica_id",
+    )
 
-    def __init__(self, broker: Broker, plan: FetchPlan, request: FetchRequest, api_version: int) -> None:
+    def __init__(self, broker: Broker, plan: FetchPlan, request: FetchRequest, context: Context) -> None:
+        api_version = context.api_version
+        self.listener = context.listener
         self.broker = broker
         self.plan = plan
         self.api_version = api_version
@@ -114,7 +126,17 @@ class FetchJob:
             diverging = _divergence(partition, fetched)
             if diverging is not None:
                 return PartitionData(
-                    fetched.key[1], 0, high_watermark, stable, log.log_start_offset, diverging, _NO_LEADER, _NO_SNAPSHOT, None, -1, b""
+                    fetched.key[1],
+                    0,
+                    high_watermark,
+                    stable,
+                    log.log_start_offset,
+                    diverging,
+                    _NO_LEADER,
+                    _NO_SNAPSHOT,
+                    None,
+                    -1,
+                    b"",
                 )
         records: Any = b""
         try:
@@ -127,18 +149,34 @@ class FetchJob:
         except KafkaError as error:
             return self._error(fetched, partition, error.code)
         except DiskError as error:
-            self.broker.log.error("fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error))
+            self.broker.log.error(
+                "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
+            )
             return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
         if got.file is not None:
             records = FileRange(got.file, got.position, got.count)
             attempt.ranges.append(records)
             attempt.bytes_read += got.count
         return PartitionData(
-            fetched.key[1], 0, high_watermark, stable, log.log_start_offset, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, records
+            fetched.key[1],
+            0,
+            high_watermark,
+            stable,
+            log.log_start_offset,
+            _NOT_DIVERGING,
+            _NO_LEADER,
+            _NO_SNAPSHOT,
+            None,
+            -1,
+            records,
         )
 
-    def _error(self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode) -> PartitionData:
-        answer = PartitionData(fetched.key[1], code, -1, -1, -1, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, b"")
+    def _error(
+        self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode
+    ) -> PartitionData:
+        answer = PartitionData(
+            fetched.key[1], code, -1, -1, -1, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, b""
+        )
         hinted = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
         if partition is not None and partition.image is not None and code in hinted:
             answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
@@ -149,7 +187,11 @@ class FetchJob:
         if not self.by_id:
             return self.broker.missing_partition_error(str(name), index)
         image = self.broker.image.topics_by_id.get(name)  # type: ignore[arg-type]  # by_id: the key holds an id
-        return ErrorCode.UNKNOWN_TOPIC_ID if image is None else self.broker.missing_partition_error(image.name, index)
+        return (
+            ErrorCode.UNKNOWN_TOPIC_ID
+            if image is None
+            else self.broker.missing_partition_error(image.name, index)
+        )
 
     def may_have_enough(self) -> bool:
         """A cheap look, before reading again, whether a parked fetch can be served."""
@@ -181,14 +223,16 @@ class FetchJob:
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = (
-                    FetchableTopicResponse("", name, []) if self.by_id else FetchableTopicResponse(name, b"", [])  # type: ignore[arg-type]
+                    FetchableTopicResponse("", name, [])
+                    if self.by_id
+                    else FetchableTopicResponse(name, b"", [])  # type: ignore[arg-type]
                 )
             topic.partitions.append(answer)
         if session is not None and len(plan.partitions) > 1 and served:
             move_to_end(session, served)
         response = FetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
         if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
-            self._add_leader_hints(response)
+            self._add_leader_hints(response, self.listener)
         return response
 
     def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
@@ -204,7 +248,7 @@ class FetchJob:
         fetched.sent_log_start_offset = answer.log_start_offset
         return news
 
-    def _add_leader_hints(self, response: FetchResponse) -> None:
+    def _add_leader_hints(self, response: FetchResponse, listener: str) -> None:
         leaders = {
             answer.current_leader.leader_id
             for topic in response.responses
@@ -215,7 +259,7 @@ class FetchJob:
         response.node_endpoints = [
             NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
             for node_id in sorted(leaders)
-            if node_id in brokers and (endpoint := brokers[node_id].client_endpoint) is not None
+            if node_id in brokers and (endpoint := brokers[node_id].listener(listener)) is not None
         ]
 
 
@@ -291,13 +335,17 @@ def _warm(ranges: list[FileRange]) -> None:
     for found in ranges:
         position, end = found.position, found.position + found.count
         while position < end:
-            count = found.file.pread_into(memoryview(scratch)[: min(WARM_CHUNK_BYTES, end - position)], position)
+            count = found.file.pread_into(
+                memoryview(scratch)[: min(WARM_CHUNK_BYTES, end - position)], position
+            )
             if count == 0:
                 break
             position += count
 
 
-async def answer_when_warm(delayed: Delayed, job: FetchJob, attempt: FetchRound, cold: list[FileRange]) -> None:
+async def answer_when_warm(
+    delayed: Delayed, job: FetchJob, attempt: FetchRound, cold: list[FileRange]
+) -> None:
     """Warm the pages off the loop, then answer; a device error is that partition's error."""
     try:
         await job.broker.env.workers.run(_warm, cold)
@@ -329,7 +377,7 @@ class FetchHandler:
         plan = broker.sessions.plan(request, by_id, broker.clock.wall_ms())
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], _NO_ENDPOINTS)
-        job = FetchJob(broker, plan, request, api_version)
+        job = FetchJob(broker, plan, request, context)
         attempt = job.read()
         enough = attempt.must_answer or attempt.bytes_read >= job.min_bytes
         if not enough and request.max_wait_ms > 0 and plan.partitions:

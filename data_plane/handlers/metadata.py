@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result
 from metadata_quorum.image import BrokerImage, PartitionImage, TopicImage
@@ -9,7 +11,11 @@ from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -47,9 +53,11 @@ class MetadataHandler:
         brokers = [
             MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
-            if not broker.fenced and (endpoint := broker.endpoint(context.listener)) is not None
+            if not broker.fenced and (endpoint := broker.listener(context.listener)) is not None
         ]
-        cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        cluster_operations = (
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        )
         return MetadataResponse(
             0, brokers, image.cluster_id, self._controller_id(), topics, cluster_operations, ErrorCode.NONE
         )
@@ -59,7 +67,9 @@ class MetadataHandler:
         own = self._broker.image.brokers.get(self._broker.settings.node_id)
         return -1 if own is None or own.fenced else self._broker.settings.node_id
 
-    def _find(self, asked: MetadataRequestTopic, request: MetadataRequest, version: int) -> MetadataResponseTopic:
+    def _find(
+        self, asked: MetadataRequestTopic, request: MetadataRequest, version: int
+    ) -> MetadataResponseTopic:
         image = self._broker.image
         if version < QUERY_BY_ID_SINCE and (asked.name is None or asked.topic_id != ZERO_UUID):
             return _missing(asked.name, asked.topic_id, ErrorCode.INVALID_REQUEST)
@@ -85,13 +95,17 @@ class MetadataHandler:
 
     async def _create(self, name: str) -> None:
         broker = self._broker
-        request = CreateTopicsRequest([CreatableTopic(name, -1, -1, [], [])], broker.settings.request_timeout_ms, False)
+        request = CreateTopicsRequest(
+            [CreatableTopic(name, -1, -1, [], [])], broker.settings.request_timeout_ms, False
+        )
         deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
         try:
             response = await broker.controller.request(request, deadline)
             result = response.topics[0]
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                broker.log.warning("topic.auto_create_refused", topic=name, error=ErrorCode(result.error_code).name)
+                broker.log.warning(
+                    "topic.auto_create_refused", topic=name, error=ErrorCode(result.error_code).name
+                )
         except (KafkaError, ConnectionLost) as error:
             broker.log.warning("topic.auto_create_failed", topic=name, error=str(error))
         finally:
@@ -105,7 +119,10 @@ class MetadataHandler:
             topic.name,
             topic.topic_id,
             topic.name in INTERNAL_TOPICS,
-            [_describe_partition(index, partition, brokers) for index, partition in sorted(topic.partitions.items())],
+            [
+                _describe_partition(index, partition, brokers)
+                for index, partition in enumerate(topic.partitions)
+            ],
             operations,
         )
 
@@ -116,14 +133,20 @@ def _missing(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResp
 
 
 def _describe_partition(
-    index: int, partition: PartitionImage, brokers: dict[int, BrokerImage]
+    index: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]
 ) -> MetadataResponsePartition:
     offline = [node_id for node_id in partition.replicas if node_id not in brokers or brokers[node_id].fenced]
     code = ErrorCode.NONE
     if partition.leader < 0 or partition.leader in offline:
         code = ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponsePartition(
-        code, index, partition.leader, partition.leader_epoch, list(partition.replicas), list(partition.isr), offline
+        code,
+        index,
+        partition.leader,
+        partition.leader_epoch,
+        list(partition.replicas),
+        list(partition.isr),
+        offline,
     )
 
 
@@ -148,7 +171,7 @@ class DescribeClusterHandler:
             DescribeClusterBroker(node_id, endpoint.host, endpoint.port, broker.rack, broker.fenced)
             for node_id, broker in sorted(image.brokers.items())
             if (not broker.fenced or request.include_fenced_brokers)
-            and (endpoint := broker.endpoint(context.listener)) is not None
+            and (endpoint := broker.listener(context.listener)) is not None
         ]
         operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         own = image.brokers.get(self._broker.settings.node_id)

@@ -43,7 +43,11 @@ class ListOffsetsHandler:
 
     def handle(self, context: Context, request: ListOffsetsRequest) -> Result:
         version = context.api_version
-        if any(asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP for t in request.topics for asked in t.partitions):
+        if any(
+            asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+            for t in request.topics
+            for asked in t.partitions
+        ):
 
             async def off_loop() -> ListOffsetsResponse:
                 return await self._broker.env.workers.run(self._answer, request, version)
@@ -121,7 +125,9 @@ class OffsetForLeaderEpochHandler:
         return OffsetForLeaderEpochResponse(
             0,
             [
-                OffsetForLeaderTopicResult(topic.topic, [self._answer(topic.topic, asked) for asked in topic.partitions])
+                OffsetForLeaderTopicResult(
+                    topic.topic, [self._answer(topic.topic, asked) for asked in topic.partitions]
+                )
                 for topic in request.topics
             ],
         )

@@ -42,7 +42,9 @@ class DelayedProduce(Delayed):
         self.unsynced = 0
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
 
-    def wait_for_replicas(self, partition: Partition, last_offset: int, answer: PartitionProduceResponse) -> None:
+    def wait_for_replicas(
+        self, partition: Partition, last_offset: int, answer: PartitionProduceResponse
+    ) -> None:
         self.pending.append((partition, last_offset, answer))
         partition.watch(self.check)
 
@@ -125,18 +127,35 @@ class ProduceHandler:
                     continue
                 log = partition.log
                 try:
-                    result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # checked there
+                    if not data.records:
+                        raise KafkaError(ErrorCode.INVALID_RECORD, "no record batch for a partition")
+                    result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # a view, as decoded
                 except KafkaError as error:
                     answers.append(_error_answer(data.index, error.code, error.message))
                     failed = True
                     continue
                 except DiskError as error:
-                    broker.log.error("produce.disk_error", topic=log.topic, partition=log.partition, error=str(error))
-                    answers.append(_error_answer(data.index, ErrorCode.KAFKA_STORAGE_ERROR, "Disk error when trying to write to the log"))
+                    broker.log.error(
+                        "produce.disk_error", topic=log.topic, partition=log.partition, error=str(error)
+                    )
+                    answers.append(
+                        _error_answer(
+                            data.index,
+                            ErrorCode.KAFKA_STORAGE_ERROR,
+                            "Disk error when trying to write to the log",
+                        )
+                    )
                     failed = True
                     continue
                 answer = PartitionProduceResponse(
-                    data.index, 0, result.base_offset, result.log_append_time_ms, log.log_start_offset, _NO_ERRORS, None, _NO_LEADER
+                    data.index,
+                    0,
+                    result.base_offset,
+                    result.log_append_time_ms,
+                    log.log_start_offset,
+                    _NO_ERRORS,
+                    None,
+                    _NO_LEADER,
                 )
                 answers.append(answer)
                 must_sync = log.needs_flush
@@ -151,7 +170,7 @@ class ProduceHandler:
             return CLOSE if failed else None
         response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
         if failed and context.api_version >= LEADER_HINTS_SINCE:
-            self._add_leader_hints(response)
+            self._add_leader_hints(response, context.listener)
         if waiting is None:
             return response
         return self._wait(response, waiting, acks, request.timeout_ms)
@@ -191,7 +210,7 @@ class ProduceHandler:
             answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
         return answer
 
-    def _add_leader_hints(self, response: ProduceResponse) -> None:
+    def _add_leader_hints(self, response: ProduceResponse, listener: str) -> None:
         """KIP-951: who leads the partitions that are not led here, with addresses."""
         leaders = {
             answer.current_leader.leader_id
@@ -203,7 +222,7 @@ class ProduceHandler:
         response.node_endpoints = [
             NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
             for node_id in sorted(leaders)
-            if node_id in brokers and (endpoint := brokers[node_id].client_endpoint) is not None
+            if node_id in brokers and (endpoint := brokers[node_id].listener(listener)) is not None
         ]
 
 

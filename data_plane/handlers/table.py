@@ -13,13 +13,12 @@ from data_plane.handlers.contract import Context, Handler, Result
 from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
 from wire.codec import decoder, encoder
 from wire.errors import RemoteProtocolError
-from wire.primitives import skip_tags
 
 
 class ApiEntry:
     """How to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
 
-    __slots__ = ("api_key", "decode", "encode", "flexible", "handle", "prefix", "skip_tags")
+    __slots__ = ("api_key", "decode", "encode", "flexible", "handle", "prefix")
 
     def __init__(self, api_key: int, version: int, handle: Handler) -> None:
         self.api_key = api_key
@@ -30,7 +29,6 @@ class ApiEntry:
             response_class(api_key), version
         )
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
-        self.skip_tags = skip_tags
 
 
 class UnsupportedApiVersions(ApiEntry):

@@ -31,7 +31,9 @@ class CreateTopicsHandler:
                 return CreateTopicsResponse(
                     0,
                     [
-                        CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+                        CreatableTopicResult(
+                            name=topic.name, error_code=error.code, error_message=error.message
+                        )
                         for topic in request.topics
                     ],
                 )
@@ -53,7 +55,11 @@ class DeleteTopicsHandler:
                 named = [(topic.name, topic.topic_id) for topic in request.topics]
                 named += [(name, bytes(16)) for name in request.topic_names]
                 return DeleteTopicsResponse(
-                    0, [DeletableTopicResult(name, topic_id, error.code, error.message) for name, topic_id in named]
+                    0,
+                    [
+                        DeletableTopicResult(name, topic_id, error.code, error.message)
+                        for name, topic_id in named
+                    ],
                 )
 
         return Suspend(ask)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from data_plane.log.config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from metadata_quorum.image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
@@ -17,13 +18,26 @@ from wire.errors import ErrorCode, KafkaError
 class Partition:
     """One replica of a partition on this broker. `image` is the controller's last word about it."""
 
-    __slots__ = ("_waiting_for_sync", "_watchers", "image", "is_leader", "leader_epoch", "log")
+    __slots__ = (
+        "_waiting_for_sync",
+        "_watchers",
+        "advances_alone",
+        "has_min_isr",
+        "image",
+        "is_leader",
+        "leader_epoch",
+        "log",
+    )
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self.image: PartitionImage | None = None
         self.is_leader = False
         self.leader_epoch = -1
+        self.has_min_isr = True
+        """Whether enough replicas are in sync for an acks=all write; kept, not derived, for the hot path."""
+        self.advances_alone = False
+        """Whether this replica is the only one in sync, so that an append moves the high watermark by itself."""
         self._watchers: list[Callable[[], None]] | None = None
         self._waiting_for_sync: list[Callable[[KafkaError | None], None]] | None = None
 
@@ -37,9 +51,17 @@ class Partition:
         self.image = image
         self.is_leader = image.leader == node_id
         self.leader_epoch = image.leader_epoch
+        self._weigh_isr()
         if self.is_leader:
             self.advance_high_watermark()
         self.wake_watchers()
+
+    def set_config(self, config: LogConfig) -> None:
+        """Take the topic's new configuration; `min.insync.replicas` may open or close the gate."""
+        self.log.config = config
+        self._weigh_isr()
+        if self.is_leader:
+            self.advance_high_watermark()
 
     @property
     def effective_min_isr(self) -> int:
@@ -47,17 +69,19 @@ class Partition:
         replicas = 1 if self.image is None else len(self.image.replicas)
         return min(self.log.config.min_insync_replicas, replicas)
 
-    @property
-    def has_min_isr(self) -> bool:
-        """Whether enough replicas are in sync for an acks=all write."""
-        return self.image is None or len(self.image.isr) >= self.effective_min_isr
+    def _weigh_isr(self) -> None:
+        if self.image is not None:
+            self.has_min_isr = len(self.image.isr) >= self.effective_min_isr
+            self.advances_alone = self.is_leader and len(self.image.isr) == 1
 
     def append_as_leader(self, batch: memoryview, now_ms: int) -> AppendResult:
         """Append one batch of a client. Raises `KafkaError`, `DiskError`; nothing is appended then."""
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms)
-        image = self.image
-        if image is not None and len(image.isr) == 1:
-            self.advance_high_watermark()
+        if self.advances_alone and self.has_min_isr:
+            log = self.log
+            log.advance_high_watermark(log.log_end_offset)
+            if self._watchers:
+                self.wake_watchers()
         return result
 
     def advance_high_watermark(self) -> None:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 One task per connection. It waits until the socket is readable, receives into the buffer that all connections
 share, dispatches **every** complete frame (nothing awaits between a receive and its dispatch), and sends all
-answers with one call. Then it tries to receive again before it waits: a wake-up costs more than a failed receive.
+answers with one call.
 
 * Work per turn is bounded (`FRAMES_PER_TURN`, and the size of the shared buffer), so one client cannot hold the loop.
 * A tail that is not a whole frame moves into a buffer of the connection's own; a connection that sends large frames
@@ -33,9 +33,9 @@ from odradek.env.ports import Clock, Conn, ConnectionLost, DiskError, Event, Tas
 from odradek.node.buffers import PooledBuffer, ReceiveBuffers
 from odradek.node.send_queue import SendQueue
 from wire.errors import ProtocolError, RemoteProtocolError
+from wire.frames import skip_tags
 
 FRAMES_PER_TURN = 64
-RECEIVES_PER_WAKE_UP = 4
 SLOTS_MAX = 256
 SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
@@ -52,7 +52,9 @@ class Slot:
 
     __slots__ = ("connection", "correlation_id", "delayed", "entry", "request_bytes", "response")
 
-    def __init__(self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int) -> None:
+    def __init__(
+        self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int
+    ) -> None:
         self.connection = connection
         self.entry = entry
         self.correlation_id = correlation_id
@@ -158,13 +160,18 @@ class Connection:
             pass
         except ProtocolError as error:
             self.services.log.warning(
-                "connection.protocol_error", peer=self.conn.peer_host, client_id=self.context.client_id, error=str(error)
+                "connection.protocol_error",
+                peer=self.conn.peer_host,
+                client_id=self.context.client_id,
+                error=str(error),
             )
         except DiskError as error:
             self.services.log.error("connection.disk_error", peer=self.conn.peer_host, error=str(error))
         except Exception:
             # A bug in a handler must not let one client's frame end the node; the traceback is for the operator.
-            self.services.log.exception("connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id)
+            self.services.log.exception(
+                "connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id
+            )
         finally:
             self._release()
 
@@ -172,31 +179,29 @@ class Connection:
         conn, services, monotonic = self.conn, self.services, self.services.clock.monotonic
         readable, receive, after_turn = conn.readable, self._receive, services.after_turn
         while True:
-            if not self.pending_frames:
+            if self.pending_frames:
+                await services.clock.sleep_until(0.0)
+                self.last_active = monotonic()
+                self._dispatch_own()
+            else:
                 await readable()
                 self.last_active = monotonic()
-            for _ in range(RECEIVES_PER_WAKE_UP):
-                if not self.pending_frames:
-                    got = receive()
-                    if not got:
-                        if got is None:
-                            break
-                        return
-                if self.send_queue.chunks:
-                    self._flush()
-                after_turn()
-                if self.closing:
+                got = receive()
+                if not got:
+                    if got is None:
+                        continue
                     return
-                if self.suspended is not None:
-                    await self._run_suspended()
-                if self.room is not None:
-                    await self._wait_for_room()
-                if self.own is not None and self.have == self.own.size and not self.pending_frames:
-                    await self._grow()
-                if self.pending_frames:
-                    await services.clock.sleep_until(0.0)
-                    self.last_active = monotonic()
-                    self._dispatch_own()
+            if self.send_queue.chunks:
+                self._flush()
+            after_turn()
+            if self.closing:
+                return
+            if self.suspended is not None:
+                await self._run_suspended()
+            if self.room is not None:
+                await self._wait_for_room()
+            if self.own is not None and self.have == self.own.size and not self.pending_frames:
+                await self._grow()
 
     def _receive(self) -> int | None:
         """Receive once and dispatch what is complete; the bytes received (0: end), None where it would block."""
@@ -278,11 +283,18 @@ class Connection:
             while end - start >= 4:
                 size = _SIZE.unpack_from(data, start)[0]
                 if size < FRAME_BYTES_MIN or size > frame_bytes_max:
-                    raise RemoteProtocolError(f"frame of {size} bytes; allowed are {FRAME_BYTES_MIN} to {frame_bytes_max}")
+                    raise RemoteProtocolError(
+                        f"frame of {size} bytes; allowed are {FRAME_BYTES_MIN} to {frame_bytes_max}"
+                    )
                 stop = start + 4 + size
                 if stop > end:
                     break
-                if frames == FRAMES_PER_TURN or self.suspended is not None or self.room is not None or self.closing:
+                if (
+                    frames == FRAMES_PER_TURN
+                    or self.suspended is not None
+                    or self.room is not None
+                    or self.closing
+                ):
                     self.pending_frames = True
                     break
                 self._dispatch_frame(view[start + 4 : stop], size)
@@ -313,7 +325,7 @@ class Connection:
             if offset < size and frame[offset] == 0:
                 offset += 1
             else:
-                offset = entry.skip_tags(frame, offset)
+                offset = skip_tags(frame, offset, size)
         context.api_version = api_version
         request, _ = entry.decode(frame, offset)
         self._answer(entry, correlation_id, size, entry.handle(context, request))
@@ -412,7 +424,9 @@ class Connection:
             self.close()
         except Exception:
             # Whoever completed the answer serves another connection and must not suffer for this one.
-            self.services.log.exception("connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id)
+            self.services.log.exception(
+                "connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id
+            )
             self.close()
         self._signal_room()
 

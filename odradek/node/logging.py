@@ -28,7 +28,9 @@ def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any
             structlog.processors.add_log_level,
             add_timestamp,
             structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+            structlog.processors.LogfmtRenderer(
+                key_order=["timestamp", "level", "event"], bool_as_flag=False
+            ),
         ],
         wrapper_class=structlog.BoundLogger,
     ).bind(**bound)

@@ -73,7 +73,9 @@ class Server:
                         stalest = connection
             if buffers.contended and stalest is not None and now - stalest.last_active > STALL_SECONDS_MAX:
                 self._services.log.warning(
-                    "connection.evicted", peer=stalest.conn.peer_host, reason="half a frame, while memory is wanted"
+                    "connection.evicted",
+                    peer=stalest.conn.peer_host,
+                    reason="half a frame, while memory is wanted",
                 )
                 stalest.close()
 

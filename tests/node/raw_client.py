@@ -71,7 +71,9 @@ class RawClient:
 
     def produce(self, topic: str, batch: bytes | bytearray, *, acks: int = -1, version: int = 9) -> Any:
         """Send one batch to partition 0; the partition's answer."""
-        request = ProduceRequest(None, acks, 5000, [TopicProduceData(topic, bytes(16), [PartitionProduceData(0, batch)])])
+        request = ProduceRequest(
+            None, acks, 5000, [TopicProduceData(topic, bytes(16), [PartitionProduceData(0, batch)])]
+        )
         response: ProduceResponse = self.request(request, version)
         return response.responses[0].partition_responses[0]
 

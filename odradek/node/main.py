@@ -1,0 +1,69 @@
+"""A node as a process (SHELL): read the configuration, run until a signal or a failure, say why it ended."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from metadata_quorum.config_defs import ConfigError
+from odradek.env.ports import DiskError
+from odradek.env.real import RealEnv, raise_descriptor_limit
+from odradek.node.config import NodeConfig
+from odradek.node.logging import make_logger
+from odradek.node.run_node import NodeCannotStart, run_node
+
+
+def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | None = None) -> int:
+    """Run the node of a properties file; the exit status: 0 after a clean stop, 1 otherwise."""
+    try:
+        config = NodeConfig.load(config_path)
+    except (ConfigError, OSError) as error:
+        print(f"odradek: {config_path}: {error}", file=sys.stderr)
+        return 1
+    raise_descriptor_limit()
+    try:
+        trio.run(_serve, config, started)
+    except* (NodeCannotStart, DiskError, ConfigError) as group:
+        for error in _leaves(group):
+            print(f"odradek: node {config.node_id} stops: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None) -> None:
+    env = RealEnv()
+    log = make_logger(env.clock, node=config.node_id)
+    for warning in config.warnings:
+        log.warning("config.unknown_key", message=warning)
+    stop = env.event()
+
+    def on_started(facts: Mapping[str, Any]) -> None:
+        # What exists now lives as long as the node: keep it out of every later collection.
+        gc.collect()
+        gc.freeze()
+        if started is not None:
+            started(facts)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_on_signal, stop, log)
+        await run_node(config, env, started=on_started, stop=stop, log=log)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(stop: Any, log: Any) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("node.stopping", signal=signal.Signals(number).name)
+            stop.set()
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
