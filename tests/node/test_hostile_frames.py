@@ -130,6 +130,12 @@ def mutate(rng: random.Random, data: bytearray) -> None:
             data[at : at + 4] = struct.pack(">i", rng.choice((-1, 0, 2**31 - 1, -(2**31), 65536)))
 
 
+def send_times(client: RawClient, data: bytes, times: int) -> None:
+    """Send the same bytes again and again."""
+    for _ in range(times):
+        client.send(data)
+
+
 def test_announced_memory_is_not_allocated(server: ServerProcess) -> None:
     """200 connections that each announce 90 MB and send 100 bytes: others are served, memory stays."""
     before = server.rss_kib()
@@ -169,8 +175,7 @@ def test_a_client_that_never_reads_does_not_grow_the_node(server: ServerProcess)
     client = RawClient(server.bootstrap, timeout_seconds=2.0)
     request = bytes(frame(HELLO, 3)) * 1000
     with pytest.raises(TimeoutError):
-        for _ in range(20_000):
-            client.send(request)
+        send_times(client, request, 20_000)
     grown = server.rss_kib() - before
     client.socket.close()
     assert grown < 64 * 1024, f"{grown} KiB more"
