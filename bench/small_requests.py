@@ -1,0 +1,219 @@
+"""Many small requests over pipelining connections: what one request costs the server in CPU microseconds.
+
+    python -m bench.small_requests '{"kind": "produce", ...}'
+
+The driver keeps `depth` requests under way on each of `connections` sockets and sends a new one for every answer;
+all requests of a run are the same bytes. Like `bench.client` it prints `ready`, waits for a line, and prints its
+figures as JSON, so that the parent can read the server's CPU clock at both ends.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import selectors
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+import attrs
+import cattrs
+
+from wire.api import request_class, request_header_version, response_class, response_header_version
+from wire.api_keys import ApiKey
+from wire.codec import decode, encode
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.headers import RequestHeader
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.records import RecordBatchBuilder
+
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+METADATA_VERSION = 12
+FETCH_BYTES = 16384
+TIMEOUT_SECONDS = 30.0
+_LENGTH = struct.Struct(">i")
+_NOTHING = memoryview(b"")
+
+
+@attrs.frozen
+class Kind:
+    """A request and how many of it are under way: `batch_bytes` for Produce, over `records` records."""
+
+    name: str
+    title: str
+    batch_bytes: int = 0
+    records: int = 1
+    connections: int = 16
+    depth: int = 8
+
+
+KINDS = (
+    Kind("produce-alone", "Produce of one 100 B record, nothing else under way", 170, 1, 1, 1),
+    Kind("produce-100b", "Produce of one 100 B record", 170, 1),
+    Kind("produce-16k", "Produce of a 16 KiB batch of 16 records", 16384, 16),
+    Kind("fetch-16k", "Fetch of one 16 KiB batch"),
+    Kind("metadata", "Metadata of one topic"),
+)
+
+
+@attrs.frozen
+class Drive:
+    """One run of the driver."""
+
+    kind: Kind
+    bootstrap: str
+    topic: str
+    seconds: float
+
+
+@attrs.frozen
+class DriveResult:
+    """Answers counted between go and end, and the seconds between."""
+
+    requests: int
+    seconds: float
+
+
+def framed(api_key: int, version: int, body: Any) -> bytes:
+    """A request as it stands on the wire, length first."""
+    header = RequestHeader(api_key, version, 1, "bench")
+    payload = encode(header, request_header_version(api_key, version)) + encode(body, version)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def record_batch(batch_bytes: int, record_count: int) -> bytes:
+    """A batch of about `batch_bytes` in `record_count` equal records of random bytes."""
+    value_bytes = max(1, (batch_bytes - 61) // record_count - 10)
+    source = random.Random(batch_bytes)
+    builder = RecordBatchBuilder()
+    now_ms = int(time.time() * 1000)
+    for _ in range(record_count):
+        builder.append(now_ms, None, source.randbytes(value_bytes))
+    return bytes(builder.build())
+
+
+def request_frame(kind: Kind, topic: str) -> tuple[bytes, int, int]:
+    """The frame that a run repeats, its API key and version."""
+    if kind.name.startswith("produce"):
+        data = PartitionProduceData(0, memoryview(record_batch(kind.batch_bytes, kind.records)))
+        request = ProduceRequest(None, -1, 30_000, [TopicProduceData(topic, partition_data=[data])])
+        return framed(ApiKey.PRODUCE, PRODUCE_VERSION, request), ApiKey.PRODUCE, PRODUCE_VERSION
+    if kind.name.startswith("fetch"):
+        partition = FetchPartition(partition=0, partition_max_bytes=FETCH_BYTES)
+        fetch = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES)
+        fetch.topics = [FetchTopic(topic, partitions=[partition])]
+        return framed(ApiKey.FETCH, FETCH_VERSION, fetch), ApiKey.FETCH, FETCH_VERSION
+    metadata = MetadataRequest([MetadataRequestTopic(name=topic)])
+    return framed(ApiKey.METADATA, METADATA_VERSION, metadata), ApiKey.METADATA, METADATA_VERSION
+
+
+def exchange(bootstrap: str, frame: bytes, api_key: int, version: int) -> Any:
+    """Send one frame on a connection of its own; the decoded response."""
+    with connect(bootstrap) as connection:
+        connection.sendall(frame)
+        stream = connection.makefile("rb")
+        body = stream.read(_LENGTH.unpack(stream.read(4))[0])
+    offset = 4 + (1 if response_header_version(api_key, version) else 0)
+    return decode(response_class(api_key), version, body, offset)
+
+
+def check_answer(response: Any) -> None:
+    """Refuse to measure errors. Raises `RuntimeError`."""
+    text = repr(response)
+    codes = {part.partition(",")[0].rstrip(")]") for part in text.split("error_code=")[1:]}
+    if codes - {"0"}:
+        raise RuntimeError(f"the request is answered with an error: {text[:500]}")
+
+
+def connect(bootstrap: str) -> socket.socket:
+    """A connection without Nagle's delay."""
+    host, _, port = bootstrap.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+@attrs.define
+class Line:
+    """One connection: what of an answer is still to come, and what of the requests is still to go."""
+
+    connection: socket.socket
+    received: bytearray = attrs.field(factory=bytearray)
+    unsent: memoryview = _NOTHING
+
+
+def drive(task: Drive) -> DriveResult:
+    """Keep the server busy for `task.seconds`; the go is read from standard input."""
+    frame, api_key, version = request_frame(task.kind, task.topic)
+    assert request_class(api_key)
+    check_answer(exchange(task.bootstrap, frame, api_key, version))
+    repeated = [memoryview(frame * count) for count in range(task.kind.depth + 1)]
+    selector = selectors.DefaultSelector()
+    lines = [Line(connect(task.bootstrap)) for _ in range(task.kind.connections)]
+    for line in lines:
+        line.connection.setblocking(False)
+        selector.register(line.connection, selectors.EVENT_READ, line)
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        raise SystemExit("the parent is gone")
+    for line in lines:
+        _send(selector, line, repeated[task.kind.depth])
+    requests, started = 0, time.perf_counter()
+    deadline = started + task.seconds
+    while time.perf_counter() < deadline:
+        for key, events in selector.select(1.0):
+            line = key.data
+            if events & selectors.EVENT_WRITE:
+                _send(selector, line, _NOTHING)
+            if events & selectors.EVENT_READ and (answered := _receive(line)):
+                requests += answered
+                _send(selector, line, repeated[answered])
+    result = DriveResult(requests, time.perf_counter() - started)
+    for line in lines:
+        line.connection.close()
+    return result
+
+
+def _receive(line: Line) -> int:
+    """Read what is there; how many answers became complete."""
+    data = line.connection.recv(1 << 18)
+    if not data:
+        raise RuntimeError("the server closed a connection")
+    received = line.received
+    received += data
+    answered = start = 0
+    while len(received) - start >= 4:
+        stop = start + 4 + _LENGTH.unpack_from(received, start)[0]
+        if stop > len(received):
+            break
+        start = stop
+        answered += 1
+    del received[:start]
+    return answered
+
+
+def _send(selector: selectors.BaseSelector, line: Line, more: memoryview) -> None:
+    """Send what waits and then `more`; ask for writability only while something is left."""
+    waiting = bool(line.unsent)
+    pending = memoryview(bytes(line.unsent) + bytes(more)) if waiting else more
+    try:
+        sent = line.connection.send(pending)
+    except BlockingIOError:
+        sent = 0
+    line.unsent = pending[sent:]
+    if waiting != bool(line.unsent):
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+        selector.modify(line.connection, wanted, line)
+
+
+def main() -> None:
+    """Run the driver as the only argument describes."""
+    print(json.dumps(attrs.asdict(drive(cattrs.structure(json.loads(sys.argv[1]), Drive)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
