@@ -20,8 +20,12 @@ _SUFFIX = ".log"
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("log", help="look into log files").add_subparsers(metavar="COMMAND", required=True)
-    dump = add_command(commands, "dump", _dump, "print the batches of a segment file, or of all in a directory")
+    commands = groups.add_parser("log", help="look into log files").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    dump = add_command(
+        commands, "dump", _dump, "print the batches of a segment file, or of all in a directory"
+    )
     dump.add_argument("path", metavar="PATH", type=Path, help="a .log file, or a partition's directory")
     dump.add_argument(
         "--verify",

@@ -1,0 +1,294 @@
+"""The client's core by scripts: a fake broker, no IO, time that moves only when nothing else can happen."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.client.config import ClientConfig
+from odradek.client.core import ClientCore, Connect, Send
+from odradek.client.errors import (
+    BrokerUnavailable,
+    ClientClosed,
+    ConnectionBroken,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from odradek.client.operation import Operation, Wait
+from odradek.client.requests import refresh_metadata, request
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
+from wire.api import ApiKey, api_versions
+from wire.errors import ErrorCode, RemoteProtocolError
+from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.fetch import FetchRequest
+
+ADDRESS = ("fake", 9092)
+
+
+def make(
+    broker: FakeBroker | None = None, bootstrap: list[tuple[str, int]] | None = None, **config: Any
+) -> tuple[ClientCore, Wire, FakeBroker]:
+    """A core, its wire and the broker behind ADDRESS."""
+    broker = broker or FakeBroker()
+    core = ClientCore(bootstrap or [ADDRESS], ClientConfig(**config), random.Random(1))
+    return core, Wire(core, {ADDRESS: broker}), broker
+
+
+def calls(core: ClientCore, count: int) -> Operation[list[Any]]:
+    """`count` requests at once; what became of each."""
+    deadline = core.now + 30
+    started = [core.call(DescribeClusterRequest(), deadline=deadline) for _ in range(count)]
+    yield Wait(started)
+    return [call.error or call.response for call in started]
+
+
+def test_a_request_opens_a_connection_negotiates_and_is_answered() -> None:
+    """ApiVersions goes first (KIP-35), everything else once it is answered."""
+    core, wire, _ = make()
+    response = wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    assert response.cluster_id == "fake-cluster"
+    assert wire.connects == [ADDRESS]
+
+
+def test_a_broker_that_knows_only_old_api_versions_is_asked_again_in_its_version() -> None:
+    """KIP-511: error 35 comes in version 0 and names the versions that the broker has."""
+    broker = FakeBroker()
+    broker.versions[ApiKey.API_VERSIONS] = (0, 2)
+    core, wire, _ = make(broker)
+    assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+
+
+def test_the_highest_common_version_is_used() -> None:
+    """A broker of an older release gets what it understands."""
+    broker = FakeBroker()
+    seen: list[int] = []
+    broker.versions[ApiKey.DESCRIBE_CLUSTER] = (0, 1)
+    answer = broker.answer
+    broker.answer = lambda event: (seen.append(event.api_version), answer(event))[1]  # type: ignore[method-assign,func-returns-value]
+    core, wire, _ = make(broker)
+    wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    assert seen == [api_versions(ApiKey.API_VERSIONS)[1], 1]
+
+
+def test_a_request_without_a_common_version_is_refused_here() -> None:
+    """The error says what the broker lacks; nothing is sent."""
+    broker = FakeBroker()
+    del broker.versions[ApiKey.FETCH]
+    core, wire, _ = make(broker)
+    with pytest.raises(UnsupportedByBroker, match="FETCH"):
+        wire.run(request(core, FetchRequest(), timeout=5))
+    assert broker.requests == []
+
+
+def test_a_client_that_never_had_contact_fails_at_once() -> None:
+    """fail_fast: no waiting for an address where nothing runs."""
+    core, wire, _ = make(bootstrap=[("nobody", 1), ("nowhere", 2)])
+    with pytest.raises(
+        BrokerUnavailable, match=r"nobody:1: Connection refused; .*nowhere:2: Connection refused"
+    ):
+        wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    assert sorted(wire.connects) == [("nobody", 1), ("nowhere", 2)]
+    assert wire.now < 1
+
+
+def test_without_fail_fast_it_waits_for_the_broker_until_the_deadline() -> None:
+    """The simulator's clients start before their brokers."""
+    core, wire, broker = make(fail_fast=False)
+    del wire.brokers[ADDRESS]
+    with pytest.raises(BrokerUnavailable):
+        wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    assert 4 < wire.now <= 5
+    wire.brokers[ADDRESS] = broker
+    assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+
+
+def test_the_second_bootstrap_address_is_tried_when_the_first_is_dead() -> None:
+    """Any address of the list will do."""
+    core, wire, _ = make(bootstrap=[("dead", 1), ADDRESS, ("dead", 2)])
+    for _ in range(3):
+        assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+
+
+def test_a_broker_that_went_away_is_waited_for() -> None:
+    """After a first contact, refusals are weather: retried with backoff until the deadline."""
+    core, wire, broker = make()
+    wire.run(refresh_metadata(core, [], timeout=5))
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
+    del wire.brokers[ADDRESS]
+    task = core.start(request(core, DescribeClusterRequest(), timeout=10), wire.now)
+    wire.settle()
+    while not task.done:
+        deadline = core.next_deadline()
+        assert deadline is not None
+        wire.now = deadline
+        if wire.now > 2:
+            wire.brokers[ADDRESS] = broker
+        core.tick(wire.now)
+        wire.settle()
+    assert task.result().controller_id == 1
+    assert 2 < wire.now < 4, "the backoff is at most a second, with jitter"
+
+
+def test_a_request_that_must_not_be_repeated_is_not() -> None:
+    """After a lost connection nobody knows whether the broker performed it."""
+    core, wire, broker = make()
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
+    with pytest.raises(ConnectionBroken):
+        wire.run(request(core, DescribeClusterRequest(), timeout=5, repeat_after_loss=False))
+    assert len(broker.requests) == 1
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
+    wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    assert len(broker.requests) == 3
+
+
+def test_an_answer_that_never_comes_ends_the_connection_and_the_call() -> None:
+    """Answers come in order: what is behind a missing answer would be late too."""
+    core, wire, broker = make(request_timeout=3.0)
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
+    first, second = wire.run(calls(core, 2))
+    assert isinstance(first, RequestTimedOut)
+    assert isinstance(second, RequestTimedOut)
+    assert wire.now == 3.0
+    assert wire.ends == {}
+    assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+
+
+def test_a_connection_that_is_never_established_times_out() -> None:
+    """A black hole in the network: no refusal, no answer."""
+    core, wire, _ = make(connect_timeout=2.0)
+    wire._connect = lambda connection_id, address: None  # type: ignore[method-assign]
+    with pytest.raises(BrokerUnavailable, match="within 2 s"):
+        wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    assert wire.now == 2.0
+
+
+def test_no_more_than_in_flight_max_requests_are_unanswered() -> None:
+    """The pipeline has a limit; what waits is sent as answers come."""
+    core, wire, broker = make(in_flight_max=2)
+    task = core.start(calls(core, 7), 0.0)
+    sent: list[int] = []
+    while effects := core.effects():
+        for effect in effects:
+            if isinstance(effect, Connect):
+                wire._connect(effect.connection_id, (effect.host, effect.port))
+            elif isinstance(effect, Send):
+                before = len(broker.requests)
+                wire._send(effect.connection_id, effect.data)
+                sent.append(len(broker.requests) - before)
+    assert [response.controller_id for response in task.result()] == [1] * 7
+    assert max(sent) == 2
+
+
+def test_a_call_too_many_is_refused() -> None:
+    """Every queue has a limit."""
+    core, wire, _ = make(in_flight_max=1, calls_waiting_max=3)
+    outcomes = wire.run(calls(core, 5))
+    assert sum(isinstance(outcome, Exception) for outcome in outcomes) == 2
+
+
+def test_a_throttled_client_keeps_still() -> None:
+    """KIP-219: after an answer with throttle_time_ms nothing is sent for as long."""
+    core, wire, broker = make(in_flight_max=1)
+    broker.throttle_ms = 500
+    wire.run(calls(core, 3))
+    assert wire.now == pytest.approx(1.0)
+
+
+def test_garbage_instead_of_kafkas_protocol_is_named() -> None:
+    """An HTTP server, say, at the bootstrap address."""
+    core, wire, _ = make()
+
+    def greet(connection_id: int, data: bytes | bytearray) -> None:
+        core.receive_data(connection_id, b"HTTP/1.1 400 Bad Request\r\n\r\n", wire.now)
+
+    wire._send = greet  # type: ignore[method-assign]
+    with pytest.raises((BrokerUnavailable, ConnectionBroken), match="does not speak Kafka's protocol"):
+        wire.run(request(core, DescribeClusterRequest(), timeout=1))
+
+
+def test_a_refusal_to_negotiate_is_an_error_of_the_connection() -> None:
+    """A second UNSUPPORTED_VERSION is no invitation to ask for ever."""
+    broker = FakeBroker()
+    broker.versions[ApiKey.API_VERSIONS] = (-1, -1)
+    core, wire, _ = make(broker)
+    with pytest.raises((BrokerUnavailable, RemoteProtocolError)):
+        wire.run(request(core, DescribeClusterRequest(), timeout=1))
+
+
+def test_reports_about_dead_attempts_are_ignored() -> None:
+    """A connection id is never used again, so late news cannot hit the wrong connection."""
+    core, wire, broker = make()
+    wire.run(refresh_metadata(core, [], timeout=5))
+    (old,) = wire.ends
+    core.connection_lost(old, "reset", wire.now)
+    core.receive_data(old, b"late", wire.now)
+    core.connection_lost(old, "again", wire.now)
+    core.connect_failed(old, "again", wire.now)
+    core.connected(old, wire.now)
+    assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+
+
+def test_close_ends_what_is_under_way() -> None:
+    """No operation is left hanging; nothing can be started afterwards."""
+    core, wire, broker = make()
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
+    task = core.start(request(core, DescribeClusterRequest(), timeout=5), 0.0)
+    wire.settle()
+    core.close()
+    wire.settle()
+    assert wire.ends == {}
+    with pytest.raises(ClientClosed):
+        task.result()
+    with pytest.raises(ClientClosed):
+        core.start(request(core, DescribeClusterRequest(), timeout=5), 0.0)
+
+
+def test_an_abandoned_operation_leaves_the_connection_usable() -> None:
+    """Its answer comes later and is for nobody."""
+    core, wire, _ = make()
+    task = core.start(request(core, DescribeClusterRequest(), timeout=5), 0.0)
+    core.abandon(task)
+    wire.settle()
+    assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+    assert core.statistics() == {"connections": 1, "calls_in_flight": 0, "calls_waiting": 0, "operations": 0}
+
+
+def test_an_unknown_error_code_is_an_unknown_server_error() -> None:
+    """A newer broker may have codes that we have not."""
+    core, wire, broker = make()
+    broker.add_topic("t")
+    broker.trouble[ApiKey.METADATA].append(9999)
+    cluster = wire.run(refresh_metadata(core, ["t"], timeout=5))
+    assert cluster.topic_errors == {"t": ErrorCode.UNKNOWN_SERVER_ERROR}
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 1 << 30), count=st.integers(1, 12), pipeline=st.integers(1, 6))
+def test_answers_arrive_in_pieces_of_any_size(seed: int, count: int, pipeline: int) -> None:
+    """A TCP stream has no frames: every cut of the bytes gives the same answers."""
+    core, wire, _ = make(in_flight_max=pipeline)
+    rng = random.Random(seed)
+    wire.piece_sizes = lambda: rng.choice((1, 2, 3, 5, 50, 1000))
+    assert [response.cluster_id for response in wire.run(calls(core, count))] == ["fake-cluster"] * count
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_trouble_loses_a_call_or_answers_it_twice(data: st.DataObject) -> None:
+    """Whatever the broker does, every call ends exactly once, in an answer or an error (`Call` asserts it)."""
+    core, wire, broker = make(request_timeout=4.0)
+    trouble = st.sampled_from([HANG_UP, SILENCE, 0, int(ErrorCode.UNKNOWN_SERVER_ERROR)])
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].extend(data.draw(st.lists(trouble, max_size=6)))
+    outcomes = []
+    for _ in range(3):
+        outcomes += wire.run(calls(core, data.draw(st.integers(1, 6))))
+        if data.draw(st.booleans()):
+            for connection_id in list(wire.ends):
+                core.connection_lost(connection_id, "reset", wire.now)
+                del wire.ends[connection_id]
+    assert None not in outcomes
+    assert core.statistics()["calls_in_flight"] == core.statistics()["calls_waiting"] == 0
