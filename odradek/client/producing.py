@@ -107,6 +107,7 @@ class _Batch:
     records: list[tuple[int, RecordToSend]]
     base_sequence: int = -1
     producer_id: int = -1
+    topic_id: bytes = NO_TOPIC_ID
     data: bytearray | None = None
     last_error: Exception | None = None
     maybe_appended: bool = False
@@ -117,7 +118,8 @@ class _Batch:
 class _Identity:
     producer_id: int
     producer_epoch: int
-    sequences: dict[_TopicPartition, int] = attrs.field(factory=dict)
+    sequences: dict[tuple[_TopicPartition, bytes], int] = attrs.field(factory=dict)
+    """The sequence number that is due, by partition and topic id: a topic made anew starts over."""
 
 
 class Producing:
@@ -222,14 +224,16 @@ class Producing:
         return partition_for_key(record.key, len(self._core.cluster.topic(record.topic).partitions))
 
     def _data(self, key: _TopicPartition, batch: _Batch) -> bytearray:
-        """The batch's bytes; made once per producer id and sequence number."""
+        """The batch's bytes; made once per producer id and topic id."""
         identity = self._identity
         producer_id = identity.producer_id if identity is not None else -1
-        if batch.data is None or batch.producer_id != producer_id:
+        topic_id = self._core.cluster.topics[key[0]].topic_id
+        if batch.data is None or batch.producer_id != producer_id or batch.topic_id != topic_id:
             batch.producer_id = producer_id
+            batch.topic_id = topic_id
             builder = RecordBatchBuilder(compression_type=self.config.compression_type)
             if identity is not None:
-                batch.base_sequence = identity.sequences.get(key, 0)
+                batch.base_sequence = identity.sequences.get((key, topic_id), 0)
                 builder.producer_id = producer_id
                 builder.producer_epoch = identity.producer_epoch
                 builder.base_sequence = batch.base_sequence
@@ -377,7 +381,7 @@ class Producing:
         batch = queues[key][0]
         identity = self._identity
         if identity is not None and identity.producer_id == batch.producer_id:
-            identity.sequences[key] = (batch.base_sequence + len(batch.records)) % _SEQUENCE_END
+            identity.sequences[key, batch.topic_id] = (batch.base_sequence + len(batch.records)) % _SEQUENCE_END
         self._deliver(key, base_offset, None, queues, deliveries)
 
     def _deliver(

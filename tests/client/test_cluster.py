@@ -1,0 +1,96 @@
+"""What the client believes about the cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.client.cluster import Broker, Cluster
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+ID, OTHER_ID = b"1" * 16, b"2" * 16
+
+
+def response(*topics: MetadataResponseTopic) -> MetadataResponse:
+    brokers = [MetadataResponseBroker(node_id=node, host=f"h{node}", port=9092) for node in (1, 2)]
+    return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=1, topics=list(topics))
+
+
+def topic(name: str, leader: int, epoch: int, topic_id: bytes = ID) -> MetadataResponseTopic:
+    partition = MetadataResponsePartition(
+        partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=[1, 2]
+    )
+    return MetadataResponseTopic(name=name, topic_id=topic_id, partitions=[partition])
+
+
+def test_an_older_leader_epoch_is_no_news() -> None:
+    """KIP-320: brokers learn of elections at different moments; what is newer stays."""
+    cluster = Cluster()
+    cluster.update(response(topic("t", leader=2, epoch=7)))
+    cluster.update(response(topic("t", leader=1, epoch=6)))
+    assert cluster.leader("t", 0) == 2
+    cluster.update(response(topic("t", leader=1, epoch=8)))
+    assert cluster.leader("t", 0) == 1
+
+
+def test_a_topic_with_a_new_id_starts_over() -> None:
+    """A topic that was deleted and created again begins at leader epoch 0."""
+    cluster = Cluster()
+    cluster.update(response(topic("t", leader=2, epoch=7)))
+    cluster.update(response(topic("t", leader=1, epoch=0, topic_id=OTHER_ID)))
+    assert cluster.leader("t", 0) == 1
+    assert cluster.topic_name(OTHER_ID) == "t"
+    assert cluster.topic_name(ID) is None
+
+
+def test_an_answer_about_some_topics_leaves_the_others() -> None:
+    """Only an answer that lists all topics takes the missing ones away."""
+    cluster = Cluster()
+    cluster.update(response(topic("a", 1, 0), topic("b", 1, 0)))
+    cluster.update(response(topic("a", 2, 1)))
+    assert sorted(cluster.topics) == ["a", "b"]
+    cluster.update(response(topic("a", 2, 1)), complete=True)
+    assert sorted(cluster.topics) == ["a"]
+
+
+def test_a_topics_error_takes_it_away_and_is_remembered() -> None:
+    """`topic` raises what the broker said last."""
+    cluster = Cluster()
+    cluster.update(response(topic("t", 1, 0)))
+    denied = MetadataResponseTopic(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name="t")
+    cluster.update(response(denied))
+    with pytest.raises(KafkaError) as caught:
+        cluster.topic("t")
+    assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    cluster.update(response(topic("t", 1, 0)))
+    assert cluster.topic("t").topic_id == ID
+
+
+def test_a_leader_hint_counts_only_when_it_is_newer_and_reachable() -> None:
+    """KIP-951: the hint has an epoch of its own, and its broker's address beside it."""
+    cluster = Cluster()
+    cluster.update(response(topic("t", leader=1, epoch=5)))
+    assert not cluster.set_leader("t", 0, 2, 5)
+    assert not cluster.set_leader("t", 0, 3, 6), "nobody knows where broker 3 is"
+    assert not cluster.set_leader("gone", 0, 2, 6)
+    cluster.add_brokers([Broker(3, "h3", 9092)])
+    assert cluster.set_leader("t", 0, 3, 6)
+    assert cluster.leader("t", 0) == 3
+
+
+def test_errors_name_what_is_missing() -> None:
+    """Unknown topic, unknown partition, no leader: three different codes and texts."""
+    cluster = Cluster()
+    cluster.update(response(topic("t", leader=-1, epoch=5)))
+    with pytest.raises(KafkaError, match="topic gone"):
+        cluster.topic("gone")
+    with pytest.raises(KafkaError, match=r"no partition 3 \(it has 1\)"):
+        cluster.partition("t", 3)
+    with pytest.raises(KafkaError, match="t-0 has no leader") as caught:
+        cluster.leader("t", 0)
+    assert caught.value.code is ErrorCode.LEADER_NOT_AVAILABLE

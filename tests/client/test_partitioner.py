@@ -1,0 +1,56 @@
+"""Partitions by key must agree with every other Kafka client."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.client.partitioner import StickyPartitioner, murmur2, partition_for_key
+
+
+def test_murmur2_gives_kafkas_hashes() -> None:
+    """The values of Kafka's own test of its murmur2 (signed there)."""
+    expected = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    assert {key: (murmur2(key) ^ 1 << 31) - (1 << 31) for key in expected} == expected
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib", "ignore::DeprecationWarning:kafka")
+@given(st.binary(max_size=64), st.integers(1, 1000))
+def test_keys_go_where_kafka_python_sends_them(key: bytes, count: int) -> None:
+    """An independent implementation of the same rule: toPositive(murmur2(key)) % partitions."""
+    from kafka.partitioner.default import murmur2 as kafka_pythons
+
+    assert murmur2(key) == kafka_pythons(key) & 0xFFFFFFFF
+    assert partition_for_key(key, count) == (kafka_pythons(key) & 0x7FFFFFFF) % count
+
+
+def test_records_without_a_key_stick_until_the_batch_is_full() -> None:
+    """KIP-480: the partition changes with the batch, never within it, and never stays the same."""
+    sticky = StickyPartitioner(random.Random(1))
+    available = [0, 1, 2]
+    first = sticky.partition("t", available)
+    assert {sticky.partition("t", available) for _ in range(50)} == {first}
+    seen = [first]
+    for _ in range(50):
+        sticky.batch_full("t", available)
+        seen.append(sticky.partition("t", available))
+    assert all(a != b for a, b in zip(seen, seen[1:], strict=False))
+    assert set(seen) == {0, 1, 2}
+
+
+def test_a_partition_that_lost_its_leader_is_left() -> None:
+    """The sticky partition is one of those available, also when it was chosen before."""
+    sticky = StickyPartitioner(random.Random(1))
+    first = sticky.partition("t", [0, 1, 2])
+    others = [partition for partition in (0, 1, 2) if partition != first]
+    assert sticky.partition("t", others) in others

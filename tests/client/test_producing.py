@@ -1,0 +1,238 @@
+"""The producer by scripts: batches, repetitions, sequence numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.client.errors import ConnectionBroken
+from odradek.client.partitioner import partition_for_key
+from odradek.client.producing import Delivery, ProduceConfig, Producing, RecordToSend
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tests.client.test_core import make
+from wire.api import ApiKey
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.produce import ProduceRequest
+from wire.record_batch import parse_header
+
+
+def values(count: int, start: int = 0) -> list[RecordToSend]:
+    return [RecordToSend("t", b"%d" % number, timestamp_ms=5) for number in range(start, start + count)]
+
+
+def produced(broker: FakeBroker) -> list[ProduceRequest]:
+    return [message for message in broker.requests if isinstance(message, ProduceRequest)]
+
+
+def setup(partitions: int = 1, **config: Any) -> tuple[Any, FakeBroker, Producing]:
+    core, wire, broker = make(request_timeout=3.0)
+    broker.add_topic("t", partitions)
+    return wire, broker, Producing(core, ProduceConfig(**config))
+
+
+def errors(deliveries: list[Delivery]) -> list[ErrorCode | None]:
+    return [d.error.code if isinstance(d.error, KafkaError) else None for d in deliveries]
+
+
+def test_records_arrive_in_order_with_their_offsets() -> None:
+    """The deliveries name the first offset of each batch and the records in it."""
+    wire, broker, producing = setup(batch_bytes_max=100)
+    deliveries = wire.run(producing.produce(values(10), timeout=5))
+    assert broker.values("t") == [[b"%d" % number for number in range(10)]]
+    assert [d.base_offset for d in deliveries] == [d.indexes[0] for d in deliveries]
+    assert [index for d in deliveries for index in d.indexes] == list(range(10))
+
+
+def test_a_key_chooses_its_partition_and_a_partition_its_own() -> None:
+    """The record's partition, else its key's, else the sticky one."""
+    wire, broker, producing = setup(partitions=5)
+    keyed = [RecordToSend("t", b"v%d" % n, key=b"k%d" % n) for n in range(20)]
+    wire.run(producing.produce([*keyed, RecordToSend("t", b"mine", partition=4, key=b"k0")], timeout=5))
+    found = broker.values("t")
+    for number in range(20):
+        assert b"v%d" % number in found[partition_for_key(b"k%d" % number, 5)]
+    assert b"mine" in found[4]
+
+
+def test_headers_null_values_and_times_travel() -> None:
+    """A tombstone stays one; a header may have no value."""
+    wire, broker, producing = setup()
+    record = RecordToSend("t", None, b"k", (("a", b"1"), ("b", None)), 0, 123)
+    wire.run(producing.produce([record], timeout=5))
+    from wire.record_batch import records
+
+    (stored,) = records(broker.topics["t"].partitions[0].batches[0][1], decompressed_bytes_max=1000)
+    assert (stored.key, stored.value, stored.timestamp) == (b"k", None, 123)
+    assert stored.headers == (("a", b"1"), ("b", None))
+
+
+@pytest.mark.parametrize("compression_type", range(5))
+def test_every_codec(compression_type: int) -> None:
+    """The attributes name the codec, and the broker reads it."""
+    wire, broker, producing = setup(compression_type=compression_type)
+    wire.run(producing.produce(values(100), timeout=5))
+    assert len(broker.values("t")[0]) == 100
+    assert parse_header(broker.topics["t"].partitions[0].batches[0][1]).compression_type == compression_type
+
+
+def test_a_batch_whose_answer_was_lost_is_appended_once() -> None:
+    """KIP-98: a repetition keeps its sequence number, and the broker answers with the original offset."""
+    wire, broker, producing = setup()
+    broker.append_before_trouble = True
+    broker.trouble[ApiKey.PRODUCE].append(HANG_UP)
+    (delivery,) = wire.run(producing.produce(values(3), timeout=5))
+    assert delivery.error is None
+    assert delivery.base_offset == 0
+    assert broker.values("t") == [[b"0", b"1", b"2"]]
+    wire.run(producing.produce(values(1, start=3), timeout=5))
+    assert broker.values("t") == [[b"0", b"1", b"2", b"3"]]
+    assert broker.producer_ids == 1
+
+
+def test_without_a_sequence_number_a_lost_answer_is_an_error() -> None:
+    """A repetition could append the batch twice: the caller decides."""
+    wire, broker, producing = setup(acks=1)
+    broker.append_before_trouble = True
+    broker.trouble[ApiKey.PRODUCE].append(HANG_UP)
+    (delivery,) = wire.run(producing.produce(values(3), timeout=5))
+    assert isinstance(delivery.error, ConnectionBroken)
+    assert broker.values("t") == [[b"0", b"1", b"2"]]
+
+
+def test_retriable_errors_are_retried_on_fresh_metadata() -> None:
+    """NOT_LEADER_OR_FOLLOWER: look for the leader, try again."""
+    wire, broker, producing = setup()
+    broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.NOT_ENOUGH_REPLICAS)])
+    (delivery,) = wire.run(producing.produce(values(2), timeout=5))
+    assert delivery.error is None
+    assert len(produced(broker)) == 3
+    assert broker.values("t") == [[b"0", b"1"]]
+
+
+def test_the_last_error_is_given_when_the_time_is_over() -> None:
+    """A partition that nobody will take: its own error, not just a timeout."""
+    wire, broker, producing = setup()
+    broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100)
+    deliveries = wire.run(producing.produce(values(1), timeout=3))
+    assert errors(deliveries) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert 2 < wire.now <= 3
+
+
+def test_a_refused_batch_fails_alone_and_leaves_no_gap() -> None:
+    """What was refused has used no sequence number; what is behind it goes on."""
+    wire, broker, producing = setup(batch_bytes_max=1)
+    broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
+    deliveries = wire.run(producing.produce(values(3), timeout=5))
+    assert errors(deliveries) == [ErrorCode.INVALID_TIMESTAMP, None, None]
+    assert broker.values("t") == [[b"1", b"2"]]
+
+
+def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
+    """MESSAGE_TOO_LARGE for several records; for one it is the record's error."""
+    wire, broker, producing = setup()
+    broker.max_batch_bytes = 300
+    small = [RecordToSend("t", b"%03d" % n * 10) for n in range(20)]
+    deliveries = wire.run(producing.produce([*small[:7], RecordToSend("t", b"x" * 400), *small[7:]], timeout=5))
+    failed = [d for d in deliveries if d.error is not None]
+    assert [(d.indexes, d.error.code) for d in failed if isinstance(d.error, KafkaError)] == [
+        ((7,), ErrorCode.MESSAGE_TOO_LARGE)
+    ]
+    assert broker.values("t") == [[record.value for record in small]]
+
+
+def test_an_unknown_fate_stops_the_partition_and_the_next_call_has_a_new_producer_id() -> None:
+    """The lost batch may be there or not: nothing may come before it, and its number is not used again."""
+    wire, broker, producing = setup(batch_bytes_max=1)
+    broker.append_before_trouble = True
+    broker.trouble[ApiKey.PRODUCE].extend([SILENCE] * 10)
+    deliveries = wire.run(producing.produce(values(3), timeout=6))
+    assert all(d.error is not None for d in deliveries)
+    assert broker.values("t") == [[b"0"]]
+    broker.trouble.clear()
+    deliveries = wire.run(producing.produce(values(2, start=7), timeout=5))
+    assert errors(deliveries) == [None, None]
+    assert broker.producer_ids == 2
+    assert broker.values("t") == [[b"0", b"7", b"8"]]
+
+
+def test_acks_0_expects_no_answer() -> None:
+    """The records are sent; nobody knows their offsets."""
+    wire, broker, producing = setup(acks=0, batch_bytes_max=1)
+    deliveries = wire.run(producing.produce(values(3), timeout=5))
+    assert [(d.base_offset, d.error) for d in deliveries] == [(-1, None)] * 3
+    assert broker.values("t") == [[b"0", b"1", b"2"]]
+
+
+def test_an_unknown_topic_is_created_by_asking_for_it() -> None:
+    """auto.create.topics.enable: the first Metadata says unknown, a later one knows it."""
+    wire, broker, producing = setup()
+    wire.run(producing.produce([RecordToSend("fresh", b"v")], timeout=5))
+    assert broker.values("fresh") == [[b"v"]]
+
+
+def test_an_unknown_topic_that_must_not_be_created_is_an_error() -> None:
+    """`auto_create` off: UNKNOWN_TOPIC_OR_PARTITION at once."""
+    wire, broker, producing = setup(auto_create=False)
+    with pytest.raises(KafkaError, match="topic fresh") as caught:
+        wire.run(producing.produce([RecordToSend("fresh", b"v")], timeout=5))
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "fresh" not in broker.topics
+
+
+def test_a_partition_that_does_not_exist_is_an_error_before_anything_is_sent() -> None:
+    """The caller asked for the impossible; none of the call's records is sent."""
+    wire, broker, producing = setup()
+    with pytest.raises(KafkaError, match="no partition 9"):
+        wire.run(producing.produce([*values(1), RecordToSend("t", b"v", partition=9)], timeout=5))
+    assert produced(broker) == []
+
+
+def test_a_topic_that_was_made_anew_is_found_under_its_new_id() -> None:
+    """UNKNOWN_TOPIC_ID: the metadata is stale; sequence numbers start over with the new topic."""
+    wire, broker, producing = setup()
+    wire.run(producing.produce(values(1), timeout=5))
+    broker.add_topic("t")
+    deliveries = wire.run(producing.produce(values(1), timeout=5))
+    assert errors(deliveries) == [None]
+    assert broker.values("t") == [[b"0"]]
+
+
+def test_requests_keep_to_their_size() -> None:
+    """Batches of many partitions share requests up to `request_bytes_max`."""
+    wire, broker, producing = setup(partitions=6, request_bytes_max=2500)
+    records = [RecordToSend("t", b"x" * 1000, partition=n) for n in range(6)]
+    wire.run(producing.produce(records, timeout=5))
+    sizes = [len(topic.partition_data) for message in produced(broker) for topic in message.topic_data]
+    assert sizes == [2, 2, 2]
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_whatever_happens_every_record_is_there_at_most_once_and_in_order(data: st.DataObject) -> None:
+    """Idempotence under lost requests, lost answers, refusals and retriable errors (the promise of KIP-98)."""
+    wire, broker, producing = setup(partitions=2, batch_bytes_max=data.draw(st.sampled_from([1, 60, 1000])))
+    broker.append_before_trouble = data.draw(st.booleans())
+    trouble = st.sampled_from(
+        [HANG_UP, SILENCE, 0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.MESSAGE_TOO_LARGE)]
+    )
+    broker.trouble[ApiKey.PRODUCE].extend(data.draw(st.lists(trouble, max_size=8)))
+    acknowledged: list[bytes] = []
+    number = 0
+    for _ in range(3):
+        count = data.draw(st.integers(1, 8))
+        records = [RecordToSend("t", b"%d" % n, partition=n % 2) for n in range(number, number + count)]
+        number += count
+        deliveries = wire.run(producing.produce(records, timeout=8))
+        assert sorted(index for d in deliveries for index in d.indexes) == list(range(count))
+        for delivery in deliveries:
+            if delivery.error is None:
+                acknowledged += [records[index].value or b"" for index in delivery.indexes]
+    stored = broker.values("t")
+    assert all(partition == sorted(partition, key=lambda value: int(value or b"")) for partition in stored)
+    counts = Counter(value for partition in stored for value in partition)
+    assert all(count == 1 for count in counts.values())
+    assert set(acknowledged) <= set(counts)
