@@ -1,0 +1,1 @@
+"""The broker: partition logs, replication, request handlers."""

@@ -1,0 +1,1 @@
+"""Partition logs in Kafka's file formats. Start reading at `partition_log`."""

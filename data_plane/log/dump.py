@@ -1,0 +1,210 @@
+"""Show and verify the files of a partition: what `odradek log dump` prints (PURE but for the reads).
+
+Each item is a dict whose `kind` says what it is: `batch`, `record`, `index_entry`, `time_index_entry`,
+`producer`, `epoch`, or `damage` (with `file`, `position` and `reason`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from data_plane.log.producer_state import DamagedSnapshot, ProducerState
+from data_plane.log.scan import HeaderTuple, SegmentScan
+from data_plane.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    file_name,
+)
+from data_plane.log.segment_index import DamagedIndex, SegmentIndex
+from odradek.env.ports import Dir, File, FileMissing
+from wire.errors import KafkaError
+from wire.record_batch import SIZE_PREFIX, BatchHeader, CompressionType, records
+
+_DECOMPRESSED_BYTES_MAX = 1 << 30
+
+
+def dump_segment(
+    directory: Dir, name: str, *, verify: bool = False, with_records: bool = False
+) -> Iterator[dict[str, Any]]:
+    """The contents of one file of a partition's directory, by its suffix.
+
+    A `.log` file ends with a `damage` item at the first batch that cannot be read. `verify` also checks
+    checksums, going on behind a batch whose checksum alone is wrong, and compares the indexes with the batches.
+
+    Raises:
+        FileMissing, DiskError
+        ValueError: no file of a partition has that name.
+    """
+    if name.endswith(LOG_SUFFIX):
+        yield from _dump_log(directory, name, verify=verify, with_records=with_records)
+    elif name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
+        yield from _dump_index(directory, name)
+    elif name.endswith(SNAPSHOT_SUFFIX):
+        yield from _dump_snapshot(directory, name)
+    elif name == EPOCHS_FILE_NAME:
+        yield from _dump_epochs(directory, name)
+    else:
+        raise ValueError(f"{name} is no segment, index, snapshot or leader epoch file")
+
+
+def verify_partition(directory: Dir) -> Iterator[dict[str, Any]]:
+    """The `damage` items of all files of a partition's directory."""
+    for name in directory.list():
+        if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX)) or name == EPOCHS_FILE_NAME:
+            for item in dump_segment(directory, name, verify=True):
+                if item["kind"] == "damage":
+                    yield item
+
+
+def _damage(file: str, position: int, reason: str) -> dict[str, Any]:
+    return {"kind": "damage", "file": file, "position": position, "reason": reason}
+
+
+def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) -> Iterator[dict[str, Any]]:
+    file = directory.open(name)
+    base_offset = int(name[: -len(LOG_SUFFIX)])
+    batches: dict[int, tuple[int, int, int]] = {}
+    try:
+        position, next_offset = 0, base_offset
+        while True:
+            scan = SegmentScan(file, position, file.size, next_offset, check_crc=verify)
+            for at, header in scan:
+                batches[at] = (header[0], header[0] + header[6], header[8])
+                yield _batch(at, header)
+                if with_records:
+                    yield from _records(file, name, at, header)
+            if scan.damage is None:
+                break
+            yield _damage(name, scan.position, scan.damage)
+            beyond = _behind(file, scan.position, scan.next_offset) if verify else None
+            if beyond is None:
+                break
+            position, next_offset = beyond
+        if verify:
+            yield from _compare_index(directory, base_offset, file.size, batches)
+    finally:
+        file.close()
+
+
+def _behind(file: File, position: int, next_offset: int) -> tuple[int, int] | None:
+    """Where to go on behind a batch with a wrong checksum: its header must still make sense."""
+    scan = SegmentScan(file, position, file.size, next_offset)
+    for _ in scan:
+        return scan.position, scan.next_offset
+    return None
+
+
+def _batch(position: int, header: HeaderTuple) -> dict[str, Any]:
+    fields = BatchHeader(*header)
+    known = fields.compression_type <= CompressionType.ZSTD
+    return {
+        "kind": "batch",
+        "position": position,
+        "size": fields.size,
+        "base_offset": fields.base_offset,
+        "last_offset": fields.last_offset,
+        "record_count": fields.record_count,
+        "leader_epoch": fields.partition_leader_epoch,
+        "timestamp_type": "LogAppendTime" if fields.timestamp_type else "CreateTime",
+        "max_timestamp": fields.max_timestamp,
+        "producer_id": fields.producer_id,
+        "producer_epoch": fields.producer_epoch,
+        "base_sequence": fields.base_sequence,
+        "is_transactional": fields.is_transactional,
+        "is_control": fields.is_control,
+        "compression": CompressionType(fields.compression_type).name.lower() if known else "unknown",
+        "crc": fields.crc,
+    }
+
+
+def _records(file: File, name: str, position: int, header: HeaderTuple) -> Iterator[dict[str, Any]]:
+    batch = file.pread(header[1] + SIZE_PREFIX, position)
+    try:
+        found = records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX, crc=False)
+    except KafkaError as error:
+        yield _damage(name, position, error.message)
+        return
+    for record in found:
+        yield {
+            "kind": "record",
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": record.key,
+            "value": record.value,
+            "headers": record.headers,
+        }
+
+
+def _compare_index(
+    directory: Dir, base_offset: int, log_bytes: int, batches: dict[int, tuple[int, int, int]]
+) -> Iterator[dict[str, Any]]:
+    """Each entry must point at a batch that ends at its offset; no record before it may be newer than it says."""
+    name, time_name = file_name(base_offset, INDEX_SUFFIX), file_name(base_offset, TIME_INDEX_SUFFIX)
+    try:
+        index = SegmentIndex.from_bytes(
+            directory.read_bytes(name), directory.read_bytes(time_name), log_bytes
+        )
+    except FileMissing:
+        # The active segment of a node that runs has none yet.
+        return
+    except DamagedIndex as error:
+        yield _damage(name, 0, f"index: {error}")
+        return
+    for entry, (offset, position) in enumerate(zip(index.offsets, index.positions, strict=True)):
+        batch = batches.get(position)
+        if batch is None or not batch[0] <= base_offset + offset <= batch[1]:
+            yield _damage(
+                name, entry * 8, f"entry ({base_offset + offset}, {position}) points at no such batch"
+            )
+    newest, at = -1, 0
+    ends = sorted((last_offset, timestamp) for _, last_offset, timestamp in batches.values())
+    for entry, (offset, timestamp) in enumerate(zip(index.time_offsets, index.times, strict=True)):
+        while at < len(ends) and ends[at][0] <= base_offset + offset:
+            newest = max(newest, ends[at][1])
+            at += 1
+        if newest > timestamp:
+            yield _damage(
+                time_name, entry * 12, f"entry ({timestamp}, {base_offset + offset}) is older than {newest}"
+            )
+
+
+def _dump_index(directory: Dir, name: str) -> Iterator[dict[str, Any]]:
+    data = directory.read_bytes(name)
+    base_offset = int(name.partition(".")[0])
+    try:
+        if name.endswith(TIME_INDEX_SUFFIX):
+            index = SegmentIndex.from_bytes(b"", data, 1 << 31)
+        else:
+            index = SegmentIndex.from_bytes(data, b"", 1 << 31)
+    except DamagedIndex as error:
+        yield _damage(name, 0, str(error))
+        return
+    for offset, position in zip(index.offsets, index.positions, strict=True):
+        yield {"kind": "index_entry", "offset": base_offset + offset, "position": position}
+    for timestamp, offset in zip(index.times, index.time_offsets, strict=True):
+        yield {"kind": "time_index_entry", "timestamp": timestamp, "offset": base_offset + offset}
+
+
+def _dump_snapshot(directory: Dir, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        state = ProducerState.decode(directory.read_bytes(name))
+    except DamagedSnapshot as error:
+        yield _damage(name, 0, str(error))
+        return
+    for producer in state.active_producers():
+        yield {"kind": "producer", **producer._asdict()}
+
+
+def _dump_epochs(directory: Dir, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        epochs = LeaderEpochs.decode(directory.read_bytes(name))
+    except MalformedCheckpoint as error:
+        yield _damage(name, 0, str(error))
+        return
+    for epoch, start_offset in epochs.entries:
+        yield {"kind": "epoch", "epoch": epoch, "start_offset": start_offset}

@@ -1,0 +1,140 @@
+"""Which leader epoch wrote which part of a log (KIP-101, KIP-279): the `leader-epoch-checkpoint` file.
+
+Each entry (epoch, start offset) says where the first record of that epoch is, or would be. Entries are an immutable
+tuple that is replaced as a whole: epochs change rarely, and readers in other threads always see one state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TypeAlias
+
+FILE_NAME = "leader-epoch-checkpoint"
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+Entries: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class MalformedCheckpoint(Exception):
+    """A checkpoint file's text is not what its format allows."""
+
+
+class LeaderEpochs:
+    """The epochs of one log, ascending in both epoch and start offset."""
+
+    __slots__ = ("entries", "is_dirty", "latest")
+
+    def __init__(self, entries: Entries = ()) -> None:
+        self.entries = entries
+        self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
+        self.is_dirty = False
+        """The file on disk says something else."""
+
+    def _replace(self, entries: Entries) -> None:
+        if entries != self.entries:
+            self.entries = entries
+            self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
+            self.is_dirty = True
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Records of this epoch begin, or go on, at `start_offset`. Entries that contradict it are dropped.
+
+        A later epoch goes when an earlier one goes on behind its start: it was this replica's own, and empty.
+        """
+        if epoch < 0:
+            return
+        entries = self.entries
+        kept = len(entries)
+        while kept and (entries[kept - 1][0] > epoch or entries[kept - 1][1] > start_offset):
+            kept -= 1
+        if kept and entries[kept - 1][0] == epoch:
+            self._replace(entries[:kept])
+            return
+        if kept and entries[kept - 1][1] == start_offset:
+            kept -= 1
+        self._replace((*entries[:kept], (epoch, start_offset)))
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, end offset) of the greatest known epoch not above `epoch` (KIP-320).
+
+        The end offset is the start of the next epoch, or the log's end for the latest one. An epoch before
+        all known ones ends where the first one starts. (-1, -1) for epoch -1, for one that is newer than all
+        known ones, and for a log without epochs.
+        """
+        entries = self.entries
+        if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1][0]:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        above = bisect_right(entries, epoch, key=_epoch)
+        if above == 0:
+            return epoch, entries[0][1]
+        return entries[above - 1][0], entries[above][1]
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that wrote, or will write, this offset; None before the first entry."""
+        above = bisect_right(self.entries, offset, key=_start)
+        return self.entries[above - 1][0] if above else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that start at `end_offset` or later."""
+        self._replace(tuple(entry for entry in self.entries if entry[1] < end_offset))
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end before `start_offset`; the one that holds it then starts there."""
+        above = bisect_right(self.entries, start_offset, key=_start)
+        if above:
+            self._replace(((self.entries[above - 1][0], start_offset), *self.entries[above:]))
+
+    def clear(self) -> None:
+        self._replace(())
+
+    def encode(self) -> bytes:
+        """Kafka's text: version 0, count, then `epoch offset` lines."""
+        lines = [f"{epoch} {start}\n" for epoch, start in self.entries]
+        return f"0\n{len(lines)}\n{''.join(lines)}".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LeaderEpochs:
+        """Raises `MalformedCheckpoint`. An empty file is an empty checkpoint."""
+        entries: list[tuple[int, int]] = []
+        for fields in checkpoint_lines(data):
+            if len(fields) != 2:
+                raise MalformedCheckpoint(f"not an epoch and an offset: {fields}")
+            epoch, start = _number(fields[0]), _number(fields[1])
+            if entries and (epoch <= entries[-1][0] or start < entries[-1][1]):
+                raise MalformedCheckpoint(f"epoch {epoch} from {start} behind {entries[-1]}")
+            entries.append((epoch, start))
+        return cls(tuple(entries))
+
+
+def _epoch(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def _start(entry: tuple[int, int]) -> int:
+    return entry[1]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise MalformedCheckpoint(f"not a number: {text!r}") from None
+
+
+def checkpoint_lines(data: bytes) -> list[list[str]]:
+    """The lines of a version 0 checkpoint, split at blanks. Raises `MalformedCheckpoint`."""
+    try:
+        lines = data.decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        raise MalformedCheckpoint("not ASCII") from None
+    if not data:
+        return []
+    if lines[0].strip() != "0":
+        raise MalformedCheckpoint(f"version {lines[0]!r}, only 0 is known")
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(lines) < 2 or len(entries) != _number(lines[1]):
+        raise MalformedCheckpoint(f"{len(entries)} entries, expected {lines[1:2]}")
+    return entries

@@ -1,0 +1,353 @@
+"""Open a partition's directory: find its segments, recover what a crash may have torn, know its end.
+
+Theory of operation
+-------------------
+After a clean shutdown nothing is read but the directory, two small files, the index of the last segment, and the
+batch headers behind its last entry.
+
+After a crash everything below the recovery point is on the device and is not read again. The segments from the one
+that holds the recovery point on are read from their starts: every batch's checksum is checked, offsets must
+ascend, and a segment must begin where its predecessor ends (see `partition_log`: rolls leave no gap, except in
+compacted logs). What follows the first damage is not a part of the log: the file is cut there and later segments
+are removed. Indexes, leader epochs and producer state of that part are derived anew on the way.
+
+Foreign files and directories are left alone. Kafka's `.swap` files (a compaction that had finished, but not yet
+replaced its sources) are put in place; `.deleted` and `.cleaned` ones are removed.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import attrs
+
+from data_plane.log.config import LogConfig
+from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from data_plane.log.log_upkeep import measure_tail, remove_segments
+from data_plane.log.partition_log import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner, PartitionLog
+from data_plane.log.producer_recovery import latest_state, note_scanned, replay, snapshot_offsets
+from data_plane.log.scan import RECOVERY_CHUNK_BYTES, SegmentScan
+from data_plane.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    UNKNOWN,
+    Segment,
+    file_name,
+    remove_if_present,
+    write_whole,
+)
+from odradek.env.ports import Dir, FileMissing
+from wire.record_batch import SIZE_PREFIX
+from wire.uuid_text import uuid_from_text, uuid_to_text
+
+_NAME_DIGITS = 20
+_CLEANED_SUFFIX = ".cleaned"
+_SWAP_SUFFIX = ".swap"
+_SMALL_FILE_BYTES = 16 << 20
+
+
+@attrs.frozen(kw_only=True)
+class LoadOptions:
+    """What a log's directory knows about a log before it is opened; -1 where nothing is known."""
+
+    is_clean: bool
+    """The process that had the log last closed it and synced everything."""
+    recovery_point: int = 0
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    now_ms: int = 0
+    random: Random | None = None
+    """For `segment.jitter.ms`."""
+    log: Any = None
+    """A structlog-like logger, told of what had to be repaired."""
+    buffer: bytearray | None = None
+    """Scratch memory for recovery, shared by the logs of a directory."""
+
+
+def open_partition_log(
+    directory: Dir,
+    topic: str,
+    partition: int,
+    config: LogConfig,
+    owner: LogOwner | None,
+    options: LoadOptions,
+) -> PartitionLog:
+    """Open the log in `directory`, or begin one there (blocking).
+
+    Raises:
+        DiskError
+    """
+    names = _put_in_order(directory, directory.list())
+    segments = _find_segments(directory, names, options.now_ms)
+    begins = not segments
+    if begins:
+        base_offset = max(options.log_start_offset, 0)
+        file = directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
+        segments.append(Segment(directory, base_offset, file, is_active=False))
+    log = PartitionLog(directory, topic, partition, read_topic_id(directory, names), config, segments, owner)
+    log.entry_is_dirty = begins or not options.is_clean
+    log.epochs = _read_epochs(log, names, options)
+    if not options.is_clean or not _measure_end(log, options):
+        _recover(log, names, options)
+    log.active = log.segments[-1]
+    log.active.created_ms = options.now_ms
+    if config.segment_jitter_ms and options.random is not None:
+        log.active.jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.segment_ms))
+    _settle_offsets(log, options)
+    if log.producers is None:
+        _find_producers(log, names)
+    return log
+
+
+def _put_in_order(directory: Dir, names: list[str]) -> list[str]:
+    """Finish what a crash interrupted: remove files marked for it, put finished swaps in place."""
+    unfinished = any(name.endswith((_CLEANED_SUFFIX, DELETED_SUFFIX)) for name in names)
+    swapped = [name for name in names if name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)]
+    if not unfinished and not swapped:
+        return names
+    for name in names:
+        if name.endswith((_CLEANED_SUFFIX, DELETED_SUFFIX)) and name[:_NAME_DIGITS].isdigit():
+            remove_if_present(directory, name)
+    for name in swapped:
+        if name[:_NAME_DIGITS].isdigit():
+            _finish_swap(directory, name, names)
+    directory.sync()
+    return directory.list()
+
+
+def _finish_swap(directory: Dir, swapped: str, names: list[str]) -> None:
+    """Put a compacted segment in place of those whose offsets it covers."""
+    base_offset = int(swapped[:_NAME_DIGITS])
+    file = directory.open(swapped)
+    scan = SegmentScan(file, 0, file.size, base_offset)
+    for _ in scan:
+        continue
+    file.close()
+    for name in names:
+        covered = name[:_NAME_DIGITS].isdigit() and base_offset <= int(name[:_NAME_DIGITS]) < scan.next_offset
+        if covered and name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)):
+            remove_if_present(directory, name)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        remove_if_present(directory, file_name(base_offset, suffix) + _SWAP_SUFFIX)
+    directory.rename(swapped, file_name(base_offset, LOG_SUFFIX))
+
+
+def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segment]:
+    """All segments, ascending; index files without a segment are removed."""
+    bases = set()
+    for name in names:
+        if name.endswith(LOG_SUFFIX) and len(name) == _NAME_DIGITS + len(LOG_SUFFIX) and name[:-4].isdigit():
+            bases.add(int(name[:-4]))
+    segments = []
+    for base_offset in sorted(bases):
+        file = directory.open(file_name(base_offset, LOG_SUFFIX))
+        segment = Segment(directory, base_offset, file, is_active=False)
+        segment.max_timestamp_ms = UNKNOWN
+        segment.created_ms = now_ms
+        segments.append(segment)
+    for name in names:
+        if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
+            stem = name.rpartition(".")[0]
+            if len(stem) == _NAME_DIGITS and stem.isdigit() and int(stem) not in bases:
+                remove_if_present(directory, name)
+    return segments
+
+
+def _read_epochs(log: PartitionLog, names: list[str], options: LoadOptions) -> LeaderEpochs:
+    if EPOCHS_FILE_NAME in names:
+        try:
+            return LeaderEpochs.decode(log.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES))
+        except MalformedCheckpoint as error:
+            _tell(options, "log.epochs_unreadable", log, error=str(error))
+    return LeaderEpochs()
+
+
+def _tell(options: LoadOptions, event: str, log: PartitionLog, **fields: object) -> None:
+    if options.log is not None:
+        options.log.warning(event, topic=log.topic, partition=log.partition, **fields)
+
+
+def _measure_end(log: PartitionLog, options: LoadOptions) -> bool:
+    """Find the log's end after a clean shutdown. False: the last segment is not what a clean shutdown leaves."""
+    active = log.segments[-1]
+    interval = log.config.index_interval_bytes
+    log.log_end_offset = active.base_offset
+    if active.size:
+        index = active.load_index(interval)
+        start = index.positions[-1] if index.positions else 0
+        scan = SegmentScan(active.file, start, active.size, active.base_offset)
+        for _ in scan:
+            continue
+        if scan.damage is not None:
+            _tell(
+                options,
+                "log.not_clean",
+                log,
+                file=active.file.path,
+                position=scan.position,
+                reason=scan.damage,
+            )
+            return False
+        log.log_end_offset = scan.next_offset
+    active.is_active = True
+    measure_tail(active)
+    log.durable = (0, log.log_end_offset)
+    return True
+
+
+def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
+    """Read all batches from the segment with the recovery point on; cut the log at the first damage."""
+    segments = log.segments
+    first = 0
+    while first + 1 < len(segments) and segments[first + 1].base_offset <= options.recovery_point:
+        first += 1
+    start_offset = segments[first].base_offset
+    log.log_end_offset = start_offset
+    log.epochs.truncate_from_end(start_offset + 1)
+    state, snapshot_offset = latest_state(log, start_offset, names)
+    if snapshot_offset < start_offset:
+        replay(log, state, snapshot_offset, start_offset)
+    buffer = options.buffer
+    if buffer is None:
+        longest = max(segment.size for segment in segments[first:])
+        buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
+    kept = first
+    for kept in range(first, len(segments)):
+        segment = segments[kept]
+        gap = segment.base_offset - log.log_end_offset
+        if kept > first and 0 < gap <= RELATIVE_OFFSET_MAX and not log.config.is_compacted:
+            _drop_from(log, kept, f"the log before it ends at {log.log_end_offset}", options)
+            break
+        if kept > first and gap < 0:
+            _drop_from(log, kept, f"the log before it ends at {log.log_end_offset}", options)
+            break
+        log.log_end_offset = segment.base_offset
+        damage = _recover_segment(log, segment, state, buffer)
+        if damage is not None:
+            _tell(
+                options,
+                "log.truncated",
+                log,
+                file=segment.file.path,
+                position=segment.size,
+                bytes=segment.file.size - segment.size,
+                offset=log.log_end_offset,
+                reason=damage,
+            )
+            segment.file.truncate(segment.size)
+            if kept + 1 < len(segments):
+                _drop_from(log, kept + 1, "the segment before it was cut", options)
+            break
+    log.producers = state
+    active = log.segments[-1]
+    for segment in log.segments[first:-1]:
+        segment.write_index()
+    active.is_active = True
+    # The index files of the active segment are written when it is rolled; what they hold now is of the past.
+    active.remove_index_files()
+    measure_tail(active)
+    log.durable = (0, min(options.recovery_point, log.log_end_offset))
+    for offset in snapshot_offsets(names):
+        if offset > log.log_end_offset:
+            remove_if_present(log.directory, file_name(offset, SNAPSHOT_SUFFIX))
+    if options.log is not None:
+        options.log.info(
+            "log.recovered",
+            topic=log.topic,
+            partition=log.partition,
+            segments=len(log.segments) - first,
+            bytes=sum(segment.size for segment in log.segments[first:]),
+            log_end_offset=log.log_end_offset,
+        )
+
+
+def _recover_segment(log: PartitionLog, segment: Segment, state: Any, buffer: bytearray) -> str | None:
+    """Check every batch, and derive index, epochs, producers. What is wrong with the first bad one, if any."""
+    interval = log.config.index_interval_bytes
+    segment.index = None
+    segment.max_timestamp_ms = -1
+    segment.max_timestamp_offset = segment.base_offset
+    segment.remove_index_files()
+    epochs = log.epochs
+    latest = epochs.latest
+    note = segment.note_batch
+    scan = SegmentScan(segment.file, 0, segment.size, segment.base_offset, check_crc=True, buffer=buffer)
+    relative_max = segment.base_offset + RELATIVE_OFFSET_MAX
+    for position, header in scan:
+        last_offset = header[0] + header[6]
+        if last_offset > relative_max:
+            scan.position, scan.next_offset = position, header[0]
+            scan.damage = f"offset {last_offset} is out of the segment's reach"
+            break
+        note(position, header[1] + SIZE_PREFIX, last_offset, header[8], interval)
+        if header[2] != latest:
+            epochs.assign(header[2], header[0])
+            latest = epochs.latest
+        if header[9] >= 0:
+            note_scanned(state, segment, position, header)
+    segment.size = scan.position
+    log.log_end_offset = scan.next_offset if scan.position else segment.base_offset
+    return scan.damage
+
+
+def _drop_from(log: PartitionLog, at: int, reason: str, options: LoadOptions) -> None:
+    doomed = log.segments[at:]
+    log.segments = log.segments[:at]
+    for segment in doomed:
+        _tell(options, "log.segment_dropped", log, file=segment.file.path, bytes=segment.size, reason=reason)
+    remove_segments(log, doomed[::-1])
+
+
+def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
+    """Reconcile what the checkpoints say with what is there."""
+    log_start_offset = max(options.log_start_offset, log.segments[0].base_offset)
+    if log_start_offset > log.log_end_offset:
+        _tell(
+            options, "log.start_is_behind_end", log, log_start_offset=log_start_offset, end=log.log_end_offset
+        )
+        log.truncate_fully_and_start_at(log_start_offset)
+        return
+    log.log_start_offset = log_start_offset
+    log.high_watermark = min(max(options.high_watermark, log_start_offset), log.log_end_offset)
+    log.epochs.truncate_from_end(log.log_end_offset + 1)
+    log.epochs.truncate_from_start(log_start_offset)
+
+
+def _find_producers(log: PartitionLog, names: list[str]) -> None:
+    """After a clean shutdown: the snapshot at the log's end, read at first need; else rebuild what is missing."""
+    offsets = snapshot_offsets(names)
+    bases = {segment.base_offset for segment in log.segments}
+    for offset in offsets:
+        if offset > log.log_end_offset or (offset not in bases and offset != offsets[-1]):
+            remove_if_present(log.directory, file_name(offset, SNAPSHOT_SUFFIX))
+    if log.log_end_offset in offsets:
+        log.lazy_producers_offset = log.log_end_offset
+    elif log.log_end_offset > log.log_start_offset:
+        state, offset = latest_state(log, log.log_end_offset, names)
+        replay(log, state, offset, log.log_end_offset)
+        log.producers = state
+
+
+def read_topic_id(directory: Dir, names: list[str]) -> bytes:
+    """The id in `partition.metadata`; zero without the file, or where a crash has left a part of it."""
+    if METADATA_FILE_NAME not in names:
+        return NO_TOPIC_ID
+    try:
+        text = directory.read_bytes(METADATA_FILE_NAME, _SMALL_FILE_BYTES).decode("ascii")
+        fields = dict(line.split(": ", 1) for line in text.splitlines() if line)
+        return uuid_from_text(fields["topic_id"].strip()) if fields["version"].strip() == "0" else NO_TOPIC_ID
+    except (ValueError, KeyError, FileMissing):
+        return NO_TOPIC_ID
+
+
+def write_topic_id(directory: Dir, topic_id: bytes) -> None:
+    """Write `partition.metadata` as Kafka does; durable with the log's first flush."""
+    text = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
+    write_whole(directory, METADATA_FILE_NAME, text.encode())

@@ -1,0 +1,355 @@
+"""A log directory: one disk's worth of partition logs, and the tasks that keep it in order.
+
+Theory of operation
+-------------------
+Each directory has its own checkpoints and its own background loop, so a disk that hangs stalls only its own
+partitions. What waits for the device (syncs, loading, removing files) runs in workers; the loop itself changes
+logs only between those.
+
+Rules
+* The recovery-point checkpoint never says more than has been synced. When a truncation lowers a recovery point,
+  the checkpoint is rewritten before anything is cut.
+* A failed operation other than a full disk is final: the directory goes offline, once, and nothing is retried.
+* The clean-shutdown marker is removed as soon as it has been read.
+* What is not a partition's directory by name is left alone; so are `-stray` and `-future` directories. `-delete`
+  ones, left by a deletion that a restart interrupted, are removed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import attrs
+
+from data_plane.log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    Offsets,
+    encode_clean_shutdown,
+    encode_offsets,
+    read_meta_properties,
+    read_offsets,
+    take_clean_shutdown,
+)
+from data_plane.log.config import LogConfig
+from data_plane.log.leader_epochs import MalformedCheckpoint
+from data_plane.log.loading import LoadOptions, open_partition_log, write_topic_id
+from data_plane.log.log_dir_background import Background
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.scan import RECOVERY_CHUNK_BYTES
+from odradek.env.ports import Clock, Dir, DiskError, DiskFull, Workers
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+METADATA_TOPIC = "__cluster_metadata"
+_LOGS_PER_LOAD = 32
+_NAME_BYTES_MAX = 255
+_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
+
+
+@attrs.frozen(kw_only=True)
+class LogDirContext:
+    """What all log directories of a node share. Times in milliseconds; defaults are Kafka's."""
+
+    clock: Clock
+    workers: Workers
+    random: Random
+    log: Any
+    """A structlog-like logger."""
+    on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    retention_check_interval_ms: int = 300_000
+    checkpoint_interval_ms: int = 60_000
+    """Recovery points and log start offsets (`log.flush.offset.checkpoint.interval.ms`)."""
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    flush_cycle_ms: int = 60_000
+    """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
+    index_idle_ms: int = 600_000
+    """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
+
+
+class LogDir:
+    """See the module docstring. Made by `open`; `load` brings its logs in."""
+
+    def __init__(
+        self, directory: Dir, context: LogDirContext, config_for: Callable[[str], LogConfig]
+    ) -> None:
+        self.directory = directory
+        self.path = directory.path
+        self.context = context
+        self.config_for = config_for
+        self.logs: dict[tuple[str, int], PartitionLog] = {}
+        self.offline_reason: str | None = None
+        self.clean_shutdown_broker_epoch: int | None = None
+        """The broker epoch that ended cleanly; None after a crash, -1 where the marker names none."""
+        meta = read_meta_properties(directory)
+        self.cluster_id = meta.cluster_id
+        self.node_id = meta.node_id
+        self.directory_id = meta.directory_id
+        self.high_watermarks: Offsets = {}
+        """As of the last start, for partitions that are created again or not loaded yet."""
+        self._recovery_points: Offsets = {}
+        self._log_starts: Offsets = {}
+        self._is_loaded = False
+        self._recovery_points_lock = threading.Lock()
+        self.flush_failure: DiskError | None = None
+        self.background = Background(self)
+
+    @classmethod
+    def open(
+        cls, directory: Dir, context: LogDirContext, *, config_for: Callable[[str], LogConfig]
+    ) -> LogDir:
+        """Lock the directory and read its small files (blocking).
+
+        Raises:
+            NotALogDirectory: it has not been formatted.
+            DiskError: also when another process holds the directory.
+        """
+        log_dir = cls(directory, context, config_for)
+        directory.lock()
+        log_dir.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
+        log_dir._recovery_points = log_dir._read_offsets(RECOVERY_POINT_FILE)
+        log_dir._log_starts = log_dir._read_offsets(LOG_START_FILE)
+        log_dir.high_watermarks = log_dir._read_offsets(HIGH_WATERMARK_FILE)
+        return log_dir
+
+    def _read_offsets(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self.directory, name)
+        except MalformedCheckpoint as error:
+            # Without a checkpoint more is recovered than needed, and nothing is lost.
+            self.context.log.warning(
+                "log_dir.checkpoint_unreadable", directory=self.path, file=name, error=str(error)
+            )
+            return {}
+
+    # --- loading
+
+    async def load(self) -> None:
+        """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline."""
+        workers = self.context.workers
+        try:
+            names = await workers.run(self.directory.list)
+            partitions = []
+            for name in names:
+                key = parse_partition_name(name)
+                if key is not None and key[0] != METADATA_TOPIC and self.directory.is_dir(name):
+                    partitions.append((name, key))
+                elif name.endswith(DELETE_SUFFIX):
+                    self.background.remove_tree_at(name, 0)
+                elif name.endswith(STRAY_SUFFIX):
+                    self.context.log.warning("log_dir.stray", directory=self.path, name=name)
+            buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
+            for at in range(0, len(partitions), _LOGS_PER_LOAD):
+                some = partitions[at : at + _LOGS_PER_LOAD]
+                for log in await workers.run(self._load_some, some, buffer):
+                    self.logs[log.topic, log.partition] = log
+        except DiskError as error:
+            self.disk_failed(error)
+            return
+        self._is_loaded = True
+        self._recovery_points = {}
+        self._log_starts = {}
+
+    def _load_some(
+        self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
+    ) -> list[PartitionLog]:
+        context = self.context
+        logs = []
+        now_ms = context.clock.wall_ms()
+        for name, key in partitions:
+            options = LoadOptions(
+                is_clean=self.clean_shutdown_broker_epoch is not None,
+                recovery_point=self._recovery_points.get(key, 0),
+                log_start_offset=self._log_starts.get(key, -1),
+                high_watermark=self.high_watermarks.get(key, -1),
+                now_ms=now_ms,
+                random=context.random,
+                log=context.log,
+                buffer=buffer or None,
+            )
+            directory = self.directory.subdir(name)
+            logs.append(open_partition_log(directory, *key, self.config_for(key[0]), self, options))
+        return logs
+
+    # --- logs
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        return self.logs.get((topic, partition))
+
+    def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
+        """An empty log. Its directory becomes durable with its first flush.
+
+        A log of that name with another topic id is set aside as a stray; one with the same id is returned.
+
+        Raises:
+            DiskError: the directory is offline; DiskFull: there is no room.
+        """
+        if self.offline_reason is not None:
+            raise DiskError(self.path, f"{topic}-{partition}", "create", 0, "the log directory is offline")
+        context = self.context
+        existing = self.logs.get((topic, partition))
+        if existing is not None:
+            if existing.topic_id == topic_id:
+                return existing
+            context.log.warning("partition.stray", topic=topic, partition=partition, directory=self.path)
+            self.set_stray(topic, partition)
+        options = LoadOptions(
+            is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
+        )
+        name = f"{topic}-{partition}"
+        try:
+            directory = self.directory.subdir(name, create=True)
+            write_topic_id(directory, topic_id)
+            log = open_partition_log(directory, topic, partition, config, self, options)
+        except DiskError as error:
+            self.disk_failed_unless_full(error)
+            raise
+        log.entry_is_dirty = True
+        self.logs[topic, partition] = log
+        return log
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Take a log out of service; its files go after `file.delete.delay.ms`."""
+        log = self.logs.pop((topic, partition))
+        renamed = self._set_aside(log, DELETE_SUFFIX)
+        if renamed is not None:
+            self.background.remove_tree_at(renamed, self._due_ms(log))
+
+    def set_stray(self, topic: str, partition: int) -> None:
+        """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
+        self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+
+    def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
+        log.abandon()
+        if self.offline_reason is not None:
+            return None
+        # Kafka's form: a unique part, so that a topic of the same name can be set aside again.
+        tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
+        renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
+        try:
+            self.directory.rename(f"{log.topic}-{log.partition}", renamed)
+        except DiskError as error:
+            self.disk_failed(error)
+            return None
+        self.background.entry_is_dirty = True
+        return renamed
+
+    def _due_ms(self, log: PartitionLog) -> int:
+        return int(self.context.clock.monotonic() * 1000) + log.config.file_delete_delay_ms
+
+    # --- what logs tell (see partition_log.LogOwner)
+
+    def disk_failed(self, error: DiskError) -> None:
+        self.go_offline(str(error))
+
+    def disk_failed_unless_full(self, error: DiskError) -> None:
+        """A full disk refuses what was asked, and is no reason to stop."""
+        if not isinstance(error, DiskFull):
+            self.disk_failed(error)
+
+    def recovery_point_lowered(self, log: PartitionLog) -> None:
+        if (log.topic, log.partition) in self.logs:
+            self.write_recovery_points()
+
+    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
+        self.background.remove_files_at(log.directory, names, self._due_ms(log))
+
+    def log_rolled(self, log: PartitionLog) -> None:
+        self.background.flush_soon(log)
+
+    def flush_failed(self, error: DiskError) -> None:
+        self.flush_failure = error
+
+    def sync_entry(self) -> None:
+        self.directory.sync()
+
+    # --- checkpoints
+
+    def recovery_points(self) -> bytes:
+        return encode_offsets(
+            {**self._recovery_points, **{key: log.recovery_point for key, log in dict(self.logs).items()}}
+        )
+
+    def log_starts(self) -> bytes:
+        """Only what the names of the segments do not tell (Kafka's rule)."""
+        starts = {
+            key: log.log_start_offset
+            for key, log in self.logs.items()
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        return encode_offsets({**self._log_starts, **starts})
+
+    def high_watermark_offsets(self) -> bytes:
+        return encode_offsets({key: log.high_watermark for key, log in self.logs.items()})
+
+    def write_recovery_points(self) -> None:
+        """Blocking, in a worker or on the loop. Raises `DiskError`.
+
+        The offsets are read under the lock, so that a write never puts back what a truncation has lowered.
+        """
+        with self._recovery_points_lock:
+            self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
+
+    # --- life and death
+
+    async def run_background(self) -> None:
+        """Flush, retention, checkpoints, removal of files: until cancelled, or the directory is offline."""
+        await self.background.run()
+
+    def go_offline(self, reason: str) -> None:
+        """Stop serving this directory's logs. Only the first reason counts."""
+        if self.offline_reason is None:
+            self.offline_reason = reason
+            self.context.log.error("log_dir.offline", directory=self.path, reason=reason)
+            for log in self.logs.values():
+                log.abandon()
+            self.context.on_offline(self, reason)
+
+    def close_clean(self, broker_epoch: int) -> None:
+        """Sync everything and leave the clean-shutdown marker (blocking); the logs are closed then.
+
+        Raises:
+            DiskError: the directory is offline, and no marker has been written.
+        """
+        if self.offline_reason is not None or not self._is_loaded:
+            return
+        try:
+            for log in self.logs.values():
+                log.close()
+            self.write_recovery_points()
+            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
+        except DiskError as error:
+            self.disk_failed(error)
+            raise
+
+    def free_bytes(self) -> int:
+        """Room on the device. Raises `DiskError`."""
+        return self.directory.free_bytes()
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for the console and the metrics."""
+        return {
+            "path": self.path,
+            "offline_reason": self.offline_reason,
+            "logs": len(self.logs),
+            "size_bytes": sum(log.size_bytes for log in self.logs.values()),
+            **self.background.statistics(),
+        }
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition of a partition directory's name; None for any other name."""
+    if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
+        return None
+    match = _PARTITION_NAME.fullmatch(name)
+    return (match[1], int(match[2])) if match is not None else None

@@ -1,0 +1,203 @@
+"""What changes a log apart from appends: truncation, DeleteRecords, retention.
+
+All of it runs on the loop. Files are renamed with `.deleted` and removed later by the log's directory, so a reader
+that opens late finds them gone, and one that has pinned them reads on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from data_plane.log.producer_recovery import rebuild_producers, snapshot_offsets
+from data_plane.log.producer_state import ProducerState
+from data_plane.log.scan import SegmentScan
+from data_plane.log.segment import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    NO_TIMESTAMP,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    Segment,
+    cut_index_files,
+    file_name,
+    remove_if_present,
+)
+from odradek.env.ports import FileMissing
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from data_plane.log.partition_log import PartitionLog
+
+
+def remove_segments(log: PartitionLog, doomed: list[Segment]) -> None:
+    """Take segments' files out of the log, in the order given; the caller has taken them out of the list."""
+    renamed = []
+    for segment in doomed:
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment.name(suffix)
+            try:
+                log.directory.rename(name, name + DELETED_SUFFIX)
+            except FileMissing:
+                continue
+            renamed.append(name + DELETED_SUFFIX)
+        segment.is_removed = True
+        segment.file.close()
+    log.entry_is_dirty = True
+    if log.owner is not None:
+        log.owner.remove_later(log, renamed)
+    else:
+        for name in renamed:
+            remove_if_present(log.directory, name)
+
+
+def truncate_to(log: PartitionLog, offset: int) -> None:
+    """Remove what is at `offset` and behind it.
+
+    Batches go as a whole: a cut within one ends the log at its base offset, which its leader then sends again.
+    """
+    if offset >= log.log_end_offset:
+        return
+    segments = log.segments
+    if offset < segments[0].base_offset:
+        truncate_fully_and_start_at(log, offset)
+        return
+    log.note_truncation(offset)
+    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    active = segments[at]
+    active.load_index(log.config.index_interval_bytes)
+    active.forget_places()
+    position, base_offset = active.position_of(offset, active.file, log.config.index_interval_bytes)
+    if 0 <= base_offset < offset:
+        offset = base_offset
+    log.log_end_offset = offset
+    if len(segments) > at + 1:
+        log.segments = segments[: at + 1]
+        log.active = active
+        active.is_active = True
+        remove_segments(log, segments[:at:-1])
+    if position < active.size:
+        active.file.truncate(position)
+        active.size = position
+    if active.index is not None:
+        active.index.truncate(offset - active.base_offset, position)
+    cut_index_files(active)
+    active.forget_places()
+    measure_tail(active)
+    log.high_watermark = min(log.high_watermark, offset)
+    log.log_start_offset = min(log.log_start_offset, offset)
+    log.epochs.truncate_from_end(offset)
+    for snapshot in snapshot_offsets(log.directory.list()):
+        if snapshot > offset:
+            remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
+    if log.lazy_producers_offset > offset or (log.producers is not None and log.producers.reaches(offset)):
+        log.lazy_producers_offset = -1
+        log.producers = rebuild_producers(log, offset)
+
+
+def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
+    """Remove everything and start an empty log at `offset`."""
+    log.note_truncation(offset)
+    doomed = log.segments[::-1]
+    log.epochs.clear()
+    log.producers = ProducerState()
+    log.lazy_producers_offset = -1
+    remove_segments(log, doomed)
+    for snapshot in snapshot_offsets(log.directory.list()):
+        remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
+    active = log.new_segment(offset, doomed[0].created_ms)
+    log.segments = [active]
+    log.active = active
+    log.log_end_offset = log.high_watermark = log.log_start_offset = offset
+
+
+def measure_tail(segment: Segment) -> None:
+    """Find out again what an active segment remembers of its batches, from its index and what lies behind."""
+    index = segment.index
+    segment.first_timestamp_ms = NO_TIMESTAMP
+    segment.max_timestamp_ms = NO_TIMESTAMP
+    segment.max_timestamp_offset = segment.base_offset
+    segment.bytes_since_index = segment.size
+    start = 0
+    if index is not None:
+        if index.times:
+            segment.max_timestamp_ms = index.times[-1]
+            segment.max_timestamp_offset = segment.base_offset + index.time_offsets[-1]
+        if index.positions:
+            start = index.positions[-1]
+            segment.bytes_since_index = segment.size - start
+    for _, header in SegmentScan(segment.file, 0, segment.size, segment.base_offset):
+        segment.first_timestamp_ms = header[8]
+        break
+    for _, header in SegmentScan(segment.file, start, segment.size, segment.base_offset):
+        if header[8] > segment.max_timestamp_ms:
+            segment.max_timestamp_ms = header[8]
+            segment.max_timestamp_offset = header[0] + header[6]
+
+
+def set_log_start_offset(log: PartitionLog, offset: int) -> None:
+    """Raise the log start offset; segments that end below it go with the next retention run.
+
+    Raises:
+        KafkaError: OFFSET_OUT_OF_RANGE above the high watermark.
+    """
+    if offset > log.high_watermark:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"cannot set the log start offset to {offset}, above the high watermark {log.high_watermark}",
+        )
+    if offset > log.log_start_offset:
+        log.log_start_offset = offset
+        log.epochs.truncate_from_start(offset)
+
+
+def delete_old_segments(log: PartitionLog, now_ms: int) -> int:
+    """Remove segments by DeleteRecords, size and age, oldest first; never what is above the high watermark.
+
+    When all of a log has expired, a new segment is rolled first, so that the log keeps its end offset.
+    """
+    count = _deletable(log, now_ms)
+    if not count:
+        return 0
+    if count == len(log.segments):
+        log.roll(now_ms)
+    # The segment that stays must be on the device before those that tell the log's end go.
+    log.directory.sync()
+    doomed, kept = log.segments[:count], log.segments[count:]
+    log.segments = kept
+    log.log_start_offset = max(log.log_start_offset, kept[0].base_offset)
+    log.epochs.truncate_from_start(log.log_start_offset)
+    remove_segments(log, doomed)
+    return count
+
+
+def _deletable(log: PartitionLog, now_ms: int) -> int:
+    """How many of the oldest segments may go."""
+    config = log.config
+    segments = log.segments
+    excess = -1
+    if config.deletes_by_retention and config.retention_bytes >= 0:
+        excess = log.size_bytes - config.retention_bytes
+    by_age = config.deletes_by_retention and config.retention_ms >= 0
+    for at, segment in enumerate(segments):
+        is_last = at + 1 == len(segments)
+        end_offset = log.log_end_offset if is_last else segments[at + 1].base_offset
+        if end_offset > log.high_watermark or (is_last and not segment.size):
+            return at
+        expired = end_offset <= log.log_start_offset and not is_last
+        if not expired and excess >= segment.size:
+            expired = True
+        if not expired and by_age:
+            expired = now_ms - _newest_ms(log, segment) > config.retention_ms
+        if not expired:
+            return at
+        excess -= segment.size
+    return len(segments)
+
+
+def _newest_ms(log: PartitionLog, segment: Segment) -> int:
+    """The age of a segment is that of its newest record; of its file where records have no timestamps."""
+    newest = segment.newest_timestamp_ms(log.config.index_interval_bytes)
+    if newest < 0 and segment.size:
+        return log.directory.modified_ms(segment.name(LOG_SUFFIX))
+    return newest

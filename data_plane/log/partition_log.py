@@ -1,0 +1,725 @@
+"""The log of one partition: append, read, roll, truncate.
+
+Theory of operation
+-------------------
+A log is a list of segments with ascending base offsets. `append` writes to the last one, the active segment; all
+others never grow. Offsets are assigned at append, and the bytes go to the page cache at once; durability is the
+business of `flush` (and of replication). Four offsets matter, always in this order:
+
+    log_start_offset <= high_watermark <= log_end_offset        recovery_point <= log_end_offset
+
+Below the recovery point everything is known to be on the device, so recovery after a crash starts there.
+
+Rules
+* What an append refuses (`KafkaError`) has left no trace. After `DiskFull` the file is cut back to where it was,
+  and appends work again once there is room. Any other `DiskError` takes the whole log directory offline.
+* A new segment's base offset is the log end offset, so segments join without gaps, and recovery can tell a
+  lost tail from a log that goes on. Compaction makes gaps within segments only.
+* Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
+* One task (the loop) changes a log. `read`, the lookups by time and `flush` may run in a worker at the same time:
+  what they share with the loop (segment lists, indexes, epochs, remembered places) is replaced as a whole or only
+  grows. `flush` notices a truncation that overtook it.
+
+Loading and recovery are in `loading`, producers in `producer_state`, leader epochs in `leader_epochs`, what
+does not belong to the hot path in `log_upkeep` (retention, truncation) and `time_lookup`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+from data_plane.log import log_upkeep, time_lookup
+from data_plane.log.config import LogConfig
+from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from data_plane.log.leader_epochs import LeaderEpochs
+from data_plane.log.producer_recovery import note_batch, rebuild_producers
+from data_plane.log.producer_state import ActiveProducer, ProducerState
+from data_plane.log.segment import (
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    SNAPSHOT_SUFFIX,
+    Segment,
+    file_name,
+    remove_if_present,
+    sync_file,
+    write_whole,
+)
+from odradek.env.ports import Dir, DiskError, DiskFull, File, FileMissing
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import (
+    SIZE_PREFIX,
+    CorruptBatch,
+    assign_offsets,
+    check_crc,
+    check_timestamps,
+    parse_header,
+    parse_produced,
+    set_max_timestamp,
+    validate_for_append,
+)
+
+METADATA_FILE_NAME = "partition.metadata"
+PRODUCE_VERSION = 13
+"""Rules for older Produce requests are their handler's."""
+NO_TOPIC_ID = bytes(16)
+
+
+class Origin(IntEnum):
+    """Who appends: that decides who assigns offsets, and what is checked."""
+
+    CLIENT = 0
+    """A producer: everything is checked, offsets are assigned."""
+    COORDINATOR = 1
+    """This broker's own coordinators: offsets are assigned, control batches are allowed."""
+    REPLICA = 2
+    """What the leader has: one or more batches with their offsets."""
+    RAFT = 3
+    """The quorum's log: offsets and epochs are assigned by the quorum."""
+
+
+_CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
+
+
+class AppendResult(NamedTuple):
+    """`log_append_time_ms` is -1 unless the log stamps batches; for a duplicate it is that batch's newest time."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    leader_epoch: int
+    duplicate: bool
+
+
+class LogRead:
+    """What a read found: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
+
+    `next_offset` is where to read on. Whoever receives it calls `release` once (or hands the pin on).
+    """
+
+    __slots__ = ("count", "file", "next_offset", "position")
+
+    def __init__(self, file: File | None, position: int, count: int, next_offset: int) -> None:
+        self.file = file
+        self.position = position
+        self.count = count
+        self.next_offset = next_offset
+
+    def release(self) -> None:
+        if self.file is not None:
+            self.file.unpin()
+            self.file = None
+
+
+class FileRange:
+    """Bytes of a pinned file that a response carries without ever holding them. A spill for `wire.codec`."""
+
+    __slots__ = ("count", "file", "position")
+
+    def __init__(self, file: File, position: int, count: int) -> None:
+        self.file = file
+        self.position = position
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def release(self) -> None:
+        self.file.unpin()
+
+
+class LogOwner(Protocol):
+    """What a log tells its directory."""
+
+    def disk_failed(self, error: DiskError) -> None:
+        """An operation failed for good: take the directory offline."""
+
+    def recovery_point_lowered(self, log: PartitionLog) -> None:
+        """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""
+
+    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
+        """Remove these files of the log's directory after `file.delete.delay.ms`."""
+
+    def flush_failed(self, error: DiskError) -> None:
+        """As `disk_failed`, but from a worker's thread: remember it, act on the loop."""
+
+    def log_rolled(self, log: PartitionLog) -> None:
+        """There is a finished segment to flush."""
+
+    def sync_entry(self) -> None:
+        """Make the log's directory itself durable (blocking)."""
+
+
+class PartitionLog:
+    """See the module docstring. Made by `loading.open_partition_log`."""
+
+    __slots__ = (
+        "_truncated_to",
+        "_truncations",
+        "active",
+        "config",
+        "directory",
+        "durable",
+        "entry_is_dirty",
+        "epochs",
+        "high_watermark",
+        "is_closed",
+        "last_flush_ms",
+        "lazy_producers_offset",
+        "log_end_offset",
+        "log_start_offset",
+        "offline",
+        "owner",
+        "partition",
+        "producers",
+        "segments",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        directory: Dir,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        segments: list[Segment],
+        owner: LogOwner | None,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.segments = segments
+        self.active = segments[-1]
+        self.owner = owner
+        self.log_start_offset = segments[0].base_offset
+        self.log_end_offset = self.active.base_offset
+        self.high_watermark = self.log_start_offset
+        self.epochs = LeaderEpochs()
+        self.producers: ProducerState | None = None
+        self.lazy_producers_offset = -1
+        """The snapshot from which `producers` is to be read at first need, -1: there is none."""
+        self.entry_is_dirty = False
+        """Files have been created, renamed or removed since the directory was last synced."""
+        self.last_flush_ms = 0
+        self.offline = False
+        self.is_closed = False
+        self._truncations = 0
+        self._truncated_to = self.log_start_offset
+        self.durable = (0, self.log_start_offset)
+        """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
+
+    # --- offsets
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is open; the high watermark, since no transactions are coordinated here yet."""
+        return self.high_watermark
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.epochs.latest
+
+    @property
+    def recovery_point(self) -> int:
+        truncations, offset = self.durable
+        return offset if truncations == self._truncations else min(offset, self._truncated_to)
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether `flush.messages` asks for a flush."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Raise the high watermark; it never falls here and never passes the log end offset."""
+        if offset > self.high_watermark:
+            self.high_watermark = min(offset, self.log_end_offset)
+
+    # --- appending
+
+    def append(
+        self,
+        batch: memoryview,
+        origin: Origin,
+        leader_epoch: int,
+        now_ms: int,
+        guard: object | None = None,
+    ) -> AppendResult:
+        """Append one batch and return the offsets that it got; `batch` is patched in place.
+
+        With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs.
+        `guard` is what the transaction check has verified.
+
+        Raises:
+            KafkaError: the batch is refused; nothing has changed.
+            DiskFull: no room; nothing has changed.
+            DiskError: the log directory is offline now.
+        """
+        if self.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if origin is _REPLICA or origin is _RAFT:
+            return self._append_assigned(batch, leader_epoch, now_ms)
+        config = self.config
+        header = parse_produced(batch, PRODUCE_VERSION) if origin == 0 else parse_header(batch)
+        size = header[1] + SIZE_PREFIX
+        if len(batch) != size:
+            batch = batch[:size]
+        append_time = config.uses_append_time
+        if origin is _CLIENT:
+            validate_for_append(
+                batch,
+                0,
+                header,
+                size_max=config.max_message_bytes,
+                decompressed_bytes_max=config.decompressed_bytes_max,
+            )
+            check_timestamps(
+                header,
+                append_time,
+                now_ms,
+                config.message_timestamp_before_max_ms,
+                config.message_timestamp_after_max_ms,
+            )
+        elif not check_crc(batch, 0, size):
+            raise CorruptBatch("batch checksum is wrong")
+        if size > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"batch of {size} bytes in segments of {config.segment_bytes}",
+            )
+        _, _, _, _, _, _, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = header
+        producers = None
+        if producer_id >= 0:
+            producers = self.producers
+            if producers is None:
+                producers = self.load_producers()
+            if origin is _CLIENT:
+                duplicate = producers.check(producer_id, producer_epoch, sequence, delta)
+                if duplicate is not None:
+                    return AppendResult(*duplicate, leader_epoch, True)
+        if append_time:
+            max_timestamp = now_ms
+            set_max_timestamp(batch, 0, now_ms, 1)
+        base_offset = self.log_end_offset
+        last_offset = base_offset + delta
+        active = self.active
+        position = active.size
+        if (
+            position + size > config.segment_bytes
+            or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            or (position and self._must_roll(max_timestamp, now_ms))
+        ):
+            self.roll(now_ms)
+            active = self.active
+            position = active.size
+        assign_offsets(batch, 0, base_offset, leader_epoch)
+        try:
+            active.file.append(batch)
+        except DiskError as error:
+            self._undo_append(position, error)
+            raise
+        active.size = position + size
+        if not position:
+            active.first_timestamp_ms = max_timestamp
+        active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        self.log_end_offset = last_offset + 1
+        if producers is not None:
+            note_batch(producers, header, base_offset, max_timestamp, batch)
+        return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
+
+    def _must_roll(self, max_timestamp_ms: int, now_ms: int) -> bool:
+        """Time and index space (Kafka's `shouldRoll`): `segment.ms` counts by the records' timestamps."""
+        config = self.config
+        active = self.active
+        first = active.first_timestamp_ms
+        waited = max_timestamp_ms - first if first >= 0 else now_ms - active.created_ms
+        if waited > config.segment_ms - active.jitter_ms:
+            return True
+        index = active.index
+        return index is not None and (
+            len(index.offsets) >= config.offset_index_entries_max
+            or len(index.times) >= config.time_index_entries_max
+        )
+
+    def _append_assigned(self, batches: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
+        """Batches with their offsets. A cut tail, and what is of a later epoch than the leader's, is left out."""
+        position = 0
+        headers = []
+        next_offset = self.log_end_offset
+        while len(batches) - position >= SIZE_PREFIX:
+            header = parse_header(batches, position)
+            size = header[1] + SIZE_PREFIX
+            if size > len(batches) - position or header[2] > leader_epoch >= 0:
+                break
+            if not check_crc(batches, position, size):
+                raise CorruptBatch("batch checksum is wrong")
+            if header[0] < next_offset or header[6] < 0:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"{self.topic}-{self.partition}: a batch at {header[0]} cannot follow offset {next_offset}",
+                )
+            headers.append((position, header))
+            next_offset = header[0] + header[6] + 1
+            position += size
+        if not headers:
+            raise CorruptBatch("no whole batch to append")
+        run_start = 0
+        for at, (position, header) in enumerate(headers):
+            end = position + header[1] + SIZE_PREFIX
+            active = self.active
+            pending = position - headers[run_start][0]
+            if active.size + pending and (
+                active.size + end - headers[run_start][0] > self.config.segment_bytes
+                or header[0] + header[6] - active.base_offset > RELATIVE_OFFSET_MAX
+                or (not pending and self._must_roll(header[8], now_ms))
+            ):
+                self._write_run(batches, headers[run_start:at])
+                run_start = at
+                self.roll(now_ms)
+            if header[0] + header[6] - self.active.base_offset > RELATIVE_OFFSET_MAX:
+                self.roll(now_ms, header[0])
+        self._write_run(batches, headers[run_start:])
+        return AppendResult(headers[0][1][0], next_offset - 1, -1, headers[-1][1][2], False)
+
+    def _write_run(self, batches: memoryview, run: list[tuple[int, Any]]) -> None:
+        """Write neighbouring batches to the active segment with one call."""
+        if not run:
+            return
+        start = run[0][0]
+        end = run[-1][0] + run[-1][1][1] + SIZE_PREFIX
+        active = self.active
+        base = active.size
+        try:
+            active.file.append(batches[start:end])
+        except DiskError as error:
+            self._undo_append(base, error)
+            raise
+        interval = self.config.index_interval_bytes
+        if not base:
+            active.first_timestamp_ms = run[0][1][8]
+        for position, header in run:
+            size = header[1] + SIZE_PREFIX
+            last_offset = header[0] + header[6]
+            active.note_batch(base + position - start, size, last_offset, header[8], interval)
+            if header[2] != self.epochs.latest:
+                self.epochs.assign(header[2], header[0])
+            if header[9] >= 0:
+                note_batch(
+                    self.load_producers(), header, header[0], header[8], batches[position : position + size]
+                )
+            self.log_end_offset = last_offset + 1
+        active.size = base + end - start
+
+    def _undo_append(self, size: int, error: DiskError) -> None:
+        """Cut what a failed append has left. A directory that cannot even do that is offline."""
+        if isinstance(error, DiskFull):
+            try:
+                if self.active.file.size > size:
+                    self.active.file.truncate(size)
+                return
+            except DiskError as failure:
+                error = failure
+        self.disk_failed(error)
+
+    def load_producers(self) -> ProducerState:
+        """The state of the producers, read now if it has not been needed before."""
+        if self.producers is None:
+            if self.lazy_producers_offset >= 0:
+                self.producers = rebuild_producers(self, self.lazy_producers_offset)
+                self.lazy_producers_offset = -1
+            else:
+                self.producers = ProducerState()
+        return self.producers
+
+    def active_producers(self) -> Iterator[ActiveProducer]:
+        return self.load_producers().active_producers()
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """A new leader's epoch begins at the log's end, whether or not records follow."""
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, self.log_end_offset)
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> LogRead:
+        """Whole batches from the one that holds `offset` on, below `upper_bound`, at most `max_bytes`.
+
+        With `min_one` the first batch is given even if it is longer. The range never crosses a segment.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE for damaged bytes.
+            DiskError: the directory is offline now.
+        """
+        end_offset = self.log_end_offset
+        if self.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if offset < self.log_start_offset or offset > end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.log_start_offset} to {end_offset}",
+            )
+        if upper_bound > end_offset:
+            upper_bound = end_offset
+        if offset >= upper_bound or (max_bytes <= 0 and not min_one):
+            return LogRead(None, 0, 0, offset)
+        try:
+            return self._read(offset, max_bytes, upper_bound, min_one)
+        except DiskError as error:
+            self.disk_failed(error)
+            raise
+
+    def _read(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
+        segments = self.segments
+        interval = self.config.index_interval_bytes
+        at = len(segments) - 1
+        segment = segments[at]
+        if offset < segment.base_offset:
+            at = bisect_right(segments, offset, key=_base_offset) - 1
+            segment = segments[at]
+        file = segment.file
+        start, _ = segment.position_of(offset, file, interval)
+        while start >= segment.size:
+            at += 1
+            if at == len(segments):
+                return LogRead(None, 0, 0, offset)
+            segment = segments[at]
+            file = segment.file
+            start, _ = segment.position_of(offset, file, interval)
+        is_last = at + 1 == len(segments)
+        segment_end_offset = self.log_end_offset if is_last else segments[at + 1].base_offset
+        if upper_bound >= segment_end_offset:
+            end, next_offset = segment.size, segment_end_offset
+        else:
+            end, _ = segment.position_of(upper_bound, file, interval)
+            next_offset = upper_bound
+            segment.bound_place = (upper_bound, end)
+        if end - start > max_bytes:
+            end, next_offset = segment.cut_at(start, start + max_bytes, file, interval)
+            if next_offset < 0:
+                if not min_one:
+                    return LogRead(None, 0, 0, offset)
+                _, next_offset, end = segment.batch_end(start, file)
+        if end <= start:
+            return LogRead(None, 0, 0, offset)
+        file.pin()
+        segment.read_place = (next_offset, end)
+        segment.uses = 2
+        return LogRead(file, start, end - start, next_offset)
+
+    def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
+        """As `read`, with the bytes themselves."""
+        found = self.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
+        if found.file is None:
+            return b""
+        try:
+            return found.file.pread(found.count, found.position)
+        finally:
+            found.release()
+
+    def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
+
+        Blocking: it parses records, so it belongs into a worker. Raises `KafkaError`, `DiskError`.
+        """
+        return time_lookup.offset_for_timestamp(self, timestamp_ms, upper_bound)
+
+    def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
+        return time_lookup.offset_of_max_timestamp(self, upper_bound)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """See `LeaderEpochs.end_offset_for`."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        return self.epochs.epoch_for_offset(offset)
+
+    # --- segments
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
+        """Finish the active segment and start another at the log end offset.
+
+        `base_offset` may lie above it where offsets have a gap too wide for one segment.
+
+        Raises:
+            DiskFull: there is no new segment.
+            DiskError: the log directory is offline now.
+        """
+        new_base = self.log_end_offset if base_offset is None else base_offset
+        old = self.active
+        if old.base_offset == new_base:
+            old.created_ms = now_ms
+            return
+        try:
+            fresh = self.new_segment(new_base, now_ms)
+            old.write_index()
+            self.write_producer_snapshot()
+        except DiskError as error:
+            if not isinstance(error, DiskFull):
+                self.disk_failed(error)
+            raise
+        old.is_active = False
+        self.active = fresh
+        self.segments = [*self.segments, fresh]
+        if self.owner is not None:
+            self.owner.log_rolled(self)
+
+    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """An empty segment on disk, not yet in the list."""
+        file = self.directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
+        self.entry_is_dirty = True
+        if file.size:
+            file.truncate(0)
+        segment = Segment(self.directory, base_offset, file, is_active=True)
+        segment.created_ms = now_ms
+        return segment
+
+    def write_producer_snapshot(self) -> None:
+        """`<log end offset>.snapshot`; not on the device yet. A full disk is no failure: the log has it all."""
+        state = self.load_producers() if self.lazy_producers_offset >= 0 else self.producers
+        name = file_name(self.log_end_offset, SNAPSHOT_SUFFIX)
+        try:
+            write_whole(self.directory, name, (state or ProducerState()).encode())
+        except DiskFull:
+            remove_if_present(self.directory, name)
+        self.entry_is_dirty = True
+
+    def flush(self) -> None:
+        """Make everything appended before the call durable, and advance the recovery point (blocking).
+
+        May run in a worker while the loop appends, rolls, truncates or closes the log.
+
+        Raises:
+            DiskError: the log takes no appends any more, its directory goes offline at its next look.
+            DiskFull: no room for the leader epochs; nothing has become durable, and nothing is lost.
+        """
+        try:
+            self._flush()
+        except DiskError as error:
+            if isinstance(error, FileMissing) and self.is_closed:
+                # Closed meanwhile, and its directory renamed.
+                return
+            if error.operation == "sync" or not isinstance(error, DiskFull):
+                self.offline = True
+                if self.owner is not None:
+                    self.owner.flush_failed(error)
+            raise
+
+    def _flush(self) -> None:
+        truncations = self._truncations
+        end_offset = self.log_end_offset
+        segments = self.segments
+        recovery_point = self.recovery_point
+        epochs = self.epochs
+        if epochs.is_dirty:
+            epochs.is_dirty = False
+            try:
+                self.directory.write_atomic(EPOCHS_FILE_NAME, epochs.encode())
+            except DiskError:
+                epochs.is_dirty = True
+                raise
+        for at, segment in enumerate(segments):
+            is_last = at + 1 == len(segments)
+            next_base = end_offset if is_last else segments[at + 1].base_offset
+            if next_base <= recovery_point:
+                continue
+            segment.sync()
+            if not is_last:
+                segment.flush_index()
+                sync_file(self.directory, file_name(next_base, SNAPSHOT_SUFFIX))
+        if self.entry_is_dirty:
+            self.entry_is_dirty = False
+            sync_file(self.directory, METADATA_FILE_NAME)
+            self.directory.sync()
+            if self.owner is not None:
+                self.owner.sync_entry()
+        if end_offset > recovery_point:
+            self.durable = (truncations, end_offset)
+
+    # --- upkeep
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove what is at `offset` and behind it. Raises `DiskError`: the directory is offline now."""
+        self._changing(log_upkeep.truncate_to, self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything; the log is empty and starts at `offset`. Raises `DiskError` as `truncate_to`."""
+        self._changing(log_upkeep.truncate_fully_and_start_at, self, offset)
+
+    def set_log_start_offset(self, offset: int) -> None:
+        """Records below `offset` are gone (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
+        log_upkeep.set_log_start_offset(self, offset)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Apply retention; the number of segments removed. Raises `DiskError` as `truncate_to`."""
+        return int(self._changing(log_upkeep.delete_old_segments, self, now_ms))
+
+    def _changing(self, function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except DiskError as error:
+            self.disk_failed(error)
+            raise
+
+    def note_truncation(self, offset: int) -> None:
+        """Called before anything is cut: what a running flush reports is outdated, the recovery point falls."""
+        recovery_point = self.recovery_point
+        self._truncated_to = min(offset, recovery_point)
+        self._truncations += 1
+        self.durable = (self._truncations, self._truncated_to)
+        if offset < recovery_point and self.owner is not None:
+            self.owner.recovery_point_lowered(self)
+
+    def disk_failed(self, error: DiskError) -> None:
+        self.offline = True
+        if self.owner is not None:
+            self.owner.disk_failed(error)
+
+    def close(self) -> None:
+        """Make everything durable, with all that spares the next start work, and give up the files (blocking).
+
+        Raises:
+            DiskError
+        """
+        for segment in self.segments:
+            if segment.size and (segment.is_active or segment.index is not None):
+                segment.write_index()
+        if self.log_end_offset > self.log_start_offset and self.lazy_producers_offset != self.log_end_offset:
+            self.write_producer_snapshot()
+        self.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give up the files and write nothing; the log takes no appends and no reads any more."""
+        self.offline = True
+        if not self.is_closed:
+            self.is_closed = True
+            for segment in self.segments:
+                segment.file.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for the console and the metrics."""
+        return {
+            "log_start_offset": self.log_start_offset,
+            "high_watermark": self.high_watermark,
+            "log_end_offset": self.log_end_offset,
+            "recovery_point": self.recovery_point,
+            "size_bytes": self.size_bytes,
+            "segments": len(self.segments),
+            "producers": 0 if self.producers is None else len(self.producers.entries),
+        }
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

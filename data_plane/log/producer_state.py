@@ -1,0 +1,252 @@
+"""What a log knows of its idempotent and transactional producers: sequences, epochs, open transactions.
+
+Theory of operation
+-------------------
+For each producer id the log keeps the last five batches, so that a retried batch is recognised and answered with
+the offsets it already has. Sequence numbers must be gapless within a producer epoch and start at 0 in a new one;
+they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere: its state may have
+expired, and refusing it would stop it for good (Kafka since 2.5).
+
+The state is a function of the log, so it is rebuilt by reading batch headers. `<offset>.snapshot` files, one per
+segment, hold it as of that offset and make that short. Their format is Kafka's ProducerSnapshot, version 1. They
+keep only the last batch of each producer, so after a restart only that one is recognised as a duplicate.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from wire.errors import ErrorCode, KafkaError
+
+BATCHES_KEPT = 5
+SEQUENCE_MASK = 0x7FFFFFFF
+NO_EPOCH = -1
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEADER = Struct(">hIi")
+_CRC_END = 6
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_FIELDS = 4
+
+
+class DamagedSnapshot(Exception):
+    """A producer snapshot is cut, has a wrong checksum or an unknown version."""
+
+
+class Duplicate(NamedTuple):
+    """A batch that the log already has. `timestamp_ms` is the newest of its records."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class ActiveProducer(NamedTuple):
+    """What DescribeProducers tells of one producer; -1 where nothing is known."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+class ProducerEntry:
+    """One producer. `batches` holds (last sequence, last offset, offset delta, timestamp) of up to five batches."""
+
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp_ms")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.coordinator_epoch = -1
+        self.current_txn_first_offset = -1
+        self.last_timestamp_ms = -1
+        self.batches = array("q")
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-4] if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-3] if self.batches else -1
+
+    def find_duplicate(self, epoch: int, base_sequence: int, last_sequence: int) -> Duplicate | None:
+        """The kept batch with exactly these sequences, if any."""
+        batches = self.batches
+        if epoch == self.epoch:
+            for at in range(0, len(batches), _FIELDS):
+                delta = batches[at + 2]
+                if batches[at] == last_sequence and (last_sequence - delta) & SEQUENCE_MASK == base_sequence:
+                    last_offset = batches[at + 1]
+                    return Duplicate(last_offset - delta, last_offset, batches[at + 3])
+        return None
+
+
+class ProducerState:
+    """All producers of one log. Change it only with what is appended."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: dict[int, ProducerEntry] = {}
+
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
+    ) -> Duplicate | None:
+        """Check a client's batch before it is appended; the batch it repeats, or None if it is new.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH for an epoch below the known one,
+                OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, or a new epoch that does not start at 0.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return None
+        batches = entry.batches
+        last_sequence = batches[-4] if batches else -1
+        if epoch == entry.epoch:
+            if base_sequence == (last_sequence + 1) & SEQUENCE_MASK:
+                return None
+            duplicate = entry.find_duplicate(
+                epoch, base_sequence, (base_sequence + last_offset_delta) & SEQUENCE_MASK
+            )
+            if duplicate is not None:
+                return duplicate
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Out of order sequence number for producer {producer_id}: {base_sequence} "
+                f"(incoming seq. number), {last_sequence} (current end sequence number)",
+            )
+        if epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {producer_id} is {epoch}, which is smaller than the last seen "
+                f"epoch {entry.epoch}",
+            )
+        if base_sequence and entry.epoch != NO_EPOCH:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Invalid sequence number for new epoch of producer {producer_id}: {base_sequence} "
+                f"(incoming seq. number), {epoch} (incoming epoch)",
+            )
+        return None
+
+    def update(
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        last_offset: int,
+        last_offset_delta: int,
+        timestamp_ms: int,
+        is_transactional: bool,
+    ) -> None:
+        """Note an appended batch of data."""
+        entry = self._entry(producer_id, epoch)
+        batches = entry.batches
+        batches.extend(
+            (
+                (base_sequence + last_offset_delta) & SEQUENCE_MASK,
+                last_offset,
+                last_offset_delta,
+                timestamp_ms,
+            )
+        )
+        if len(batches) > BATCHES_KEPT * _FIELDS:
+            del batches[:_FIELDS]
+        entry.last_timestamp_ms = timestamp_ms
+        if is_transactional and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = last_offset - last_offset_delta
+
+    def end_transaction(
+        self, producer_id: int, epoch: int, timestamp_ms: int, coordinator_epoch: int
+    ) -> None:
+        """Note an appended transaction marker; its epoch may be new."""
+        entry = self._entry(producer_id, epoch)
+        entry.current_txn_first_offset = -1
+        entry.last_timestamp_ms = timestamp_ms
+        entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
+
+    def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(epoch)
+        elif epoch != entry.epoch:
+            entry.epoch = epoch
+            del entry.batches[:]
+        return entry
+
+    def reaches(self, offset: int) -> bool:
+        """Whether anything known comes from `offset` or later, so that a truncation there would undo it."""
+        return any(
+            entry.last_offset >= offset or entry.coordinator_epoch >= 0 for entry in self.entries.values()
+        )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers without an open transaction that have been silent this long; how many."""
+        expired = [
+            producer_id
+            for producer_id, entry in self.entries.items()
+            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        return len(expired)
+
+    def active_producers(self) -> Iterator[ActiveProducer]:
+        for producer_id, entry in self.entries.items():
+            yield ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp_ms,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+
+    def encode(self) -> bytes:
+        """A snapshot file."""
+        body = bytearray(_SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, 0, len(self.entries)))
+        for producer_id, entry in self.entries.items():
+            batches = entry.batches
+            body += _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                batches[-2] if batches else 0,
+                entry.last_timestamp_ms,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+        body[2:_CRC_END] = crc32c(memoryview(body)[_CRC_END:]).to_bytes(4, "big")
+        return bytes(body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerState:
+        """Read a snapshot file. Raises `DamagedSnapshot`."""
+        if len(data) < _SNAPSHOT_HEADER.size:
+            raise DamagedSnapshot(f"{len(data)} bytes")
+        version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise DamagedSnapshot(f"version {version}")
+        if crc != crc32c(memoryview(data)[_CRC_END:]):
+            raise DamagedSnapshot("checksum is wrong")
+        if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+            raise DamagedSnapshot(f"{count} entries in {len(data)} bytes")
+        state = cls()
+        for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = fields
+            entry = state.entries[producer_id] = ProducerEntry(epoch)
+            entry.coordinator_epoch = coordinator_epoch
+            entry.current_txn_first_offset = txn_first
+            entry.last_timestamp_ms = timestamp
+            if offset >= 0 and sequence >= 0:
+                entry.batches.extend((sequence, offset, delta, timestamp))
+        return state

@@ -1,0 +1,124 @@
+"""Walk over the batches of a segment file by their headers, with or without checking their checksums.
+
+Files are read in chunks with positioned reads. A walk that checks reads every byte once, into a buffer that the
+caller keeps for many segments. A walk that does not check reads one chunk wherever the next header lies outside
+the last one, so large batches are skipped and small ones cost no call each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from odradek.env.ports import File
+from wire.record_batch import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX
+
+RECOVERY_CHUNK_BYTES = 4 << 20
+HEADER_CHUNK_BYTES = 32 << 10
+
+HeaderTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""The fields of `wire.record_batch.BatchHeader`, in its order."""
+
+HEAD = Struct(">qiibIhi")
+"""The first 27 bytes of a header: base offset, length, leader epoch, magic, crc, attributes, last offset delta."""
+HEAD_SIZE = 27
+
+
+class SegmentScan:
+    """Iterates over (position, header) of the batches in `[position, end)` of a file.
+
+    It stops at the first batch that is cut, does not fit behind its predecessor, or (with `check_crc`) has a
+    wrong checksum. Then `position` is where the good batches end, `next_offset` the offset behind them, and
+    `damage` says what is wrong (None when the walk reached `end`).
+
+    Raises `DiskError` while iterating.
+    """
+
+    __slots__ = ("_buffer", "_check_crc", "_end", "_file", "damage", "next_offset", "position")
+
+    def __init__(
+        self,
+        file: File,
+        position: int,
+        end: int,
+        next_offset: int,
+        *,
+        check_crc: bool = False,
+        buffer: bytearray | None = None,
+    ) -> None:
+        if buffer is None:
+            buffer = bytearray(min(RECOVERY_CHUNK_BYTES if check_crc else HEADER_CHUNK_BYTES, end - position))
+        self._file = file
+        self._end = end
+        self._check_crc = check_crc
+        self._buffer = buffer
+        self.position = position
+        self.next_offset = next_offset
+        self.damage: str | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, HeaderTuple]]:
+        view = memoryview(self._buffer)
+        chunk_max = len(view)
+        check_crc = self._check_crc
+        unpack = HEADER.unpack_from
+        end = self._end
+        position = self.position
+        next_offset = self.next_offset
+        chunk_start = chunk_end = position
+        while position < end:
+            at = position - chunk_start
+            left = chunk_end - position
+            if left < HEADER_SIZE:
+                if end - position < HEADER_SIZE:
+                    self.damage = f"{end - position} bytes are no header"
+                    return
+                chunk_start, at = position, 0
+                left = self._file.pread_into(view[: min(chunk_max, end - position)], position)
+                chunk_end = position + left
+                if left < HEADER_SIZE:
+                    self.damage = "the file is shorter than its size"
+                    return
+            header = unpack(view, at)
+            base_offset, length, _, magic, crc, _, delta = header[:7]
+            size = length + SIZE_PREFIX
+            if magic != MAGIC or size < HEADER_SIZE or size > end - position:
+                self.damage = f"no batch of magic {magic} and {size} bytes can be here"
+                return
+            if base_offset < next_offset or delta < 0:
+                self.damage = f"base offset {base_offset} and delta {delta} behind offset {next_offset}"
+                return
+            if check_crc:
+                if size > left and at and size <= chunk_max:
+                    chunk_start, at = position, 0
+                    left = self._file.pread_into(view[: min(chunk_max, end - position)], position)
+                    chunk_end = position + left
+                if size <= left:
+                    actual = crc32c(view[at + CRC_START : at + size])
+                else:
+                    actual = self._crc_of_large_batch(view, position, size)
+                    chunk_start = chunk_end = position + size
+                if actual != crc:
+                    self.damage = "checksum is wrong"
+                    return
+            self.position = position + size
+            self.next_offset = base_offset + delta + 1
+            yield position, header
+            position += size
+            next_offset = self.next_offset
+            if position > chunk_end:
+                chunk_start = chunk_end = position
+
+    def _crc_of_large_batch(self, view: memoryview, position: int, size: int) -> int:
+        """The checksum of a batch that the buffer cannot hold at once, piece by piece."""
+        crc = 0
+        at, end = position + CRC_START, position + size
+        while at < end:
+            count = self._file.pread_into(view[: min(len(view), end - at)], at)
+            if count == 0:
+                return -1
+            crc = crc32c(view[:count], crc)
+            at += count
+        return crc
