@@ -191,6 +191,19 @@ class MetadataDelta:
     """(resource type, resource name)."""
     features_changed: bool = False
 
+    @classmethod
+    def everything(cls, image: MetadataImage) -> MetadataDelta:
+        """From nothing to `image`: what an observer that begins with it has to look at."""
+        topics = {name: tuple(image.topics[name].partitions) for name in sorted(image.topics)}
+        return cls(
+            {},
+            topics,
+            tuple(topics),
+            tuple(image.brokers),
+            tuple(sorted(image.configs)),
+            bool(image.features),
+        )
+
     @property
     def changed_topic_configs(self) -> tuple[str, ...]:
         return tuple(name for kind, name in self.changed_configs if kind == RESOURCE_TOPIC)

@@ -37,7 +37,7 @@ from wire.structure import Message
 T = TypeVar("T")
 
 
-class _Interned:
+class Interned:
     """Shares equal tuples between partitions: most partitions of a cluster have one of a few replica lists."""
 
     __slots__ = ("_seen",)
@@ -119,13 +119,13 @@ class _Changes:
 class ImageBuilder:
     """Applies records to an image. Use one builder for a whole replay: it shares tuples between partitions."""
 
-    def __init__(self, image: MetadataImage, interned: _Interned | None = None) -> None:
+    def __init__(self, image: MetadataImage, interned: Interned | None = None) -> None:
         self._base = image
         self._changes = _Changes()
         self._before_transaction: _Changes | None = None
         self._visible_offset = image.offset
         self._visible_epoch = image.epoch
-        self._interned = interned or _Interned()
+        self._interned = interned or Interned()
         self._replays = _replays()
 
     @property

@@ -44,6 +44,7 @@ from wire.structure import Message
 
 S = TypeVar("S")
 D = TypeVar("D")
+D_co = TypeVar("D_co", covariant=True)
 
 
 @attrs.frozen
@@ -68,13 +69,13 @@ class Decision:
     response: Any
 
 
-class Machine(Protocol[S, D]):
-    """What is replicated and how it is decided. `S` is the state (immutable), `D` tells what a replay changed."""
+class Machine(Protocol[S, D_co]):
+    """What is replicated and how it is decided. `S` is the state (immutable), `D_co` tells what a replay changed."""
 
     def decide(self, state: S, request: Any, context: DecisionContext) -> Decision:
         """Raises nothing: refusals are responses."""
 
-    def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Message]) -> tuple[S, D]:
+    def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Message]) -> tuple[S, D_co]:
         """The state after `records`, which are at `base_offset` and after."""
 
     def refuse(self, request: Any, code: ErrorCode) -> Any:

@@ -1,0 +1,88 @@
+"""Snapshot files (`*.checkpoint`): a header control batch, batches of records, a footer control batch.
+
+`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
+directory replaces the log below OFFSET; the one at offset 0 holds the first voters (KIP-853). A file that does
+not end in a footer was never finished.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from metadata_quorum.metadata_batches import (
+    batch_of_control_records,
+    batch_of_values,
+    encode_values,
+    read_batches,
+)
+from metadata_quorum.ports import MetadataLogCorrupt
+from odradek.env.ports import Buffer
+from wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from wire.structure import Message
+
+BOOTSTRAP_FILE = "bootstrap.checkpoint"
+_FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
+
+
+@attrs.frozen
+class Snapshot:
+    """What a snapshot holds besides its frame."""
+
+    last_contained_log_timestamp: int
+    control_records: tuple[Message, ...]
+    records: tuple[Message, ...]
+
+
+def snapshot_name(end_offset: int, epoch: int) -> str:
+    return f"{end_offset:020d}-{epoch:010d}.checkpoint"
+
+
+def parse_snapshot_name(name: str) -> tuple[int, int] | None:
+    """(end offset, epoch), or None for another file."""
+    match = _FILE_NAME.match(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def encode_snapshot(
+    records: Sequence[Message],
+    *,
+    control_records: Sequence[Message] = (),
+    epoch: int,
+    timestamp_ms: int,
+    last_contained_log_timestamp: int = 0,
+) -> bytes:
+    """The bytes of a snapshot file; offsets inside count from 0."""
+    header: list[Message] = [SnapshotHeaderRecord(0, last_contained_log_timestamp), *control_records]
+    out = batch_of_control_records(header, 0, epoch, timestamp_ms)
+    offset = len(header)
+    if records:
+        out += batch_of_values(encode_values(records), offset, epoch, timestamp_ms)
+        offset += len(records)
+    out += batch_of_control_records([SnapshotFooterRecord(0)], offset, epoch, timestamp_ms)
+    return bytes(out)
+
+
+def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:
+    """Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
+    header: SnapshotHeaderRecord | None = None
+    finished = False
+    control: list[Message] = []
+    records: list[Message] = []
+    for batch in read_batches(data, source=source):
+        for record in batch.records:
+            if header is None:
+                if not isinstance(record, SnapshotHeaderRecord):
+                    raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+                header = record
+            elif finished:
+                raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+            elif isinstance(record, SnapshotFooterRecord):
+                finished = True
+            elif record is not None:
+                (control if batch.is_control else records).append(record)
+    if header is None or not finished:
+        raise MetadataLogCorrupt(f"{source}: was never finished")
+    return Snapshot(header.last_contained_log_timestamp, tuple(control), tuple(records))

@@ -1,0 +1,284 @@
+"""Brokers come and go: registration, heartbeats, fencing, controlled shutdown.
+
+A broker registers (fenced), catches up with the metadata log, asks with its heartbeats to be unfenced, and is
+fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset at
+which its registration was decided.
+
+**Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. Unless that is the
+epoch of its last registration, it may have lost records that it acknowledged (nothing is synced before an
+acknowledgement), so it leaves every ISR before it can be unfenced.
+
+**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
+Here it takes its place at once if it holds all of its log directories: their locks prove that the old process
+has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.sessions import BrokerSessions
+from metadata_quorum.image import (
+    NO_LEADER,
+    BrokerImage,
+    MetadataImage,
+    TopicImage,
+)
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.metadata_records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+)
+from wire.structure import Message
+
+FENCE = 1
+UNFENCE = -1
+IN_CONTROLLED_SHUTDOWN = 1
+_RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range(100))
+
+
+@attrs.frozen
+class FenceExpiredBrokers:
+    """Asked by the controller's own timer: fence whoever has not been heard of. Its response is a list of ids."""
+
+
+def register_broker(
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+) -> Decision:
+    try:
+        existing = _check_registration(image, request, context, sessions)
+    except KafkaError as error:
+        return Decision([], BrokerRegistrationResponse(0, error.code, -1))
+    amended = existing is not None and existing.incarnation_id == request.incarnation_id
+    records: list[Message] = []
+    if existing is not None and not amended:
+        clean = existing.epoch == request.previous_broker_epoch
+        records += _remove_from_isrs(image, existing.broker_id, unclean=not clean)
+    record = RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=existing.epoch if existing is not None and amended else context.next_offset,
+        end_points=[BrokerEndpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners],
+        features=[
+            BrokerFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features
+        ],
+        rack=request.rack,
+        fenced=existing.fenced if existing is not None and amended else True,
+        in_controlled_shutdown=existing.in_controlled_shutdown if existing is not None and amended else False,
+        log_dirs=sorted(request.log_dirs),
+    )
+    records.append(record)
+    sessions.touch(request.broker_id, context.now_ms)
+    return Decision(records, BrokerRegistrationResponse(0, ErrorCode.NONE, record.broker_epoch))
+
+
+def _check_registration(
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+) -> BrokerImage | None:
+    """The registration that this one replaces or amends. Raises `KafkaError`."""
+    if request.cluster_id != image.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Expected cluster ID {image.cluster_id}, but got cluster ID {request.cluster_id}",
+        )
+    existing = image.brokers.get(request.broker_id)
+    if existing is not None and existing.incarnation_id != request.incarnation_id:
+        alive = sessions.is_valid(existing.broker_id, context.now_ms) and not existing.in_controlled_shutdown
+        holds_locks = bool(existing.log_dirs) and set(existing.log_dirs) <= set(request.log_dirs)
+        if alive and not holds_locks:
+            raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    if request.is_migrating_zk_broker:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, "Controller does not support registering ZK brokers."
+        )
+    _check_directories(image, request)
+    _check_features(image, request)
+    return existing
+
+
+def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
+    if not request.log_dirs:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request")
+    if len(set(request.log_dirs)) != len(request.log_dirs):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+    if any(directory in _RESERVED_DIRECTORIES for directory in request.log_dirs):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
+    for broker in image.brokers.values():
+        if broker.broker_id != request.broker_id and set(broker.log_dirs) & set(request.log_dirs):
+            raise KafkaError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"Broker {broker.broker_id} is already registered with one of the directories",
+            )
+
+
+def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
+    supported = {
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
+    }
+    for name, level in image.features.items():
+        low, high = supported.get(name, (0, 0))
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version {level} of {name}. "
+                f"The broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def heartbeat(
+    image: MetadataImage, request: BrokerHeartbeatRequest, context: DecisionContext, sessions: BrokerSessions
+) -> Decision:
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        return Decision([], BrokerHeartbeatResponse(0, ErrorCode.STALE_BROKER_EPOCH))
+    sessions.touch(broker.broker_id, context.now_ms)
+    caught_up = request.current_metadata_offset >= broker.epoch
+    records: list[Message] = []
+    shut_down = False
+    fenced, stopping = broker.fenced, broker.in_controlled_shutdown
+    if broker.fenced:
+        if request.want_shut_down:
+            shut_down = True
+        elif not request.want_fence and caught_up:
+            fenced = False
+            records += unfence(image, broker)
+    elif request.want_fence:
+        fenced, shut_down = True, request.want_shut_down
+        records += fence(image, broker)
+    elif request.want_shut_down or broker.in_controlled_shutdown:
+        if _leads_anything(image, broker.broker_id) and not stopping:
+            stopping = True
+            records += _begin_controlled_shutdown(image, broker)
+        elif not _leads_anything(image, broker.broker_id):
+            fenced, shut_down = True, True
+            records += fence(image, broker)
+    records += _directories_offline(image, broker, request.offline_log_dirs)
+    if shut_down:
+        sessions.remove(broker.broker_id)
+    return Decision(records, BrokerHeartbeatResponse(0, ErrorCode.NONE, caught_up, fenced, shut_down))
+
+
+def fence(image: MetadataImage, broker: BrokerImage) -> list[Message]:
+    """The broker loses its leaderships and its place in every ISR of which it is not the last member."""
+    records = _remove_from_isrs(image, broker.broker_id)
+    records.append(
+        BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE)
+    )
+    return records
+
+
+def unfence(image: MetadataImage, broker: BrokerImage) -> list[Message]:
+    """The broker may lead again; partitions that have no leader may now get one."""
+    records: list[Message] = [
+        BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE)
+    ]
+    acceptable = acceptable_leaders(image, also=broker.broker_id)
+    for topic in _topics(image):
+        for number, partition in topic.partitions.items():
+            if partition.leader == NO_LEADER:
+                change = change_partition(topic.topic_id, number, partition, acceptable)
+                if change is not None:
+                    records.append(change)
+    return records
+
+
+def _begin_controlled_shutdown(image: MetadataImage, broker: BrokerImage) -> list[Message]:
+    records: list[Message] = [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN,
+        )
+    ]
+    return records + _remove_from_isrs(image, broker.broker_id)
+
+
+def fence_expired(image: MetadataImage, context: DecisionContext, sessions: BrokerSessions) -> Decision:
+    """Fence one broker whose session has expired; the timer asks again until none is left.
+
+    One at a time, because what the next fencing decides depends on the image after this one.
+    """
+    for broker_id in sessions.expired(image, context.now_ms):
+        sessions.remove(broker_id)
+        return Decision(fence(image, image.brokers[broker_id]), [broker_id])
+    return Decision([], [])
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
+    """Raises `KafkaError` STALE_BROKER_EPOCH unless this is the broker's current registration."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}"
+        )
+    if broker.epoch != epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}",
+        )
+
+
+def _topics(image: MetadataImage) -> list[TopicImage]:
+    """All topics, in an order that does not depend on how the image came to be."""
+    return [image.topics[name] for name in sorted(image.topics)]
+
+
+def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
+    return any(
+        partition.leader == broker_id
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+    )
+
+
+def _remove_from_isrs(image: MetadataImage, broker_id: int, *, unclean: bool = False) -> list[Message]:
+    acceptable = acceptable_leaders(image, without=broker_id)
+    records: list[Message] = []
+    for topic in _topics(image):
+        for number, partition in topic.partitions.items():
+            if broker_id in partition.isr or broker_id in partition.elr or broker_id == partition.leader:
+                change = change_partition(
+                    topic.topic_id, number, partition, acceptable, removed=broker_id, unclean=unclean
+                )
+                if change is not None:
+                    records.append(change)
+    return records
+
+
+def _directories_offline(image: MetadataImage, broker: BrokerImage, offline: list[bytes]) -> list[Message]:
+    """The broker reports failed directories: their replicas leave the ISRs."""
+    newly_offline = [directory for directory in broker.log_dirs if directory in offline]
+    if not newly_offline:
+        return []
+    acceptable = acceptable_leaders(image, without=broker.broker_id)
+    records: list[Message] = []
+    for topic in _topics(image):
+        for number, partition in topic.partitions.items():
+            if broker.broker_id not in partition.isr:
+                continue
+            if partition.directory_of(broker.broker_id) in newly_offline:
+                change = change_partition(
+                    topic.topic_id, number, partition, acceptable, removed=broker.broker_id
+                )
+                if change is not None:
+                    records.append(change)
+    remaining = [directory for directory in broker.log_dirs if directory not in offline]
+    records.append(
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=remaining
+        )
+    )
+    return records

@@ -1,0 +1,336 @@
+"""CreateTopics and DeleteTopics: Kafka's checks, in its order, with its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata_quorum.config_defs import ConfigError, validate_topic_configs
+from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.effective_config import BrokerConfigLayers, topic_creation_entries
+from metadata_quorum.image import (
+    RESOURCE_TOPIC,
+    UNASSIGNED_DIRECTORY,
+    MetadataImage,
+    TopicImage,
+    collision_key,
+)
+from metadata_quorum.state_machine import Decision, DecisionContext
+from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC, invalid_topic_name_reason
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.metadata_records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from wire.structure import ZERO_UUID, Message
+
+RECORDS_PER_REQUEST_MAX = 10_000
+"""Kafka's limit of what one request may write; a request beyond it gets POLICY_VIOLATION as a whole."""
+TOPIC_DELETION_DISABLED_SINCE = 3
+
+
+def create_topics(
+    image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, settings: ControllerSettings
+) -> Decision:
+    """One atomic batch with the records of all topics that can be created; the others get their errors."""
+    counts: dict[str, int] = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    records: list[Message] = []
+    results = []
+    try:
+        asked = sum(max(0, topic.num_partitions) for topic in request.topics if counts[topic.name] == 1)
+        if asked > RECORDS_PER_REQUEST_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+            )
+        for topic in request.topics:
+            if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC:
+                result, topic_records = _create_or_refuse(image, topic, context, settings)
+                results.append(result)
+                records += topic_records
+                if len(records) > RECORDS_PER_REQUEST_MAX:
+                    raise KafkaError(
+                        ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+                    )
+    except KafkaError as error:
+        return Decision([], refuse_create_topics(request, error.code, error.message))
+    for name, count in counts.items():
+        if count > 1:
+            results.append(_refused(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        elif name == CLUSTER_METADATA_TOPIC:
+            message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+            results.append(_refused(name, ErrorCode.INVALID_REQUEST, message))
+    return Decision([] if request.validate_only else records, CreateTopicsResponse(0, results))
+
+
+def refuse_create_topics(request: CreateTopicsRequest, code: ErrorCode, message: str) -> CreateTopicsResponse:
+    """One error for every topic."""
+    return CreateTopicsResponse(0, [_refused(topic.name, code, message) for topic in request.topics])
+
+
+def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)
+
+
+def _create_or_refuse(
+    image: MetadataImage, topic: CreatableTopic, context: DecisionContext, settings: ControllerSettings
+) -> tuple[CreatableTopicResult, list[Message]]:
+    try:
+        _check_name(image, topic.name)
+        configs = _check_configs(topic, settings)
+        assignments = _assign(image, topic, context, settings)
+    except KafkaError as error:
+        return _refused(topic.name, error.code, error.message), []
+    topic_id = _new_topic_id(image, context)
+    records: list[Message] = [TopicRecord(topic.name, topic_id)]
+    records += [ConfigRecord(RESOURCE_TOPIC, topic.name, name, value) for name, value in configs.items()]
+    records += [
+        _partition_record(image, topic_id, number, replicas, isr)
+        for number, (replicas, isr) in enumerate(assignments)
+    ]
+    layers = BrokerConfigLayers(settings.static_config, {}, image.broker_config(None))
+    described = [
+        CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
+        for entry in topic_creation_entries(configs, layers)
+    ]
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0][0]),
+        configs=described,
+    )
+    return result, records
+
+
+def _check_name(image: MetadataImage, name: str) -> None:
+    reason = invalid_topic_name_reason(name)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    if name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    key = collision_key(name)
+    for other in image.colliding_names.get(key, ()) if key is not None else ():
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
+
+
+def _check_configs(topic: CreatableTopic, settings: ControllerSettings) -> dict[str, str]:
+    without_value = [config.name for config in topic.configs if config.value is None]
+    if without_value:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(without_value)}"
+        )
+    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    try:
+        validate_topic_configs(configs, remote_storage=settings.remote_storage_enable)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return configs
+
+
+Assignment = tuple[list[int], list[int]]
+"""Replicas and in-sync replicas."""
+
+
+def _assign(
+    image: MetadataImage, topic: CreatableTopic, context: DecisionContext, settings: ControllerSettings
+) -> list[Assignment]:
+    if topic.assignments:
+        return _assign_as_told(image, topic)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    count = settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor = (
+        settings.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    )
+    try:
+        placed = place_replicas(list(image.brokers.values()), count, factor, context.random)
+    except TooFewBrokers as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): {error}",
+        ) from error
+    # The placer never gives a partition that has no active broker, so no in-sync set is empty.
+    return [(replicas, _active(image, replicas)) for replicas in placed]
+
+
+def _active(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
+    return [replica for replica in replicas if image.brokers[replica].is_active]
+
+
+def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignment]:
+    if topic.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    assigned: dict[int, Assignment] = {}
+    factor: int | None = None
+    for assignment in topic.assignments:
+        number = assignment.partition_index
+        if number in assigned:
+            raise _bad_assignment(f"Found multiple manual partition assignments for partition {number}")
+        replicas = list(assignment.broker_ids)
+        _check_told_replicas(image, replicas, factor)
+        factor = len(replicas)
+        isr = _active(image, replicas)
+        if not isr:
+            raise _bad_assignment(
+                "All brokers specified in the manual partition assignment for "
+                f"partition {number} are fenced or in controlled shutdown."
+            )
+        assigned[number] = (replicas, isr)
+    if any(number not in assigned for number in range(len(assigned))):
+        raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+    return [assigned[number] for number in range(len(assigned))]
+
+
+def _check_told_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
+    if not replicas:
+        raise _bad_assignment("The manual partition assignment includes an empty replica list.")
+    previous = None
+    for replica in sorted(replicas):
+        if replica not in image.brokers:
+            raise _bad_assignment(
+                f"The manual partition assignment includes broker {replica}, but no such broker is registered."
+            )
+        if replica == previous:
+            raise _bad_assignment(
+                f"The manual partition assignment includes the broker {replica} more than once."
+            )
+        previous = replica
+    if factor is not None and len(replicas) != factor:
+        raise _bad_assignment(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
+            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
+        )
+
+
+def _bad_assignment(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
+    while True:
+        topic_id = context.new_uuid()
+        if topic_id not in image.topics_by_id:
+            return topic_id
+
+
+def _partition_record(
+    image: MetadataImage, topic_id: bytes, number: int, replicas: list[int], isr: list[int]
+) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[_default_directory(image, replica) for replica in replicas],
+    )
+
+
+def _default_directory(image: MetadataImage, broker_id: int) -> bytes:
+    """A broker with one directory has no choice; others tell later where they put the replica."""
+    directories = image.brokers[broker_id].log_dirs
+    return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY
+
+
+def delete_topics(
+    image: MetadataImage, request: DeleteTopicsRequest, context: DecisionContext, settings: ControllerSettings
+) -> Decision:
+    """By name or by id. Kafka shuffles the results; here the refused ones come first."""
+    if not settings.delete_topic_enable:
+        old = context.api_version < TOPIC_DELETION_DISABLED_SINCE
+        code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
+        return Decision([], refuse_delete_topics(request, code, "Topic deletion is disabled."))
+    results: list[DeletableTopicResult] = []
+    names: dict[str, int] = {}
+    ids: dict[bytes, int] = {}
+    for name in request.topic_names:
+        names[name] = names.get(name, 0) + 1
+    for state in request.topics:
+        if state.name is not None and state.topic_id != ZERO_UUID:
+            message = "You may not specify both topic name and topic id."
+            results.append(_not_deleted(state.name, state.topic_id, ErrorCode.INVALID_REQUEST, message))
+        elif state.name is not None:
+            names[state.name] = names.get(state.name, 0) + 1
+        elif state.topic_id != ZERO_UUID:
+            ids[state.topic_id] = ids.get(state.topic_id, 0) + 1
+        else:
+            message = "Neither topic name nor id were specified."
+            results.append(_not_deleted(None, ZERO_UUID, ErrorCode.INVALID_REQUEST, message))
+    found = _find_topics(image, names, ids, results)
+    results += [DeletableTopicResult(topic.name, topic.topic_id, ErrorCode.NONE, None) for topic in found]
+    return Decision([RemoveTopicRecord(topic.topic_id) for topic in found], DeleteTopicsResponse(0, results))
+
+
+def _find_topics(
+    image: MetadataImage, names: dict[str, int], ids: dict[bytes, int], results: list[DeletableTopicResult]
+) -> list[TopicImage]:
+    """The topics to delete; what is refused goes to `results`."""
+    invalid = ErrorCode.INVALID_REQUEST
+    found: dict[bytes, TopicImage | None] = {}
+    for name, count in names.items():
+        if count > 1:
+            results.append(_not_deleted(name, ZERO_UUID, invalid, "Duplicate topic name."))
+    for topic_id, count in ids.items():
+        if count > 1:
+            results.append(_not_deleted(None, topic_id, invalid, "Duplicate topic id."))
+            found[topic_id] = None
+    for topic_id, count in ids.items():
+        if count > 1:
+            continue
+        found[topic_id] = topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            results.append(_not_deleted(None, topic_id, code, code.message))
+    for name, count in names.items():
+        if count > 1:
+            continue
+        topic = image.topics.get(name)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(_not_deleted(name, ZERO_UUID, code, code.message))
+        elif topic.topic_id in found:
+            found[topic.topic_id] = None
+            message = "The provided topic name maps to an ID that was already supplied."
+            results.append(_not_deleted(name, topic.topic_id, invalid, message))
+        else:
+            found[topic.topic_id] = topic
+    return [topic for topic in found.values() if topic is not None]
+
+
+def _not_deleted(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> DeletableTopicResult:
+    return DeletableTopicResult(name, topic_id, code, message)
+
+
+def refuse_delete_topics(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> DeleteTopicsResponse:
+    """One error for every topic."""
+    results = [_not_deleted(name, ZERO_UUID, code, message) for name in request.topic_names]
+    results += [_not_deleted(state.name, state.topic_id, code, message) for state in request.topics]
+    return DeleteTopicsResponse(0, results)

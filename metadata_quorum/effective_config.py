@@ -1,0 +1,196 @@
+"""Which value a configuration has, and why: overrides, broker values and defaults, with Kafka's sources.
+
+A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms (dynamic
+values of this broker, of all brokers, then the properties file), then in the defaults. Values stay text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+import attrs
+
+from metadata_quorum.config_defs import (
+    ConfigDef,
+    Synonym,
+    broker_defs,
+    topic_defs,
+    topic_synonyms,
+    topic_to_broker_synonym,
+)
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+CONFIG_TYPES = {
+    "boolean": 1,
+    "string": 2,
+    "int": 3,
+    "short": 4,
+    "long": 5,
+    "double": 6,
+    "list": 7,
+    "class": 8,
+    "password": 9,
+}
+"""Type numbers of DescribeConfigs."""
+
+
+@attrs.frozen
+class ConfigSynonym:
+    """One place that gives a key a value."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@attrs.frozen
+class ConfigEntry:
+    """A key as it is described. A sensitive value is None; `synonyms` begins with the one that holds."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    sensitive: bool
+    read_only: bool
+    type: int
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+
+@attrs.frozen
+class BrokerConfigLayers:
+    """What a broker's values are made of: the properties file and the two kinds of dynamic values."""
+
+    static: Mapping[str, str]
+    dynamic: Mapping[str, str] = attrs.field(factory=dict)
+    dynamic_default: Mapping[str, str] = attrs.field(factory=dict)
+
+    def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
+        """The strongest first, without the defaults."""
+        yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
+        yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default
+        yield ConfigSource.STATIC_BROKER_CONFIG, self.static
+
+
+def _converted(synonym: Synonym, text: str) -> str:
+    return text if synonym.milliseconds == 1 else str(int(text) * synonym.milliseconds)
+
+
+def _resolve(
+    definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
+) -> tuple[str | None, ConfigSource]:
+    name = definition.name
+    if name in overrides:
+        return overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
+    for source, layer in broker.layers():
+        for synonym in topic_synonyms(name):
+            if synonym.name in layer:
+                return _converted(synonym, layer[synonym.name]), source
+    return definition.default, ConfigSource.DEFAULT_CONFIG
+
+
+def effective_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> dict[str, str]:
+    """Every topic key that has a value, as text: what a log is configured with."""
+    resolved = {name: _resolve(definition, overrides, broker)[0] for name, definition in topic_defs().items()}
+    return {name: value for name, value in resolved.items() if value is not None}
+
+
+def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """The configuration that CreateTopics reports for a new topic, sorted by name; texts as they were given."""
+    entries = []
+    for name, definition in sorted(topic_defs().items()):
+        value, source = _resolve(definition, overrides, broker)
+        if value is not None:
+            kind = CONFIG_TYPES[definition.type]
+            entries.append(ConfigEntry(name, value, source, definition.sensitive, False, kind))
+    return entries
+
+
+def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """A topic as DescribeConfigs tells of it, sorted by name.
+
+    As in Kafka the synonyms follow only the main broker key, so a retention that `log.retention.hours` sets is
+    a value without synonyms whose source is the default.
+    """
+    entries = []
+    for name, definition in sorted(topic_defs().items()):
+        if definition.internal and name not in overrides:
+            continue
+        value, _ = _resolve(definition, overrides, broker)
+        text = definition.text_of(definition.parse(value)) if value is not None else None
+        synonyms: list[ConfigSynonym] = []
+        if name in overrides:
+            synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        main = topic_to_broker_synonym(name)
+        if main is not None:
+            synonyms += _broker_synonyms(broker_defs()[main], broker)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        shown = None if definition.sensitive else text
+        kind = CONFIG_TYPES[definition.type]
+        entries.append(ConfigEntry(name, shown, source, definition.sensitive, False, kind, tuple(synonyms)))
+    return entries
+
+
+def describe_broker_config(
+    broker: BrokerConfigLayers, *, only_dynamic: bool = False, computed: Mapping[str, str] | None = None
+) -> list[ConfigEntry]:
+    """A broker as DescribeConfigs tells of it, sorted by name; internal keys are left out.
+
+    `computed` gives values that a node derives (an advertised listener) for keys that have none of their own.
+    With `only_dynamic` only keys with a dynamic value are listed.
+    """
+    entries = []
+    for name, definition in sorted(broker_defs().items()):
+        if definition.internal:
+            continue
+        synonyms = tuple(_broker_synonyms(definition, broker))
+        if only_dynamic and not (name in broker.dynamic or name in broker.dynamic_default):
+            continue
+        value = synonyms[0].value if synonyms else (computed or {}).get(name)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        shown = None if definition.sensitive else value
+        kind = CONFIG_TYPES[definition.type]
+        read_only = not definition.dynamic
+        entries.append(ConfigEntry(name, shown, source, definition.sensitive, read_only, kind, synonyms))
+    return entries
+
+
+_BROKER_ALTERNATIVES = {
+    "log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "log.roll.ms": ("log.roll.ms", "log.roll.hours"),
+    "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+}
+"""Broker keys that stand in for one another, the strongest first."""
+
+
+def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
+    """All values that a broker key has, the strongest first; alternatives count only behind the key itself."""
+    names = next(
+        (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
+    )
+    defs = broker_defs()
+    found = []
+    for source, layer in broker.layers():
+        for name in names:
+            if name in layer:
+                other = defs[name]
+                text = None if other.sensitive else other.text_of(other.parse(layer[name]))
+                found.append(ConfigSynonym(name, text, source))
+    for name in names:
+        default = defs[name].default
+        if default is not None and not defs[name].required:
+            found.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
+    while found and found[0].name != definition.name:
+        found.pop(0)
+    return found

@@ -1,0 +1,220 @@
+"""What `odradek storage format` writes and `odradek storage info` reads.
+
+A formatted node has `meta.properties` in every log directory, and in its metadata directory also
+`bootstrap.checkpoint` (the cluster's first records) and, in the metadata log, a snapshot at offset 0 with the
+first voters (kraft.version 1, KIP-853), as Kafka 4.3's `format --standalone` writes them.
+
+A directory that holds anything else than a formatted node's files, or an empty one, is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot, snapshot_name
+from metadata_quorum.features import BOOTSTRAP_FEATURES, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
+from odradek.env.ports import Dir
+from wire.messages.control_records import (
+    Endpoint,
+    KRaftVersionFeature,
+    KRaftVersionRecord,
+    VotersRecord,
+    VotersRecordVoter,
+)
+from wire.messages.metadata_records import FeatureLevelRecord
+from wire.structure import Message
+from wire.uuid_text import uuid_from_text, uuid_to_text
+
+META_PROPERTIES = "meta.properties"
+METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
+_HARMLESS = frozenset((".lock", "lost+found", f"{META_PROPERTIES}.tmp"))
+_META_SIZE_MAX = 1 << 16
+
+
+class StorageError(Exception):
+    """A directory cannot be formatted or read; one line that says which and why."""
+
+
+@attrs.frozen
+class VoterEndpoint:
+    """Where the only voter listens as a controller."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@attrs.frozen
+class MetaProperties:
+    """The identity of a log directory."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+@attrs.frozen
+class StorageInfo:
+    """What is known about one log directory."""
+
+    path: str
+    meta: MetaProperties | None
+    problem: str | None
+    has_metadata_log: bool
+
+
+def random_cluster_id(uuid: bytes) -> str:
+    """A cluster id from 16 random bytes (`Env.new_uuid`)."""
+    return uuid_to_text(uuid)
+
+
+def check_cluster_id(cluster_id: str) -> None:
+    """Raises `StorageError` unless it is the text of a UUID, as Kafka demands."""
+    try:
+        uuid_from_text(cluster_id)
+    except ValueError:
+        raise StorageError(
+            f"Cluster ID string {cluster_id} does not appear to be a valid UUID: 22 characters of base64 are needed"
+        ) from None
+
+
+def encode_meta_properties(meta: MetaProperties) -> bytes:
+    lines = [
+        "#",
+        f"node.id={meta.node_id}",
+        f"directory.id={uuid_to_text(meta.directory_id)}",
+        "version=1",
+        f"cluster.id={meta.cluster_id}",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def read_meta_properties(directory: Dir) -> MetaProperties | None:
+    """None when the file is missing. Raises `StorageError` when it is damaged or of another version."""
+    if not directory.exists(META_PROPERTIES):
+        return None
+    text = directory.read_bytes(META_PROPERTIES, _META_SIZE_MAX).decode("utf-8", "replace")
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith("#"):
+            values[key.strip()] = value.strip()
+    where = f"{directory.path}/{META_PROPERTIES}"
+    if values.get("version") != "1":
+        raise StorageError(f"{where}: version {values.get('version', 'missing')} is not supported, only 1 is")
+    try:
+        return MetaProperties(
+            values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"])
+        )
+    except (KeyError, ValueError) as error:
+        raise StorageError(f"{where}: {error}") from error
+
+
+def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple[Message, ...]:
+    """The first records of a cluster: its feature levels, `metadata.version` first."""
+    return tuple(FeatureLevelRecord(name, level) for name, level in features.items())
+
+
+def format_storage(
+    directories: Sequence[Dir],
+    metadata_directory: Dir,
+    *,
+    cluster_id: str,
+    node_id: int,
+    directory_ids: Sequence[bytes],
+    voter: VoterEndpoint,
+    timestamp_ms: int,
+    ignore_formatted: bool = False,
+) -> list[str]:
+    """Format every log directory of a node that is the only voter; the paths that were formatted.
+
+    `directory_ids` are fresh random ids, one for each directory; `metadata_directory` is one of `directories` or a
+    further one (then it has the last id). Raises `StorageError` before anything is written.
+    """
+    check_cluster_id(cluster_id)
+    everything = list(directories)
+    if all(directory.path != metadata_directory.path for directory in everything):
+        everything.append(metadata_directory)
+    existing = [_check_formattable(directory) for directory in everything]
+    for directory, meta in zip(everything, existing, strict=True):
+        if meta is None:
+            continue
+        if not ignore_formatted:
+            raise StorageError(
+                f"Log directory {directory.path} is already formatted. "
+                "Use --ignore-formatted to ignore this directory and format the others."
+            )
+        if (meta.cluster_id, meta.node_id) != (cluster_id, node_id):
+            raise StorageError(
+                f"Log directory {directory.path} belongs to node {meta.node_id} of cluster {meta.cluster_id}"
+            )
+    formatted = []
+    for directory, meta, directory_id in zip(everything, existing, directory_ids, strict=True):
+        if meta is not None:
+            continue
+        if directory.path == metadata_directory.path:
+            _format_metadata_log(directory, node_id, directory_id, voter, timestamp_ms)
+        # The last file: a directory that has it is completely formatted.
+        directory.write_atomic(
+            META_PROPERTIES, encode_meta_properties(MetaProperties(cluster_id, node_id, directory_id))
+        )
+        formatted.append(directory.path)
+    return formatted
+
+
+def _check_formattable(directory: Dir) -> MetaProperties | None:
+    meta = read_meta_properties(directory)
+    if meta is None:
+        leftovers = {BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
+        foreign = [name for name in directory.list() if name not in _HARMLESS and name not in leftovers]
+        if directory.is_dir(METADATA_LOG_DIRECTORY):
+            log = directory.subdir(METADATA_LOG_DIRECTORY)
+            foreign += [name for name in log.list() if not name.endswith(".checkpoint")]
+        if foreign:
+            raise StorageError(
+                f"Log directory {directory.path} is not empty and not formatted: it holds {foreign[0]}"
+            )
+    return meta
+
+
+def _format_metadata_log(
+    directory: Dir, node_id: int, directory_id: bytes, voter: VoterEndpoint, timestamp_ms: int
+) -> None:
+    directory.write_atomic(
+        BOOTSTRAP_FILE, encode_snapshot(bootstrap_records(), epoch=0, timestamp_ms=timestamp_ms)
+    )
+    low, high = SUPPORTED_FEATURES["kraft.version"]
+    voters = VotersRecord(
+        0,
+        [
+            VotersRecordVoter(
+                node_id,
+                directory_id,
+                [Endpoint(voter.listener, voter.host, voter.port)],
+                KRaftVersionFeature(low, high),
+            )
+        ],
+    )
+    log = directory.subdir(METADATA_LOG_DIRECTORY, create=True)
+    snapshot = encode_snapshot(
+        [],
+        control_records=[KRaftVersionRecord(0, KRAFT_VERSION_LEVEL), voters],
+        epoch=0,
+        timestamp_ms=timestamp_ms,
+        last_contained_log_timestamp=timestamp_ms,
+    )
+    log.write_atomic(snapshot_name(0, 0), snapshot)
+    log.sync()
+    directory.sync()
+
+
+def storage_info(directory: Dir) -> StorageInfo:
+    """What a log directory says about itself; damage becomes `problem`."""
+    try:
+        meta = read_meta_properties(directory)
+        problem = None if meta is not None else "not formatted"
+    except StorageError as error:
+        meta, problem = None, str(error)
+    return StorageInfo(directory.path, meta, problem, directory.is_dir(METADATA_LOG_DIRECTORY))
