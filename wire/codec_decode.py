@@ -149,10 +149,11 @@ class _DecoderSource:
             # The run before a structure goes on into it.
             self.line(f"{target} = {self.structure(structure)}")
             return
+        # In its place a null is -1 (and Kafka takes any other byte for "present"), behind a tag it is 0.
         flag = self.variable("flag")
         self.run.append((flag, "b", 1))
         self.flush()
-        self.line(f"if {flag} < 0:")
+        self.line(f"if {flag} {'< 0' if field.tag < 0 else '== 0'}:")
         self.line(f"    {target} = None")
         self.line("else:")
         self.indent += 1
@@ -212,9 +213,10 @@ class _DecoderSource:
         self.line(f"{e} = o + {n} - 1" if field.compact else f"{e} = o + {n}")
         self.line(f"if not o <= {e} <= end:")
         self.refuse(f"{field.name} is null or runs past the end")
+        # tobytes().decode() takes two thirds of the time of str(view, "utf-8").
         value = {
-            "string": f"str(buf[o:{e}], 'utf-8')",
-            "bytes": f"bytes(buf[o:{e}])",
+            "string": f"buf[o:{e}].tobytes().decode()",
+            "bytes": f"buf[o:{e}].tobytes()",
             "records": f"buf[o:{e}]",
         }
         self.line(f"{target} = {value[field.type]}; o = {e}")

@@ -142,7 +142,7 @@ class _EncoderSource:
         run, self.run = self.run, []
         self.line(f"if {local} is None:")
         self.indent += 1
-        self.write([*run, ("b", "-1")])
+        self.write([*run, ("b", "-1") if field.tag < 0 else ("x", "")])
         self.indent -= 1
         self.line("else:")
         self.indent += 1
@@ -263,14 +263,16 @@ class _EncoderSource:
 
     def differs(self, field: PlannedField, value: str) -> str:
         """The expression that is true when a field does not have its default."""
-        if field.default is list:
-            return f"len({value}) != 0"
         if field.default is None:
             return f"{value} is not None"
-        if field.structure is not None:
+        if field.default is list:
+            other = f"len({value}) != 0"
+        elif field.structure is not None:
             parts = planned_fields(field.structure, self.version, self.flexible)
-            return "(" + " or ".join(self.differs(part, f"{value}.{part.name}") for part in parts) + ")"
-        return f"{value} != {field.default!r}"
+            other = "(" + " or ".join(self.differs(part, f"{value}.{part.name}") for part in parts) + ")"
+        else:
+            return f"{value} != {field.default!r}"
+        return f"({value} is None or {other})" if field.nullable else other
 
     def source(self) -> str:
         """The whole function."""

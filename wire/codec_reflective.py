@@ -68,7 +68,12 @@ class _Reader:
 
     def value(self, fact: WireField, kind: str | type[Structure], nullable: bool) -> Any:
         if not isinstance(kind, str):
-            return None if nullable and self.take(1)[0] > 127 else self.structure(kind)
+            if not nullable:
+                return self.structure(kind)
+            # A null structure is -1 in its place, and 0 behind a tag.
+            mark = self.take(1)[0]
+            is_null = mark == 0 if _in(fact.tagged, self.version) else mark > 127
+            return None if is_null else self.structure(kind)
         if kind in _FIXED:
             return _FIXED[kind].unpack(self.take(_FIXED[kind].size))[0]
         length = self.length(fact, "h" if kind == "string" else "i")
@@ -139,7 +144,8 @@ class _Writer:
     ) -> None:
         if not isinstance(kind, str):
             if nullable:
-                w += b"\xff" if x is None else b"\x01"
+                null = b"\x00" if _in(fact.tagged, self.version) else b"\xff"
+                w += null if x is None else b"\x01"
             if x is not None or not nullable:
                 self.structure(w, x)
         elif kind in _FIXED:

@@ -328,7 +328,8 @@ class ConsumerGroupMemberMetadataValue(Message):
     rebalance_timeout_ms: int = attrs.field(default=-1, metadata=kafka("int32", "0+"))
     server_assignor: str | None = attrs.field(default="", metadata=kafka("string", "0+", nullable="0+"))
     classic_member_metadata: ClassicMemberMetadata | None = attrs.field(
-        default=None, metadata=kafka(ClassicMemberMetadata, "0+", nullable="0+", tagged="0+", tag=0)
+        factory=ClassicMemberMetadata,
+        metadata=kafka(ClassicMemberMetadata, "0+", nullable="0+", tagged="0+", tag=0),
     )
 
 
@@ -372,7 +373,7 @@ class TopicPartitions(Structure):
     topic_id: bytes = attrs.field(default=ZERO_UUID, metadata=kafka("uuid", "0+"))
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
     assignment_epochs: list[int] | None = attrs.field(
-        default=None, metadata=kafka(["int32"], "0+", nullable="0+", tagged="0+", tag=0)
+        factory=list, metadata=kafka(["int32"], "0+", nullable="0+", tagged="0+", tag=0)
     )
 
 

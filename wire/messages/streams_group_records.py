@@ -105,7 +105,7 @@ class StreamsGroupMetadataValue(Message):
     metadata_hash: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
     validated_topology_epoch: int = attrs.field(default=-1, metadata=kafka("int32", "0+", tagged="0+", tag=0))
     last_assignment_configs: list[LastAssignmentConfig] | None = attrs.field(
-        default=None, metadata=kafka([LastAssignmentConfig], "0+", nullable="0+", tagged="0+", tag=1)
+        factory=list, metadata=kafka([LastAssignmentConfig], "0+", nullable="0+", tagged="0+", tag=1)
     )
 
 
@@ -193,7 +193,7 @@ class StreamsGroupCurrentMemberAssignmentValueTaskIds(Structure):
     subtopology_id: str = attrs.field(default="", metadata=kafka("string", "0+"))
     partitions: list[int] = attrs.field(factory=list, metadata=kafka(["int32"], "0+"))
     assignment_epochs: list[int] | None = attrs.field(
-        default=None, metadata=kafka(["int32"], "0+", nullable="0+", tagged="0+", tag=0)
+        factory=list, metadata=kafka(["int32"], "0+", nullable="0+", tagged="0+", tag=0)
     )
 
 

@@ -117,11 +117,14 @@ def _field_lines(field: FieldFact, type_name: str) -> Iterator[str]:
     if not field.flexible:
         arguments.append("flexible=False")
     head = f"    {snake_case(field.name)}: {_python_type(field, type_name)} = attrs.field("
-    body = f"{_default(field, type_name)}, metadata=kafka({', '.join(arguments)})"
-    if len(head) + len(body) + 1 <= LINE_LENGTH:
-        yield f"{head}{body})"
+    body = (_default(field, type_name), f"metadata=kafka({', '.join(arguments)})")
+    joined = ", ".join(body)
+    if len(head) + len(joined) + 1 <= LINE_LENGTH:
+        yield f"{head}{joined})"
+    elif len(joined) + 8 <= LINE_LENGTH:
+        yield from (head, f"        {joined}", "    )")
     else:
-        yield from (head, f"        {body}", "    )")
+        yield from (head, *(f"        {argument}," for argument in body), "    )")
 
 
 def _class_lines(
