@@ -115,7 +115,7 @@ def consume(task: Pass) -> PassResult:
     )
     received = 0
     while received < task.records:
-        messages = consumer.consume(10_000, timeout=STALL_SECONDS)
+        messages = consumer.consume(min(10_000, task.records - received), timeout=STALL_SECONDS)
         if not messages:
             raise PassFailed(f"no record within {STALL_SECONDS:.0f} s, {received} of {task.records} came")
         if (error := messages[-1].error()) is not None:
