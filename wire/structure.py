@@ -4,7 +4,7 @@ Every class in `wire.messages` is a `Structure`; the top-level ones (a request, 
 are also a `Message`. A field's wire type and versions stand in its attrs metadata, put there by
 `kafka(...)`, and nothing else in the project knows them: both codecs work from this metadata alone.
 
-Comparison and representation are written once here, over `__slots__`, instead of being compiled into every
+Comparison and representation are written once here, over the attributes, instead of being compiled into every
 class by attrs: that halves the time it takes to load a module of messages.
 """
 

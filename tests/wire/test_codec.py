@@ -14,6 +14,7 @@ from wire import codec, codec_reflective
 from wire.api import ApiKey, request_class, response_class
 from wire.errors import LocalProtocolError, MalformedMessage
 from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.coordinator_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
 from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -319,3 +320,16 @@ def test_lengths_of_records_around_each_number_of_bytes(size: int) -> None:
         for cut in (data[:-1], data[: len(data) - size - 2]):
             with pytest.raises(MalformedMessage):
                 codec.decode(ProduceRequest, version, cut)
+
+
+def test_null_behind_a_tag_is_stated_when_it_is_not_the_default() -> None:
+    """Kafka's marks differ: a null structure is 0 behind a tag, -1 in its place; the default is left out."""
+    start = codec.encode(ConsumerGroupMemberMetadataValue(), 0)[:-1]
+    for held, tail in (
+        (ClassicMemberMetadata(), b"\x00"),
+        (None, b"\x01\x00\x01\x00"),
+        (ClassicMemberMetadata(5), b"\x01\x00\x07\x01\x00\x00\x00\x05\x01\x00"),
+    ):
+        value = ConsumerGroupMemberMetadataValue(classic_member_metadata=held)
+        assert codec.encode(value, 0) == codec_reflective.encode(value, 0) == start + tail
+        assert codec.decode(ConsumerGroupMemberMetadataValue, 0, start + tail) == value
