@@ -158,6 +158,9 @@ class MetadataLog:
     def disk_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
+    def flush_failed(self, error: DiskError) -> None:
+        self._logger.error("metadata.disk_failed", error=str(error))
+
     def recovery_point_lowered(self, log: PartitionLog) -> None:
         """A single voter never takes back what it has synced, so nothing on disk says too much."""
 

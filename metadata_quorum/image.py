@@ -161,11 +161,11 @@ class MetadataImage:
         image: TopicImage | None = self.topics.get(topic)
         return None if image is None else image.partitions.get(partition)
 
-    def topic_config(self, topic: str) -> Mapping[str, str]:
+    def topic_configs(self, topic: str) -> Mapping[str, str]:
         overrides: Mapping[str, str] = self.configs.get((RESOURCE_TOPIC, topic), {})
         return overrides
 
-    def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
         """Dynamic configs of one broker, or (None) the cluster-wide default of all brokers."""
         name = "" if broker_id is None else str(broker_id)
         overrides: Mapping[str, str] = self.configs.get((RESOURCE_BROKER, name), {})

@@ -94,7 +94,7 @@ def _create_or_refuse(
         _partition_record(image, topic_id, number, replicas, isr)
         for number, (replicas, isr) in enumerate(assignments)
     ]
-    layers = BrokerConfigLayers(settings.static_config, {}, image.broker_config(None))
+    layers = BrokerConfigLayers(settings.static_config, {}, image.broker_configs(None))
     described = [
         CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
         for entry in topic_creation_entries(configs, layers)

@@ -1,0 +1,418 @@
+"""A node's configuration: Kafka's keys from a properties file, checked before anything starts.
+
+Each key is parsed as Kafka parses it (`metadata_quorum.config_defs`), then come Kafka's rules between keys, then
+what this version does not support yet and refuses to ignore silently. Whatever is wrong raises `ConfigError`,
+whose text is one line that names key, value and what is allowed. Unknown keys warn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.config_defs import (
+    ConfigError,
+    ConfigMissing,
+    ConfigValue,
+    InvalidConfiguration,
+    broker_defs,
+)
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.storage_format import VoterEndpoint
+from odradek.node.properties import MalformedProperties, parse_properties
+
+PLAINTEXT = "PLAINTEXT"
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+_LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
+_VOTER = re.compile(r"([0-9]+)@\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)\Z")
+_LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
+_LISTENER_PREFIX = "listener.name."
+
+_NOT_SUPPORTED = (
+    "authorizer.class.name",
+    "create.topic.policy.class.name",
+    "alter.config.policy.class.name",
+    "client.quota.callback.class",
+    "config.providers",
+    "early.start.listeners",
+    "delegation.token.secret.key",
+    "replica.selector.class",
+)
+"""Keys with which an operator asks for something that would be missing silently."""
+
+
+@attrs.frozen
+class ListenerConfig:
+    """`NAME://host:port`; an empty host listens on every interface."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str
+
+    @property
+    def security_protocol_id(self) -> int:
+        return SECURITY_PROTOCOLS[self.security_protocol]
+
+
+@attrs.frozen(kw_only=True)
+class NodeConfig:
+    """What a node needs to know from the start; everything else by `get`."""
+
+    explicit: Mapping[str, str]
+    """What the file says, as text."""
+    warnings: tuple[str, ...]
+    """One line for each key that is unknown or has no effect."""
+    values: Mapping[str, ConfigValue]
+    """Every known key, parsed; defaults filled in."""
+    node_id: int
+    process_roles: tuple[str, ...]
+    listeners: tuple[ListenerConfig, ...]
+    """Where to listen, controller listeners included."""
+    advertised_listeners: tuple[ListenerConfig, ...]
+    """What clients are told; never a controller listener. A missing host is the one of the listener."""
+    controller_listener_names: tuple[str, ...]
+    inter_broker_listener_name: str
+    log_dirs: tuple[str, ...]
+    metadata_log_dir: str
+    voter: VoterEndpoint
+    """Where this node's controller listens."""
+
+    @classmethod
+    def load(cls, path: str) -> NodeConfig:
+        """Raises `ConfigError`, or `OSError` when the file cannot be read."""
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read()
+        return cls.from_text(text)
+
+    @classmethod
+    def from_text(cls, text: str) -> NodeConfig:
+        """From the contents of a properties file. Raises `ConfigError`."""
+        try:
+            properties = parse_properties(text)
+        except MalformedProperties as error:
+            raise InvalidConfiguration("properties", "", str(error)) from error
+        return cls.from_properties(properties)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
+        """From keys and texts. Raises `ConfigError`."""
+        return _check(dict(properties))
+
+    def get(self, key: str) -> ConfigValue:
+        """The typed value of a known key."""
+        return self.values[key]
+
+    def get_int(self, key: str) -> int:
+        value = self.values[key]
+        assert isinstance(value, int), f"{key} has no whole number"
+        return value
+
+    def get_bool(self, key: str) -> bool:
+        value = self.values[key]
+        assert isinstance(value, bool), f"{key} is no boolean"
+        return value
+
+    def get_str(self, key: str) -> str | None:
+        value = self.values[key]
+        assert value is None or isinstance(value, str), f"{key} is no text"
+        return value
+
+    @property
+    def rack(self) -> str | None:
+        return self.get_str("broker.rack")
+
+    @property
+    def broker_listeners(self) -> tuple[ListenerConfig, ...]:
+        """The listeners for clients and other brokers."""
+        return tuple(each for each in self.listeners if each.name not in self.controller_listener_names)
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers:
+        """The file's values as the lowest layer of what topics and DescribeConfigs see."""
+        return BrokerConfigLayers(self.explicit)
+
+    def controller_settings(self) -> ControllerSettings:
+        """What this node's controller has to know."""
+        return ControllerSettings(
+            num_partitions=self.get_int("num.partitions"),
+            default_replication_factor=self.get_int("default.replication.factor"),
+            delete_topic_enable=self.get_bool("delete.topic.enable"),
+            broker_session_timeout_ms=self.get_int("broker.session.timeout.ms"),
+            static_config=self.explicit,
+        )
+
+
+def _check(explicit: dict[str, str]) -> NodeConfig:
+    values, warnings = _parse(explicit)
+    node_id = values["node.id"]
+    assert isinstance(node_id, int)
+    _check_roles(values)
+    controller_names = tuple(_texts(values, "controller.listener.names"))
+    protocols = _security_protocols(explicit, values, controller_names)
+    listeners = _parse_listeners("listeners", _texts(values, "listeners"), protocols)
+    _check_listeners(listeners)
+    if not controller_names:
+        raise InvalidConfiguration(
+            "controller.listener.names",
+            "",
+            "controller.listener.names must contain at least one of the listeners' names",
+        )
+    names = [listener.name for listener in listeners]
+    for name in controller_names:
+        if name not in names:
+            raise ConfigError(
+                "controller.listener.names",
+                name,
+                f"must be the name of one of the listeners: {', '.join(names)}",
+            )
+    advertised = _advertised(values, listeners, controller_names, protocols)
+    inter_broker = _inter_broker_listener(explicit, values, advertised)
+    endpoint = next(listener for listener in listeners if listener.name == controller_names[0])
+    _check_voters(explicit, values, node_id)
+    _check_relations(values)
+    _refuse_unsupported(explicit, values)
+    log_dirs = _log_dirs(values)
+    metadata_dir = values["metadata.log.dir"]
+    return NodeConfig(
+        explicit=explicit,
+        warnings=tuple(warnings),
+        values=values,
+        node_id=node_id,
+        process_roles=tuple(_texts(values, "process.roles")),
+        listeners=listeners,
+        advertised_listeners=advertised,
+        controller_listener_names=controller_names,
+        inter_broker_listener_name=inter_broker,
+        log_dirs=log_dirs,
+        metadata_log_dir=metadata_dir if isinstance(metadata_dir, str) else log_dirs[0],
+        voter=VoterEndpoint(endpoint.name, endpoint.host or "localhost", endpoint.port),
+    )
+
+
+def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
+    defs = broker_defs()
+    values: dict[str, ConfigValue] = {}
+    for name, definition in defs.items():
+        if name in explicit:
+            values[name] = definition.parse(explicit[name])
+        elif definition.required:
+            raise ConfigMissing(name)
+        else:
+            values[name] = definition.default_value()
+    warnings = []
+    for name in explicit:
+        if name.startswith(_LISTENER_PREFIX):
+            warnings.append(f"{name} has no effect: settings of single listeners are not supported")
+        elif name not in defs:
+            warnings.append(f"unknown key {name} is ignored")
+    return values, warnings
+
+
+def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
+    value = values[key]
+    return value if isinstance(value, list) else []
+
+
+def _check_roles(values: Mapping[str, ConfigValue]) -> None:
+    roles = _texts(values, "process.roles")
+    if sorted(roles) != ["broker", "controller"]:
+        raise ConfigError(
+            "process.roles", ",".join(roles), "This version runs nodes that are both: broker,controller"
+        )
+
+
+def _security_protocols(
+    explicit: Mapping[str, str], values: Mapping[str, ConfigValue], controller_names: tuple[str, ...]
+) -> dict[str, str]:
+    """Security protocol by listener name."""
+    key = "listener.security.protocol.map"
+    text = values[key]
+    protocols: dict[str, str] = {}
+    for item in str(text).split(","):
+        name, colon, protocol = item.strip().rpartition(":")
+        if not colon or protocol.strip().upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                key, item.strip(), f"NAME:PROTOCOL, with one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    if key not in explicit:
+        # As in Kafka: without a map of its own a controller listener is plaintext.
+        for name in controller_names:
+            protocols.setdefault(name, PLAINTEXT)
+    return protocols
+
+
+def _parse_listeners(key: str, texts: list[str], protocols: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
+    found = []
+    for text in texts:
+        match = _LISTENER.match(text)
+        if match is None:
+            raise ConfigError(key, text, "NAME://host:port, several separated by commas")
+        name = match[1].upper()
+        if not _LISTENER_NAME.match(name):
+            raise ConfigError(key, text, "a listener's name has letters, digits, '_', '.' and '-'")
+        port = int(match[3])
+        if not 0 <= port <= 65535:
+            raise ConfigError(key, text, "a port is between 0 and 65535")
+        if name not in protocols:
+            raise ConfigError(
+                key,
+                text,
+                f"No security protocol defined for listener {name} in listener.security.protocol.map",
+            )
+        if protocols[name] != PLAINTEXT:
+            raise ConfigError(
+                key, text, f"security protocol {protocols[name]} is not supported yet, only PLAINTEXT is"
+            )
+        found.append(ListenerConfig(name, match[2], port, protocols[name]))
+    return tuple(found)
+
+
+def _check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
+    text = ",".join(f"{each.name}://{each.host}:{each.port}" for each in listeners)
+    if not listeners:
+        raise ConfigError("listeners", text, "NAME://host:port, several separated by commas")
+    if len({each.name for each in listeners}) != len(listeners):
+        raise ConfigError("listeners", text, "Each listener must have a different name")
+    addresses = [(each.host, each.port) for each in listeners if each.port]
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError("listeners", text, "Each listener must have a different port")
+
+
+def _advertised(
+    values: Mapping[str, ConfigValue],
+    listeners: tuple[ListenerConfig, ...],
+    controller_names: tuple[str, ...],
+    protocols: Mapping[str, str],
+) -> tuple[ListenerConfig, ...]:
+    key = "advertised.listeners"
+    own = {each.name: each for each in listeners if each.name not in controller_names}
+    if not own:
+        raise ConfigError("listeners", ",".join(controller_names), "a broker needs a listener for clients")
+    if values[key] is None:
+        return tuple(own.values())
+    advertised = _parse_listeners(key, _texts(values, key), protocols)
+    for each in advertised:
+        text = f"{each.name}://{each.host}:{each.port}"
+        if each.host == "0.0.0.0":
+            raise ConfigError(
+                key, text, "cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address"
+            )
+        if each.name not in own and each.name not in controller_names:
+            raise ConfigError(key, text, f"must be one of the listeners: {', '.join(own)}")
+    clients = tuple(each for each in advertised if each.name in own)
+    if not clients:
+        raise ConfigError(key, ",".join(_texts(values, key)), f"at least one of: {', '.join(own)}")
+    return clients
+
+
+def _inter_broker_listener(
+    explicit: Mapping[str, str], values: Mapping[str, ConfigValue], advertised: tuple[ListenerConfig, ...]
+) -> str:
+    key = "inter.broker.listener.name"
+    names = [each.name for each in advertised]
+    if values[key] is None:
+        protocol = str(values["security.inter.broker.protocol"])
+        if protocol != PLAINTEXT:
+            raise ConfigError(
+                "security.inter.broker.protocol", protocol, "not supported yet, only PLAINTEXT is"
+            )
+        return PLAINTEXT if PLAINTEXT in names else names[0]
+    if "security.inter.broker.protocol" in explicit:
+        raise InvalidConfiguration(
+            key,
+            values[key],
+            f"Only one of {key} and security.inter.broker.protocol should be set.",
+        )
+    name = str(values[key]).upper()
+    if name not in names:
+        raise ConfigError(key, name, f"must be the name of an advertised listener: {', '.join(names)}")
+    return name
+
+
+def _check_voters(explicit: Mapping[str, str], values: Mapping[str, ConfigValue], node_id: int) -> None:
+    key = "controller.quorum.voters"
+    voters = _texts(values, key)
+    if not voters and not _texts(values, "controller.quorum.bootstrap.servers"):
+        raise InvalidConfiguration(
+            "controller.quorum.bootstrap.servers",
+            "",
+            "If using process.roles, either controller.quorum.bootstrap.servers must contain the set of bootstrap "
+            "controllers or controller.quorum.voters must contain a parseable set of controllers.",
+        )
+    ids = []
+    for text in voters:
+        match = _VOTER.match(text)
+        if match is None:
+            raise ConfigError(key, text, "ID@host:port, several separated by commas")
+        ids.append(int(match[1]))
+    if voters and ids != [node_id]:
+        raise ConfigError(
+            key, ",".join(voters), f"This version has quorums of one voter: {node_id}@host:port"
+        )
+
+
+def _check_relations(values: Mapping[str, ConfigValue]) -> None:
+    """Kafka's rules between keys, as far as they concern what this version does."""
+
+    def number(key: str) -> float:
+        value = values[key]
+        return value if isinstance(value, int | float) else 0
+
+    session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
+    if heartbeat < 1 or session < 2 * heartbeat:
+        raise ConfigError(
+            "broker.heartbeat.interval.ms",
+            int(heartbeat),
+            f"at least 1 and at most half of broker.session.timeout.ms ({int(session)})",
+        )
+    for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        value = values[key]
+        if isinstance(value, int) and value != -1 and value < 1:
+            raise ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
+    roll, jitter = values["log.roll.ms"], values["log.roll.jitter.ms"]
+    if isinstance(roll, int) and roll < 1:
+        raise ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
+    if isinstance(jitter, int) and jitter < 0:
+        raise ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
+    queued = number("queued.max.request.bytes")
+    if 0 < queued < number("socket.request.max.bytes"):
+        raise ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
+    if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
+        raise ConfigError(
+            "replica.socket.timeout.ms",
+            values["replica.socket.timeout.ms"],
+            "should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
+        )
+    if number("replica.fetch.wait.max.ms") > number("replica.lag.time.max.ms"):
+        raise ConfigError(
+            "replica.fetch.wait.max.ms",
+            values["replica.fetch.wait.max.ms"],
+            "should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
+        )
+
+
+def _refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
+    for key in _NOT_SUPPORTED:
+        if key in explicit and values[key]:
+            shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
+            raise ConfigError(key, shown, "not supported by this version: leave it out")
+    for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
+        if values[key] is True:
+            raise ConfigError(key, "true", "not supported by this version: must be false")
+
+
+def _log_dirs(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
+    key = "log.dirs" if values["log.dirs"] is not None else "log.dir"
+    paths = _texts(values, key)
+    if not paths or "" in paths:
+        raise ConfigError(
+            key, ",".join(paths), "At least one log directory must be defined via log.dirs or log.dir."
+        )
+    if len(set(paths)) != len(paths):
+        raise ConfigError(key, ",".join(paths), "Each log directory must be named once")
+    return tuple(paths)

@@ -1,0 +1,75 @@
+"""Java's properties format: what a Kafka-style configuration file is written in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_UNICODE = re.compile(r"[0-9a-fA-F]{4}")
+
+
+class MalformedProperties(ValueError):
+    """A unicode escape that is none; the text names the line."""
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Keys and values; of a repeated key the last value counts.
+
+    Lines may go on behind a backslash, '#' and '!' begin comments, '=', ':' or white space part key and value.
+    Raises `MalformedProperties`.
+    """
+    values = {}
+    for number, line in _logical_lines(text):
+        end = 0
+        while end < len(line) and line[end] not in "=: \t\f":
+            end += 2 if line[end] == "\\" else 1
+        rest = line[end:].lstrip(" \t\f")
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(" \t\f")
+        values[_unescape(line[:end], number)] = _unescape(rest, number)
+    return values
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    pending = ""
+    continues = False
+    first = 0
+    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        line = raw.lstrip(" \t\f")
+        if not continues:
+            if not line or line[0] in "#!":
+                continue
+            first, pending = number, ""
+        backslashes = len(line) - len(line.rstrip("\\"))
+        continues = backslashes % 2 == 1
+        pending += line[:-1] if continues else line
+        if not continues:
+            yield first, pending
+    if continues:
+        yield first, pending
+
+
+def _unescape(text: str, number: int) -> str:
+    if "\\" not in text:
+        return text
+    out = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char == "\\" and position < len(text):
+            char = text[position]
+            position += 1
+            if char == "u":
+                digits = text[position : position + 4]
+                if not _UNICODE.fullmatch(digits):
+                    raise MalformedProperties(
+                        f"line {number}: \\u must be followed by four hexadecimal digits"
+                    )
+                position += 4
+                char = chr(int(digits, 16))
+            else:
+                char = _ESCAPES.get(char, char)
+        out.append(char)
+    return "".join(out)
