@@ -25,8 +25,9 @@ import attrs
 from data_plane.log.config import LogConfig
 from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
 from data_plane.log.log_upkeep import measure_tail, remove_segments
-from data_plane.log.partition_log import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner, PartitionLog
+from data_plane.log.partition_log import PartitionLog
 from data_plane.log.producer_recovery import latest_state, note_scanned, replay, snapshot_offsets
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES, SegmentScan
 from data_plane.log.segment import (

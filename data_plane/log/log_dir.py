@@ -25,6 +25,7 @@ from typing import Any
 
 import attrs
 
+from data_plane.log import log_upkeep
 from data_plane.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
@@ -98,7 +99,8 @@ class LogDir:
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
         self._is_loaded = False
-        self._recovery_points_lock = threading.Lock()
+        self._small_files_lock = threading.Lock()
+        """Writers in workers and on the loop must not meet at a temporary file."""
         self.flush_failure: DiskError | None = None
         self.background = Background(self)
 
@@ -268,6 +270,10 @@ class LogDir:
     def flush_failed(self, error: DiskError) -> None:
         self.flush_failure = error
 
+    def write_epochs(self, log: PartitionLog) -> None:
+        with self._small_files_lock:
+            log_upkeep.write_epochs(log)
+
     def sync_entry(self) -> None:
         self.directory.sync()
 
@@ -295,7 +301,7 @@ class LogDir:
 
         The offsets are read under the lock, so that a write never puts back what a truncation has lowered.
         """
-        with self._recovery_points_lock:
+        with self._small_files_lock:
             self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
 
     # --- life and death

@@ -1,6 +1,6 @@
-"""What changes a log apart from appends: truncation, DeleteRecords, retention.
+"""What changes a log apart from appends: flushes, truncation, DeleteRecords, retention.
 
-All of it runs on the loop. Files are renamed with `.deleted` and removed later by the log's directory, so a reader
+All of it but `flush` runs on the loop. Files are renamed with `.deleted` and removed later by the log's directory, so a reader
 that opens late finds them gone, and one that has pinned them reads on.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from data_plane.log.log_types import METADATA_FILE_NAME
 from data_plane.log.producer_recovery import rebuild_producers, snapshot_offsets
 from data_plane.log.producer_state import ProducerState
 from data_plane.log.scan import SegmentScan
@@ -22,8 +24,9 @@ from data_plane.log.segment import (
     cut_index_files,
     file_name,
     remove_if_present,
+    sync_file,
 )
-from odradek.env.ports import FileMissing
+from odradek.env.ports import DiskError, FileMissing
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -49,6 +52,47 @@ def remove_segments(log: PartitionLog, doomed: list[Segment]) -> None:
     else:
         for name in renamed:
             remove_if_present(log.directory, name)
+
+
+def flush(log: PartitionLog) -> None:
+    """See `PartitionLog.flush`. What it covers is fixed before the first sync."""
+    truncations = log.truncations
+    end_offset = log.log_end_offset
+    segments = log.segments
+    recovery_point = log.recovery_point
+    if log.epochs.is_dirty:
+        if log.owner is not None:
+            log.owner.write_epochs(log)
+        else:
+            write_epochs(log)
+    for at, segment in enumerate(segments):
+        is_last = at + 1 == len(segments)
+        next_base = end_offset if is_last else segments[at + 1].base_offset
+        if next_base <= recovery_point:
+            continue
+        segment.sync()
+        if not is_last:
+            segment.flush_index()
+            sync_file(log.directory, file_name(next_base, SNAPSHOT_SUFFIX))
+    if log.entry_is_dirty:
+        log.entry_is_dirty = False
+        sync_file(log.directory, METADATA_FILE_NAME)
+        log.directory.sync()
+        if log.owner is not None:
+            log.owner.sync_entry()
+    if end_offset > recovery_point:
+        log.durable = (truncations, end_offset)
+
+
+def write_epochs(log: PartitionLog) -> None:
+    """Replace `leader-epoch-checkpoint`. Raises `DiskError`; it is to be written again then."""
+    epochs = log.epochs
+    epochs.is_dirty = False
+    try:
+        log.directory.write_atomic(EPOCHS_FILE_NAME, epochs.encode())
+    except DiskError:
+        epochs.is_dirty = True
+        raise
 
 
 def truncate_to(log: PartitionLog, offset: int) -> None:

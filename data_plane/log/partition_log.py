@@ -20,34 +20,31 @@ Rules
   what they share with the loop (segment lists, indexes, epochs, remembered places) is replaced as a whole or only
   grows. `flush` notices a truncation that overtook it.
 
-Loading and recovery are in `loading`, producers in `producer_state`, leader epochs in `leader_epochs`, what
-does not belong to the hot path in `log_upkeep` (retention, truncation) and `time_lookup`.
+Loading and recovery are in `loading`, producers in `producer_state`, leader epochs in `leader_epochs`; what
+does not belong to a leader's hot path in `replica_append`, `log_upkeep` (flush, retention, truncation) and
+`time_lookup`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from data_plane.log import log_upkeep, time_lookup
 from data_plane.log.config import LogConfig
-from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.leader_epochs import LeaderEpochs
-from data_plane.log.producer_recovery import note_batch, rebuild_producers
+from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
+from data_plane.log.producer_recovery import note_batch, rebuild_producers, write_snapshot
 from data_plane.log.producer_state import ActiveProducer, ProducerState
+from data_plane.log.replica_append import append_assigned
 from data_plane.log.segment import (
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
-    SNAPSHOT_SUFFIX,
     Segment,
     file_name,
-    remove_if_present,
-    sync_file,
-    write_whole,
 )
-from odradek.env.ports import Dir, DiskError, DiskFull, File, FileMissing
+from odradek.env.ports import Dir, DiskError, DiskFull, FileMissing
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     SIZE_PREFIX,
@@ -61,95 +58,12 @@ from wire.record_batch import (
     validate_for_append,
 )
 
-METADATA_FILE_NAME = "partition.metadata"
 PRODUCE_VERSION = 13
 """Rules for older Produce requests are their handler's."""
-NO_TOPIC_ID = bytes(16)
 
-
-class Origin(IntEnum):
-    """Who appends: that decides who assigns offsets, and what is checked."""
-
-    CLIENT = 0
-    """A producer: everything is checked, offsets are assigned."""
-    COORDINATOR = 1
-    """This broker's own coordinators: offsets are assigned, control batches are allowed."""
-    REPLICA = 2
-    """What the leader has: one or more batches with their offsets."""
-    RAFT = 3
-    """The quorum's log: offsets and epochs are assigned by the quorum."""
-
+__all__ = ["AppendResult", "FileRange", "LogOwner", "LogRead", "Origin", "PartitionLog"]
 
 _CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
-
-
-class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 unless the log stamps batches; for a duplicate it is that batch's newest time."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    leader_epoch: int
-    duplicate: bool
-
-
-class LogRead:
-    """What a read found: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
-
-    `next_offset` is where to read on. Whoever receives it calls `release` once (or hands the pin on).
-    """
-
-    __slots__ = ("count", "file", "next_offset", "position")
-
-    def __init__(self, file: File | None, position: int, count: int, next_offset: int) -> None:
-        self.file = file
-        self.position = position
-        self.count = count
-        self.next_offset = next_offset
-
-    def release(self) -> None:
-        if self.file is not None:
-            self.file.unpin()
-            self.file = None
-
-
-class FileRange:
-    """Bytes of a pinned file that a response carries without ever holding them. A spill for `wire.codec`."""
-
-    __slots__ = ("count", "file", "position")
-
-    def __init__(self, file: File, position: int, count: int) -> None:
-        self.file = file
-        self.position = position
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def release(self) -> None:
-        self.file.unpin()
-
-
-class LogOwner(Protocol):
-    """What a log tells its directory."""
-
-    def disk_failed(self, error: DiskError) -> None:
-        """An operation failed for good: take the directory offline."""
-
-    def recovery_point_lowered(self, log: PartitionLog) -> None:
-        """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""
-
-    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
-        """Remove these files of the log's directory after `file.delete.delay.ms`."""
-
-    def flush_failed(self, error: DiskError) -> None:
-        """As `disk_failed`, but from a worker's thread: remember it, act on the loop."""
-
-    def log_rolled(self, log: PartitionLog) -> None:
-        """There is a finished segment to flush."""
-
-    def sync_entry(self) -> None:
-        """Make the log's directory itself durable (blocking)."""
 
 
 class PartitionLog:
@@ -157,7 +71,6 @@ class PartitionLog:
 
     __slots__ = (
         "_truncated_to",
-        "_truncations",
         "active",
         "config",
         "directory",
@@ -177,6 +90,7 @@ class PartitionLog:
         "segments",
         "topic",
         "topic_id",
+        "truncations",
     )
 
     def __init__(
@@ -209,7 +123,7 @@ class PartitionLog:
         self.last_flush_ms = 0
         self.offline = False
         self.is_closed = False
-        self._truncations = 0
+        self.truncations = 0
         self._truncated_to = self.log_start_offset
         self.durable = (0, self.log_start_offset)
         """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
@@ -228,7 +142,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         truncations, offset = self.durable
-        return offset if truncations == self._truncations else min(offset, self._truncated_to)
+        return offset if truncations == self.truncations else min(offset, self._truncated_to)
 
     @property
     def needs_flush(self) -> bool:
@@ -267,9 +181,9 @@ class PartitionLog:
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if origin is _REPLICA or origin is _RAFT:
-            return self._append_assigned(batch, leader_epoch, now_ms)
+            return append_assigned(self, batch, leader_epoch, now_ms)
         config = self.config
-        header = parse_produced(batch, PRODUCE_VERSION) if origin == 0 else parse_header(batch)
+        header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)
         size = header[1] + SIZE_PREFIX
         if len(batch) != size:
             batch = batch[:size]
@@ -316,7 +230,7 @@ class PartitionLog:
         if (
             position + size > config.segment_bytes
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or (position and self._must_roll(max_timestamp, now_ms))
+            or (position and self.must_roll(max_timestamp, now_ms))
         ):
             self.roll(now_ms)
             active = self.active
@@ -325,7 +239,7 @@ class PartitionLog:
         try:
             active.file.append(batch)
         except DiskError as error:
-            self._undo_append(position, error)
+            self.undo_append(position, error)
             raise
         active.size = position + size
         if not position:
@@ -338,7 +252,7 @@ class PartitionLog:
             note_batch(producers, header, base_offset, max_timestamp, batch)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
-    def _must_roll(self, max_timestamp_ms: int, now_ms: int) -> bool:
+    def must_roll(self, max_timestamp_ms: int, now_ms: int) -> bool:
         """Time and index space (Kafka's `shouldRoll`): `segment.ms` counts by the records' timestamps."""
         config = self.config
         active = self.active
@@ -352,76 +266,7 @@ class PartitionLog:
             or len(index.times) >= config.time_index_entries_max
         )
 
-    def _append_assigned(self, batches: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
-        """Batches with their offsets. A cut tail, and what is of a later epoch than the leader's, is left out."""
-        position = 0
-        headers = []
-        next_offset = self.log_end_offset
-        while len(batches) - position >= SIZE_PREFIX:
-            header = parse_header(batches, position)
-            size = header[1] + SIZE_PREFIX
-            if size > len(batches) - position or header[2] > leader_epoch >= 0:
-                break
-            if not check_crc(batches, position, size):
-                raise CorruptBatch("batch checksum is wrong")
-            if header[0] < next_offset or header[6] < 0:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{self.topic}-{self.partition}: a batch at {header[0]} cannot follow offset {next_offset}",
-                )
-            headers.append((position, header))
-            next_offset = header[0] + header[6] + 1
-            position += size
-        if not headers:
-            raise CorruptBatch("no whole batch to append")
-        run_start = 0
-        for at, (position, header) in enumerate(headers):
-            end = position + header[1] + SIZE_PREFIX
-            active = self.active
-            pending = position - headers[run_start][0]
-            if active.size + pending and (
-                active.size + end - headers[run_start][0] > self.config.segment_bytes
-                or header[0] + header[6] - active.base_offset > RELATIVE_OFFSET_MAX
-                or (not pending and self._must_roll(header[8], now_ms))
-            ):
-                self._write_run(batches, headers[run_start:at])
-                run_start = at
-                self.roll(now_ms)
-            if header[0] + header[6] - self.active.base_offset > RELATIVE_OFFSET_MAX:
-                self.roll(now_ms, header[0])
-        self._write_run(batches, headers[run_start:])
-        return AppendResult(headers[0][1][0], next_offset - 1, -1, headers[-1][1][2], False)
-
-    def _write_run(self, batches: memoryview, run: list[tuple[int, Any]]) -> None:
-        """Write neighbouring batches to the active segment with one call."""
-        if not run:
-            return
-        start = run[0][0]
-        end = run[-1][0] + run[-1][1][1] + SIZE_PREFIX
-        active = self.active
-        base = active.size
-        try:
-            active.file.append(batches[start:end])
-        except DiskError as error:
-            self._undo_append(base, error)
-            raise
-        interval = self.config.index_interval_bytes
-        if not base:
-            active.first_timestamp_ms = run[0][1][8]
-        for position, header in run:
-            size = header[1] + SIZE_PREFIX
-            last_offset = header[0] + header[6]
-            active.note_batch(base + position - start, size, last_offset, header[8], interval)
-            if header[2] != self.epochs.latest:
-                self.epochs.assign(header[2], header[0])
-            if header[9] >= 0:
-                note_batch(
-                    self.load_producers(), header, header[0], header[8], batches[position : position + size]
-                )
-            self.log_end_offset = last_offset + 1
-        active.size = base + end - start
-
-    def _undo_append(self, size: int, error: DiskError) -> None:
+    def undo_append(self, size: int, error: DiskError) -> None:
         """Cut what a failed append has left. A directory that cannot even do that is offline."""
         if isinstance(error, DiskFull):
             try:
@@ -564,7 +409,7 @@ class PartitionLog:
         try:
             fresh = self.new_segment(new_base, now_ms)
             old.write_index()
-            self.write_producer_snapshot()
+            write_snapshot(self)
         except DiskError as error:
             if not isinstance(error, DiskFull):
                 self.disk_failed(error)
@@ -585,16 +430,6 @@ class PartitionLog:
         segment.created_ms = now_ms
         return segment
 
-    def write_producer_snapshot(self) -> None:
-        """`<log end offset>.snapshot`; not on the device yet. A full disk is no failure: the log has it all."""
-        state = self.load_producers() if self.lazy_producers_offset >= 0 else self.producers
-        name = file_name(self.log_end_offset, SNAPSHOT_SUFFIX)
-        try:
-            write_whole(self.directory, name, (state or ProducerState()).encode())
-        except DiskFull:
-            remove_if_present(self.directory, name)
-        self.entry_is_dirty = True
-
     def flush(self) -> None:
         """Make everything appended before the call durable, and advance the recovery point (blocking).
 
@@ -605,7 +440,7 @@ class PartitionLog:
             DiskFull: no room for the leader epochs; nothing has become durable, and nothing is lost.
         """
         try:
-            self._flush()
+            log_upkeep.flush(self)
         except DiskError as error:
             if isinstance(error, FileMissing) and self.is_closed:
                 # Closed meanwhile, and its directory renamed.
@@ -615,37 +450,6 @@ class PartitionLog:
                 if self.owner is not None:
                     self.owner.flush_failed(error)
             raise
-
-    def _flush(self) -> None:
-        truncations = self._truncations
-        end_offset = self.log_end_offset
-        segments = self.segments
-        recovery_point = self.recovery_point
-        epochs = self.epochs
-        if epochs.is_dirty:
-            epochs.is_dirty = False
-            try:
-                self.directory.write_atomic(EPOCHS_FILE_NAME, epochs.encode())
-            except DiskError:
-                epochs.is_dirty = True
-                raise
-        for at, segment in enumerate(segments):
-            is_last = at + 1 == len(segments)
-            next_base = end_offset if is_last else segments[at + 1].base_offset
-            if next_base <= recovery_point:
-                continue
-            segment.sync()
-            if not is_last:
-                segment.flush_index()
-                sync_file(self.directory, file_name(next_base, SNAPSHOT_SUFFIX))
-        if self.entry_is_dirty:
-            self.entry_is_dirty = False
-            sync_file(self.directory, METADATA_FILE_NAME)
-            self.directory.sync()
-            if self.owner is not None:
-                self.owner.sync_entry()
-        if end_offset > recovery_point:
-            self.durable = (truncations, end_offset)
 
     # --- upkeep
 
@@ -676,8 +480,8 @@ class PartitionLog:
         """Called before anything is cut: what a running flush reports is outdated, the recovery point falls."""
         recovery_point = self.recovery_point
         self._truncated_to = min(offset, recovery_point)
-        self._truncations += 1
-        self.durable = (self._truncations, self._truncated_to)
+        self.truncations += 1
+        self.durable = (self.truncations, self._truncated_to)
         if offset < recovery_point and self.owner is not None:
             self.owner.recovery_point_lowered(self)
 
@@ -696,7 +500,7 @@ class PartitionLog:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
         if self.log_end_offset > self.log_start_offset and self.lazy_producers_offset != self.log_end_offset:
-            self.write_producer_snapshot()
+            write_snapshot(self)
         self.flush()
         self.abandon()
 

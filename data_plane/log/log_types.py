@@ -1,0 +1,100 @@
+"""What goes into and comes out of a partition's log."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from odradek.env.ports import DiskError, File
+
+if TYPE_CHECKING:
+    from data_plane.log.partition_log import PartitionLog
+
+
+METADATA_FILE_NAME = "partition.metadata"
+NO_TOPIC_ID = bytes(16)
+
+
+class Origin(IntEnum):
+    """Who appends: that decides who assigns offsets, and what is checked."""
+
+    CLIENT = 0
+    """A producer: everything is checked, offsets are assigned."""
+    COORDINATOR = 1
+    """This broker's own coordinators: offsets are assigned, control batches are allowed."""
+    REPLICA = 2
+    """What the leader has: one or more batches with their offsets."""
+    RAFT = 3
+    """The quorum's log: offsets and epochs are assigned by the quorum."""
+
+
+class AppendResult(NamedTuple):
+    """`log_append_time_ms` is -1 unless the log stamps batches; for a duplicate it is that batch's newest time."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    leader_epoch: int
+    duplicate: bool
+
+
+class LogRead:
+    """What a read found: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
+
+    `next_offset` is where to read on. Whoever receives it calls `release` once (or hands the pin on).
+    """
+
+    __slots__ = ("count", "file", "next_offset", "position")
+
+    def __init__(self, file: File | None, position: int, count: int, next_offset: int) -> None:
+        self.file = file
+        self.position = position
+        self.count = count
+        self.next_offset = next_offset
+
+    def release(self) -> None:
+        if self.file is not None:
+            self.file.unpin()
+            self.file = None
+
+
+class FileRange:
+    """Bytes of a pinned file that a response carries without ever holding them. A spill for `wire.codec`."""
+
+    __slots__ = ("count", "file", "position")
+
+    def __init__(self, file: File, position: int, count: int) -> None:
+        self.file = file
+        self.position = position
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def release(self) -> None:
+        self.file.unpin()
+
+
+class LogOwner(Protocol):
+    """What a log tells its directory."""
+
+    def disk_failed(self, error: DiskError) -> None:
+        """An operation failed for good: take the directory offline."""
+
+    def recovery_point_lowered(self, log: PartitionLog) -> None:
+        """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""
+
+    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
+        """Remove these files of the log's directory after `file.delete.delay.ms`."""
+
+    def flush_failed(self, error: DiskError) -> None:
+        """As `disk_failed`, but from a worker's thread: remember it, act on the loop."""
+
+    def log_rolled(self, log: PartitionLog) -> None:
+        """There is a finished segment to flush."""
+
+    def write_epochs(self, log: PartitionLog) -> None:
+        """Write the log's leader epochs, one writer at a time (blocking)."""
+
+    def sync_entry(self) -> None:
+        """Make the log's directory itself durable (blocking)."""
