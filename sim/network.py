@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network
+from sim.disk_files import SimFile
 from sim.events import Agenda
 from sim.waiting import Signal, Waiter, checkpoint
 from sim.weather import Weather
@@ -239,13 +240,15 @@ class SimConn:
         return count
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
+        if not isinstance(file, SimFile):
+            raise TypeError(f"{file!r} is not a file of this world")
         self._check_open()
         wanted = min(count, self._window, _SENDFILE_BYTES_MAX)
         if wanted <= 0:
             return self.send([b""])
         data = file.pread(wanted, offset)
-        if len(data) < wanted:
-            raise DiskError(file.path, file.path, "read", 0, f"ends before {offset + wanted}")
+        if not data:
+            raise DiskError(file.directory, file.path, "read", 0, f"ends before {offset + count}")
         return self.send([data])
 
     def close(self) -> None:

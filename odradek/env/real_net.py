@@ -206,7 +206,7 @@ class TcpNetwork:
     async def connect(self, host: str, port: int) -> TcpConn:
         try:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         reason: OSError | None = None
         for family, kind, protocol, _, address in found:

@@ -1,0 +1,112 @@
+"""Clock, workers, events and ids of this machine."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+
+from odradek.env import real
+from odradek.env.real import RealEnv, is_valid_uuid
+
+pytestmark = pytest.mark.trio
+
+
+async def test_sleep_until_reaches_its_deadline() -> None:
+    """'Wait until `monotonic()` reaches `deadline` (a checkpoint even if it has).'"""
+    clock = RealEnv().clock
+    deadline = clock.monotonic() + 0.005
+    await clock.sleep_until(deadline)
+    assert clock.monotonic() >= deadline
+    with trio.testing.assert_checkpoints():
+        await clock.sleep_until(deadline)
+
+
+async def test_a_timeout_tells_whether_it_cut_the_body_short() -> None:
+    """`Scope.expired` is true only when the deadline ended the body."""
+    clock = RealEnv().clock
+    with clock.timeout_at(clock.monotonic() + 60) as scope:
+        await trio.lowlevel.checkpoint()
+    assert not scope.expired
+    with clock.timeout_at(clock.monotonic() + 0.001) as scope:
+        await trio.sleep_forever()
+    assert scope.expired
+    with clock.timeout_at(clock.monotonic() - 1) as scope:
+        await trio.sleep_forever()
+    assert scope.expired
+
+
+async def test_workers_run_beside_the_loop_under_a_limit() -> None:
+    """Off-loop work runs in threads, at most `workers_max` at once, and its exceptions come back."""
+    env = RealEnv(workers_max=2)
+    running, most = 0, 0
+    lock = threading.Lock()
+    both = threading.Barrier(2)
+
+    def work(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        both.wait(timeout=30)
+        with lock:
+            running -= 1
+        return number * threading.get_ident()
+
+    results: list[int] = []
+
+    async def run(number: int) -> None:
+        results.append(await env.workers.run(work, number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(1, 5):
+            nursery.start_soon(run, number)
+    assert (len(results), most) == (4, 2)
+    assert threading.get_ident() not in results
+    with pytest.raises(ZeroDivisionError):
+        await env.workers.run(divmod, 1, 0)
+
+
+async def test_started_work_is_waited_for_when_cancelled() -> None:
+    """'A started function runs to its end even if the caller is cancelled: a sync must not go on unseen.'"""
+    env = RealEnv()
+    started, release, done = trio.Event(), threading.Event(), []
+    token = trio.lowlevel.current_trio_token()
+
+    def work() -> None:
+        token.run_sync_soon(started.set)
+        release.wait(timeout=30)
+        done.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(env.workers.run, work)
+        await started.wait()
+        nursery.cancel_scope.cancel()
+        release.set()
+    assert done == [True]
+
+
+async def test_an_event_stays_set() -> None:
+    """'A flag that tasks wait for; once set it stays set.'"""
+    event = RealEnv().event()
+    assert not event.is_set()
+    event.set()
+    await event.wait()
+    assert event.is_set()
+
+
+async def test_uuids_are_what_kafka_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's Uuid.randomUuid: not a reserved value, and its text never begins with a dash."""
+    offered = [bytes(16), bytes(15) + b"\x01", b"\xf8" + bytes(15), b"\xfb" + bytes(15), b"\xfc" + bytes(15)]
+    monkeypatch.setattr(real.os, "urandom", lambda count: offered.pop(0))
+    assert RealEnv(seed=1).new_uuid() == b"\xfc" + bytes(15)
+    assert is_valid_uuid(b"\xf7" + bytes(15))
+
+
+async def test_a_seed_makes_random_repeatable() -> None:
+    """A node that is given a seed draws the same jitter again; trouble is never provoked in production."""
+    assert RealEnv(seed=7).random.random() == RealEnv(seed=7).random.random()
+    assert not any(RealEnv().buggify("fetch.short_read") for _ in range(100))
+    assert RealEnv().meter.cpu_seconds() > 0
+    assert RealEnv().clock.wall_ms() > 1_700_000_000_000

@@ -1,0 +1,330 @@
+"""TCP of this machine over loopback: the surface of the hot path and what peers may do to it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import trio
+
+from odradek.env.ports import Conn, ConnectionLost, DiskError
+from odradek.env.real import RealEnv
+from odradek.env.real_net import TcpConn, TcpListener
+from sim.disk import SimDisk
+
+pytestmark = pytest.mark.trio
+
+
+async def pair(env: RealEnv) -> tuple[TcpConn, TcpConn]:
+    """Both ends of one connection over loopback."""
+    listener = env.network.listen("127.0.0.1", 0)
+    here = await env.network.connect("localhost", listener.port)
+    there = await listener.accept()
+    listener.close()
+    return here, there
+
+
+async def receive(conn: Conn, count: int) -> bytes:
+    """Exactly `count` bytes, or what comes before the end."""
+    buffer = bytearray(count)
+    have = 0
+    while have < count:
+        await conn.readable()
+        got = conn.recv_into(memoryview(buffer)[have:])
+        if got == 0:
+            break
+        have += got or 0
+    return bytes(buffer[:have])
+
+
+def unsent_bytes(conn: TcpConn) -> int:
+    """SIOCOUTQNSD: what the kernel holds and has not yet sent (the corked tail, if there is one)."""
+    found: bytes = fcntl.ioctl(conn._socket.fileno(), 0x894B, struct.pack("i", 0))
+    return int(struct.unpack("i", found)[0])
+
+
+async def test_recv_into_tells_would_block_from_end() -> None:
+    """'Bytes received, 0 at the end of the stream, None where it would block.'"""
+    here, there = await pair(RealEnv())
+    buffer = memoryview(bytearray(10))
+    assert there.recv_into(buffer) is None
+    assert here.send([b"abc"]) == 3
+    await there.readable()
+    assert there.recv_into(buffer) == 3
+    here.close()
+    await there.readable()
+    assert there.recv_into(buffer) == 0
+    there.close()
+
+
+async def test_send_joins_chunks_and_bounds_their_number() -> None:
+    """More chunks than IOV_MAX are taken in part, not refused."""
+    here, there = await pair(RealEnv())
+    chunks = [bytes([index % 256]) for index in range(3000)]
+    whole = b"".join(chunks)
+    sent = 0
+    while sent < len(whole):
+        taken = here.send(chunks[sent:])
+        assert 0 < taken <= 1024
+        sent += taken
+    assert await receive(there, len(whole)) == whole
+    assert here.send([]) == 0
+
+
+async def test_send_takes_what_fits_and_writable_waits_for_room() -> None:
+    """'Bytes taken of the concatenated chunks, 0 where it would block.'"""
+    here, there = await pair(RealEnv())
+    block = bytes(1 << 20)
+    sent = 0
+    while taken := here.send([block]):
+        sent += taken
+    room = trio.Event()
+
+    async def wait_for_room() -> None:
+        await here.writable()
+        room.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_room)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not room.is_set()
+        assert len(await receive(there, sent)) == sent
+        await room.wait()
+    assert here.send([block]) > 0
+
+
+async def test_a_reset_is_connection_lost() -> None:
+    """A peer that resets (SO_LINGER 0) ends receives, sends and waits with `ConnectionLost`."""
+    here, there = await pair(RealEnv())
+    here._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    here.close()
+    await there.readable()
+    with pytest.raises(ConnectionLost):
+        there.recv_into(memoryview(bytearray(1)))
+    with pytest.raises(ConnectionLost):
+        there.send([b"x", b"y"])
+
+
+async def test_close_ends_the_own_waiters() -> None:
+    """A connection that is closed under a waiter gives `ConnectionLost`, not an exception of trio's."""
+    here, _ = await pair(RealEnv())
+    ended: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await here.readable()
+        except ConnectionLost:
+            ended.append("readable")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        here.close()
+        here.close()
+    assert ended == ["readable"]
+    for wait_again in (here.readable, here.writable):
+        with pytest.raises(ConnectionLost):
+            await wait_again()
+    with pytest.raises(ConnectionLost):
+        here.send([b"x"])
+    with pytest.raises(ConnectionLost):
+        here.recv_into(memoryview(bytearray(1)))
+
+
+async def test_sendfile_follows_a_header(tmp_path: Path) -> None:
+    """A Fetch answer: the header with `more`, then the file's bytes; nothing stays behind in the kernel."""
+    env = RealEnv()
+    here, there = await pair(env)
+    file = env.open_dir(str(tmp_path)).open("a.log", create=True)
+    content = os.urandom(5000)
+    file.append(content)
+    assert here.send([b"head"], more=True) == 4
+    assert unsent_bytes(here) == 4  # corked: a small segment waits for what follows
+    assert here.sendfile(file, 1000, 4000) == 4000
+    assert unsent_bytes(here) == 0
+    assert await receive(there, 4004) == b"head" + content[1000:]
+
+
+async def test_more_is_flushed_by_the_next_send() -> None:
+    """A header and a body from memory leave in one segment, and leave at once."""
+    here, there = await pair(RealEnv())
+    here.send([b"a", b"b"], more=True)
+    assert unsent_bytes(here) == 2
+    here.send([b"c"])
+    assert unsent_bytes(here) == 0
+    assert await receive(there, 3) == b"abc"
+
+
+async def test_sendfile_takes_what_fits(tmp_path: Path) -> None:
+    """'Bytes of the file taken, 0 where it would block.'"""
+    env = RealEnv()
+    here, there = await pair(env)
+    file = env.open_dir(str(tmp_path)).open("a.log", create=True)
+    file.append(bytes(16 << 20))
+    sent = 0
+    while taken := here.sendfile(file, 0, 8 << 20):
+        sent += taken
+    assert 0 < sent < 1 << 30
+    assert len(await receive(there, sent)) == sent
+
+
+async def test_sendfile_of_a_short_file_is_a_disk_error(tmp_path: Path) -> None:
+    """The end of the file must not look like a socket that would block: the caller would wait for ever."""
+    env = RealEnv()
+    here, _ = await pair(env)
+    file = env.open_dir(str(tmp_path)).open("a.log", create=True)
+    file.append(b"abc")
+    with pytest.raises(DiskError) as caught:
+        here.sendfile(file, 3, 1)
+    assert caught.value.directory == str(tmp_path)
+    with pytest.raises(TypeError):
+        here.sendfile(SimDisk().open_dir("/d", create=True).open("a", create=True), 0, 1)
+
+
+async def test_sendfile_tells_a_lost_peer_from_a_bad_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EPIPE closes a connection, EIO takes a directory offline."""
+    env = RealEnv()
+    here, there = await pair(env)
+    file = env.open_dir(str(tmp_path)).open("a.log", create=True)
+    file.append(b"abc")
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sendfile", fail)
+        with pytest.raises(DiskError):
+            here.sendfile(file, 0, 3)
+    here._socket.shutdown(socket.SHUT_WR)
+    with pytest.raises(ConnectionLost):
+        here.sendfile(file, 0, 3)
+    there.close()
+
+
+async def test_connections_are_prompt_and_carry_the_peer() -> None:
+    """TCP_NODELAY on both ends: an answer never waits for the acknowledgement of the one before."""
+    here, there = await pair(RealEnv())
+    for conn in (here, there):
+        assert conn._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not conn._socket.getblocking()
+        assert conn.peer_host == "127.0.0.1"
+
+
+async def test_a_refused_connection_is_lost() -> None:
+    """'Raises `ConnectionLost`.' So does a name that cannot be one."""
+    env = RealEnv()
+    listener = env.network.listen("127.0.0.1", 0)
+    port = listener.port
+    listener.close()
+    with pytest.raises(ConnectionLost, match="refused"):
+        await env.network.connect("127.0.0.1", port)
+    with pytest.raises(ConnectionLost):
+        await env.network.connect("x" * 70, port)
+
+
+async def test_a_port_is_taken_once() -> None:
+    """'Raises `OSError` when the address cannot be bound.'"""
+    env = RealEnv()
+    listener = env.network.listen("127.0.0.1", 0)
+    with pytest.raises(OSError, match="in use"):
+        env.network.listen("127.0.0.1", listener.port)
+    listener.close()
+
+
+async def test_close_ends_a_waiting_accept() -> None:
+    """A listener that is closed tells its accept loop so."""
+    listener = RealEnv().network.listen("127.0.0.1", 0)
+    ended: list[str] = []
+
+    async def accept() -> None:
+        try:
+            await listener.accept()
+        except ConnectionLost:
+            ended.append("accept")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        await trio.testing.wait_all_tasks_blocked()
+        listener.close()
+        listener.close()
+    assert ended == ["accept"]
+    with pytest.raises(ConnectionLost):
+        await listener.accept()
+
+
+async def _connect_raw(port: int) -> socket.socket:
+    made = socket.socket()
+    made.setblocking(False)
+    made.connect_ex(("127.0.0.1", port))
+    await trio.lowlevel.wait_writable(made)
+    return made
+
+
+async def test_accept_survives_descriptors_used_up() -> None:
+    """accept(2), EMFILE: the peer is turned away instead of spinning, and later ones are served again."""
+    env = RealEnv()
+    listener = env.network.listen("127.0.0.1", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    turned_away = await _connect_raw(listener.port)
+    accepted: list[TcpConn] = []
+
+    async def accept() -> None:
+        accepted.append(await listener.accept())
+
+    async with trio.open_nursery() as nursery:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (turned_away.fileno(), hard))
+        try:
+            nursery.start_soon(accept)
+            await trio.lowlevel.wait_readable(turned_away)
+            assert turned_away.recv(1) == b""
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        served = await _connect_raw(listener.port)
+        served.send(b"x")
+    assert await receive(accepted[0], 1) == b"x"
+    listener.close()
+
+
+class _FailingSocket:
+    """A listening socket whose `accept` fails as it is told to, then works."""
+
+    def __init__(self, listening: socket.socket, numbers: list[int]) -> None:
+        self._listening = listening
+        self._numbers = numbers
+        self.fileno = listening.fileno
+        self.close = listening.close
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self._numbers:
+            number = self._numbers.pop(0)
+            raise OSError(number, os.strerror(number))
+        return self._listening.accept()
+
+
+async def test_accept_survives_what_peers_and_networks_do(autojump_clock: trio.testing.MockClock) -> None:
+    """accept(2): 'treat them like EAGAIN by retrying'; without memory wait a while."""
+    listener: TcpListener = RealEnv().network.listen("127.0.0.1", 0)
+    numbers = [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EPERM, errno.ENOBUFS, errno.ENOMEM]
+    listener._socket = _FailingSocket(listener._socket, numbers)  # type: ignore[assignment]  # a double
+    peer = await _connect_raw(listener.port)
+    peer.send(b"x")
+    conn = await listener.accept()
+    assert await receive(conn, 1) == b"x"
+    assert not numbers
+    listener.close()
+
+
+async def test_the_segment_size_can_be_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks on loopback set it, since the default stalls fetches there."""
+    monkeypatch.setenv("ODRADEK_TCP_MAXSEG", "8192")
+    here, there = await pair(RealEnv())
+    for conn in (here, there):
+        assert conn._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 8192
