@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import connected
 from odradek.cli.failure import CliError
+from odradek.cli.output import bytes_field
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural, positive
 
 if TYPE_CHECKING:
@@ -149,20 +150,8 @@ def _json_line(topic: str, partition: int, record: Record) -> bytes:
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **_field("key", record.key),
-        **_field("value", record.value),
-        "headers": [{"key": name, **_field("value", value)} for name, value in record.headers],
+        **bytes_field("key", record.key),
+        **bytes_field("value", record.value),
+        "headers": [{"key": name, **bytes_field("value", value)} for name, value in record.headers],
     }
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Text as it is; other bytes under a name that says so."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        from base64 import b64encode
-
-        return {f"{name}_base64": b64encode(data).decode()}

@@ -109,9 +109,9 @@ def _start(data: Path, node_id: int, client_port: int) -> _Node:
 
 
 def _format(properties: Path) -> None:
-    from odradek.cli.storage import format_directories
+    from odradek.cli.storage import format_storage_of
 
-    format_directories(str(properties), cluster_id=None, ignore_formatted=True)
+    format_storage_of(str(properties), cluster_id=None, ignore_formatted=True)
 
 
 def _settings(node_id: int, client_port: int, directory: Path) -> dict[str, str]:

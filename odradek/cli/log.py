@@ -1,21 +1,26 @@
-"""`odradek log dump`: what is in the segment files of a partition, without any node."""
+"""`odradek log dump`: what is in the files of a partition, read without any node."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odradek.cli.failure import CliError
-from odradek.cli.output import print_json
+from odradek.cli.output import bytes_field, print_json
 from odradek.cli.parsing import Groups, add_command
+
+if TYPE_CHECKING:
+    from odradek.env.ports import Dir
 
 __all__ = ["register"]
 
-_SUFFIX = ".log"
+_SEGMENT = ".log"
+_SUFFIXES = (_SEGMENT, ".index", ".timeindex", ".snapshot")
+_EPOCHS = "leader-epoch-checkpoint"
 
 
 def register(groups: Groups) -> None:
@@ -23,63 +28,96 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("log", help="look into log files").add_subparsers(
         metavar="COMMAND", required=True
     )
-    dump = add_command(
-        commands, "dump", _dump, "print the batches of a segment file, or of all in a directory"
+    dump = add_command(commands, "dump", _dump, "print what the files of a partition hold")
+    dump.add_argument(
+        "path",
+        metavar="PATH",
+        type=Path,
+        help="a partition's directory (its segments are printed), or a .log, .index, .timeindex, .snapshot file",
     )
-    dump.add_argument("path", metavar="PATH", type=Path, help="a .log file, or a partition's directory")
+    dump.add_argument("--records", action="store_true", help="print the records of each batch too")
     dump.add_argument(
         "--verify",
         action="store_true",
-        help="check all bytes and the indexes, print only what is damaged; exit code 1 if anything is",
+        help="check checksums and indexes and print only the damage; exit code 1 if there is any",
     )
 
 
 def _dump(args: argparse.Namespace) -> int:
-    from data_plane.log.dump import dump_segment
     from odradek.env.ports import DiskError
     from odradek.env.real import RealEnv
 
-    directory, names = _segments(args.path)
-    damaged = False
+    path: Path = args.path.absolute()
+    name = None if path.is_dir() else _file_name(path)
+    damage = 0
     try:
-        root = RealEnv().open_dir(str(directory))
-        for name in names:
-            entries = dump_segment(root, name, verify=args.verify)
-            damaged |= _print(name, entries, args)
+        directory = RealEnv().open_dir(str(path if name is None else path.parent))
+        for item in _items(directory, name, args):
+            damaged = item["kind"] == "damage"
+            damage += damaged
+            if damaged or not args.verify:
+                _print(item, args.json)
     except DiskError as error:
         raise CliError(str(error)) from error
-    if damaged:
-        raise CliError(f"{args.path} is damaged (see above)")
+    if damage:
+        raise CliError(f"{path}: {damage} {'place is' if damage == 1 else 'places are'} damaged (see above)")
     if args.verify and not args.json:
-        print(f"{len(names)} segment{'s' if len(names) != 1 else ''} in order")
+        print(f"{path}: no damage")
     return 0
 
 
-def _segments(path: Path) -> tuple[Path, list[str]]:
-    """The directory and the names of its segments that are meant."""
-    path = path.absolute()
-    if path.is_dir():
-        names = sorted(name for name in os.listdir(path) if name.endswith(_SUFFIX))
-        if not names:
-            raise CliError(f"{path} holds no segment (no file named *{_SUFFIX})")
-        return path, names
+def _file_name(path: Path) -> str:
     if not path.exists():
         raise CliError(f"{path} does not exist")
-    if path.suffix != _SUFFIX:
-        raise CliError(f"{path} is no segment file (their names end in {_SUFFIX})")
-    return path.parent, [path.name]
+    if path.suffix not in _SUFFIXES and path.name != _EPOCHS:
+        raise CliError(
+            f"{path} is no file of a partition (they are named {', '.join(f'*{s}' for s in _SUFFIXES)})"
+        )
+    return path.name
 
 
-def _print(name: str, entries: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> bool:
-    """Print the entries that are wanted; whether one of them tells of damage."""
-    damaged = False
-    for entry in entries:
-        bad = "damage" in entry
-        damaged |= bad
-        if args.verify and not bad:
-            continue
-        if args.json:
-            print_json({"segment": name, **entry})
+def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What the named file holds; without a name, all segments or, to verify, all files."""
+    from data_plane.log.dump import dump_segment, verify_partition
+
+    if name is not None:
+        yield from dump_segment(directory, name, verify=args.verify, with_records=args.records)
+        return
+    segments = [found for found in sorted(os.listdir(directory.path)) if found.endswith(_SEGMENT)]
+    if not segments:
+        raise CliError(f"{directory.path} is no partition's directory (it holds no *{_SEGMENT} file)")
+    if args.verify:
+        yield from verify_partition(directory)
+        return
+    for segment in segments:
+        for item in dump_segment(directory, segment, with_records=args.records):
+            yield {"kind": item["kind"], "file": segment, **item}
+
+
+def _print(item: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(_document(item))
+        return
+    words = [str(item["kind"])]
+    words += [f"{key}={_word(value)}" for key, value in item.items() if key != "kind"]
+    sys.stdout.write(" ".join(words) + "\n")
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bytes):
+        return repr(value)[1:]
+    text = str(value)
+    return repr(text) if " " in text and not isinstance(value, tuple) else text
+
+
+def _document(item: dict[str, Any]) -> dict[str, Any]:
+    """The item with its bytes as text."""
+    document: dict[str, Any] = {}
+    for key, value in item.items():
+        if key == "headers":
+            document[key] = [{"key": name, **bytes_field("value", data)} for name, data in value]
+        elif isinstance(value, bytes):
+            document |= bytes_field(key, value)
         else:
-            sys.stdout.write(f"{name} " + " ".join(f"{key}={value}" for key, value in entry.items()) + "\n")
-    return damaged
+            document[key] = value
+    return document

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["print_json", "print_table", "print_values", "table"]
+__all__ = ["bytes_field", "print_json", "print_table", "print_values", "table"]
 
 
 def print_json(document: Any) -> None:
@@ -41,6 +41,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         + "\n"
         for line in lines
     )
+
+
+def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Bytes for JSON: text as it is, other bytes in base64 under a name that says so."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {f"{name}_base64": b64encode(data).decode()}
 
 
 def _text(value: object) -> str:

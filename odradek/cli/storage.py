@@ -3,10 +3,139 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.failure import CliError
-from odradek.cli.output import print_json, print_table, print_values
+from odradek.cli.output import print_json, print_table
 from odradek.cli.parsing import Groups, add_command
 
-__all__ = ["format_directories", "register"]
+if TYPE_CHECKING:
+    from odradek.node.config import NodeConfig
+
+__all__ = ["Formatted", "format_storage_of", "register"]
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser("storage", help="prepare the directories of a node").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    form = add_command(commands, "format", _format, "prepare the directories of a new node")
+    form.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    form.add_argument("--cluster-id", metavar="ID", help="22 characters of base64 (default: a random one)")
+    form.add_argument(
+        "--ignore-formatted", action="store_true", help="leave directories alone that were formatted before"
+    )
+    info = add_command(commands, "info", _info, "show what the directories of a node hold")
+    info.add_argument("config", metavar="CONFIG", help="the node's properties file")
+
+
+class Formatted(NamedTuple):
+    """What `format_storage_of` did."""
+
+    cluster_id: str
+    node_id: int
+    directories: list[str]
+
+
+def _format(args: argparse.Namespace) -> int:
+    done = format_storage_of(args.config, cluster_id=args.cluster_id, ignore_formatted=args.ignore_formatted)
+    if args.json:
+        print_json(done._asdict())
+    else:
+        for path in done.directories:
+            print(f"formatted {path} for node {done.node_id} of cluster {done.cluster_id}")
+        if not done.directories:
+            print("nothing to format")
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    from metadata_quorum.storage_format import storage_info
+    from odradek.env.ports import DiskError, FileMissing
+    from odradek.env.real import RealEnv
+    from wire.uuid_text import uuid_to_text
+
+    env = RealEnv()
+    documents: list[dict[str, Any]] = []
+    for path in _directories(_load(args.config)):
+        try:
+            info = storage_info(env.open_dir(path))
+            meta, problem, has_metadata = info.meta, info.problem, info.has_metadata_log
+        except FileMissing:
+            meta, problem, has_metadata = None, "does not exist", False
+        except DiskError as error:
+            meta, problem, has_metadata = None, str(error), False
+        documents.append(
+            {
+                "directory": path,
+                "cluster_id": meta.cluster_id if meta is not None else None,
+                "node_id": meta.node_id if meta is not None else None,
+                "directory_id": uuid_to_text(meta.directory_id) if meta is not None else None,
+                "metadata_log": has_metadata,
+                "problem": problem,
+            }
+        )
+    if args.json:
+        print_json({"directories": documents})
+    else:
+        header = ("DIRECTORY", "CLUSTER", "NODE", "ID", "METADATA", "PROBLEM")
+        print_table(header, [tuple(document.values()) for document in documents])
+    return 1 if any(document["problem"] for document in documents) else 0
+
+
+def format_storage_of(config_path: str, *, cluster_id: str | None, ignore_formatted: bool) -> Formatted:
+    """Format all directories of the node. Raises `CliError`."""
+    from metadata_quorum.storage_format import (
+        StorageError,
+        format_storage,
+        random_cluster_id,
+        storage_info,
+    )
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+
+    config = _load(config_path)
+    env = RealEnv()
+    try:
+        paths = _directories(config)
+        directories = [env.open_dir(path, create=True) for path in paths]
+        if cluster_id is None:
+            known = [info.meta.cluster_id for info in map(storage_info, directories) if info.meta is not None]
+            cluster_id = known[0] if known else random_cluster_id(env.new_uuid())
+        formatted = format_storage(
+            directories,
+            directories[paths.index(config.metadata_log_dir)],
+            cluster_id=cluster_id,
+            node_id=config.node_id,
+            directory_ids=[env.new_uuid() for _ in directories],
+            voter=config.voter,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            ignore_formatted=ignore_formatted,
+        )
+    except (StorageError, DiskError) as error:
+        raise CliError(str(error)) from error
+    return Formatted(cluster_id, config.node_id, formatted)
+
+
+def _directories(config: NodeConfig) -> list[str]:
+    """The log directories, and the metadata directory where it is none of them."""
+    paths = list(config.log_dirs)
+    return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]
+
+
+def _load(path: str) -> NodeConfig:
+    from metadata_quorum.config_defs import ConfigError
+    from odradek.node.config import NodeConfig
+
+    try:
+        config = NodeConfig.load(path)
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise CliError(f"{path}: {error}") from error
+    for warning in config.warnings:
+        print(f"odradek: {path}: {warning}", file=sys.stderr)
+    return config

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from odradek.client.errors import error_code
+from odradek.client.errors import broker_error, error_code
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Cluster:
         topic = self.topics.get(name)
         if topic is None:
             code = self.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            raise KafkaError(code, f"topic {name}: {code.message}")
+            raise broker_error(code, None, f"topic {name}")
         return topic
 
     def partition(self, name: str, index: int) -> Partition:

@@ -381,7 +381,9 @@ class Producing:
         batch = queues[key][0]
         identity = self._identity
         if identity is not None and identity.producer_id == batch.producer_id:
-            identity.sequences[key, batch.topic_id] = (batch.base_sequence + len(batch.records)) % _SEQUENCE_END
+            identity.sequences[key, batch.topic_id] = (
+                batch.base_sequence + len(batch.records)
+            ) % _SEQUENCE_END
         self._deliver(key, base_offset, None, queues, deliveries)
 
     def _deliver(

@@ -77,7 +77,10 @@ def test_nobody_there() -> None:
 
 def test_a_host_that_does_not_exist() -> None:
     """Name resolution fails as a connection does. RFC 6761: names under .invalid never resolve."""
-    with Client("kafka.invalid:9092") as client, pytest.raises(BrokerUnavailable, match=r"kafka\.invalid:9092"):
+    with (
+        Client("kafka.invalid:9092") as client,
+        pytest.raises(BrokerUnavailable, match=r"kafka\.invalid:9092"),
+    ):
         client.metadata()
 
 
@@ -153,20 +156,20 @@ def test_an_answer_that_comes_byte_by_byte() -> None:
 
 
 def test_a_connection_that_ends_inside_a_frame() -> None:
-    """Half an answer and then nothing: the connection is broken, and named."""
+    """Half an answer and then nothing: the error names the address."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         connection, _ = listener.accept()
         with connection:
             connection.recv(1 << 16)
+            listener.close()
             connection.sendall(b"\0\0\1\0half")
 
     server = threading.Thread(target=serve, daemon=True)
     server.start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    with Client(address, timeout_ms=300) as client, pytest.raises(BrokerUnavailable, match="refused|closed"):
-        threading.Thread(target=lambda: (server.join(), listener.close()), daemon=True).start()
+    with Client(address, timeout_ms=300) as client, pytest.raises(BrokerUnavailable, match=address):
         client.metadata()
     server.join()
 
@@ -210,8 +213,10 @@ def test_bootstrap_addresses(text: str, expected: list[tuple[str, int]]) -> None
     assert parse_bootstrap(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ",", "host", "host:", ":1", "host:0", "host:65536", "host:x", "::1:9092", "h:-1"])
+@pytest.mark.parametrize(
+    "text", ["", ",", "host", "host:", ":1", "host:0", "host:65536", "host:x", "::1:9092", "h:-1"]
+)
 def test_bad_bootstrap_addresses(text: str) -> None:
     """The error names the part that is wrong and shows a right one."""
-    with pytest.raises(ValueError, match="HOST:PORT|brackets"):
+    with pytest.raises(ValueError, match=r"HOST:PORT|brackets"):
         parse_bootstrap(text)

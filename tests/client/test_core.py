@@ -221,7 +221,7 @@ def test_a_refusal_to_negotiate_is_an_error_of_the_connection() -> None:
 
 def test_reports_about_dead_attempts_are_ignored() -> None:
     """A connection id is never used again, so late news cannot hit the wrong connection."""
-    core, wire, broker = make()
+    core, wire, _broker = make()
     wire.run(refresh_metadata(core, [], timeout=5))
     (old,) = wire.ends
     core.connection_lost(old, "reset", wire.now)

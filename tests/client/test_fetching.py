@@ -51,7 +51,7 @@ def test_a_position_inside_a_batch_drops_the_batchs_earlier_records() -> None:
 
 def test_a_batch_cut_at_the_end_comes_with_the_next_poll() -> None:
     """The answer may end in the middle of a batch: that part does not count."""
-    wire, broker, fetcher = setup(count=9, partition_max_bytes=150)
+    wire, _broker, fetcher = setup(count=9, partition_max_bytes=150)
     fetcher.assign("t", 0, 0)
     assert read(wire, fetcher) == [b"0", b"1", b"2"]
     assert read(wire, fetcher, polls=2) == [b"%d" % n for n in range(3, 9)]
@@ -67,7 +67,7 @@ def test_an_answer_without_a_whole_batch_is_damage() -> None:
 
 def test_a_position_out_of_range_is_an_error_or_is_reset() -> None:
     """auto.offset.reset: none, earliest, latest."""
-    wire, broker, fetcher = setup(count=3)
+    wire, _broker, fetcher = setup(count=3)
     fetcher.assign("t", 0, 77)
     with pytest.raises(KafkaError, match="t-0 has no offset 77") as caught:
         read(wire, fetcher)
@@ -112,7 +112,7 @@ def test_an_error_that_is_final_is_raised_at_once() -> None:
 
 def test_an_answer_for_an_old_position_is_dropped() -> None:
     """After a seek, what was asked before does not count."""
-    wire, broker, fetcher = setup(count=9)
+    wire, _broker, fetcher = setup(count=9)
     fetcher.assign("t", 0, 0)
     operation = fetcher.poll(timeout=1)
     task = wire.core.start(operation, wire.now)
@@ -167,7 +167,7 @@ def test_a_damaged_batch_is_an_error_and_names_itself() -> None:
 
 def test_offsets_by_time_and_at_the_ends() -> None:
     """ListOffsets: earliest, latest (the next offset), the first at or after a time, none."""
-    wire, broker, _ = setup(count=9)
+    wire, _broker, _ = setup(count=9)
     found = {
         timestamp: wire.run(list_offsets(wire.core, {("t", 0): timestamp}, timeout=3))["t", 0].offset
         for timestamp in (EARLIEST, LATEST, 1004, 9999)

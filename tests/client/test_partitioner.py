@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -44,7 +45,7 @@ def test_records_without_a_key_stick_until_the_batch_is_full() -> None:
     for _ in range(50):
         sticky.batch_full("t", available)
         seen.append(sticky.partition("t", available))
-    assert all(a != b for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(seen))
     assert set(seen) == {0, 1, 2}
 
 

@@ -106,7 +106,9 @@ def test_without_a_sequence_number_a_lost_answer_is_an_error() -> None:
 def test_retriable_errors_are_retried_on_fresh_metadata() -> None:
     """NOT_LEADER_OR_FOLLOWER: look for the leader, try again."""
     wire, broker, producing = setup()
-    broker.trouble[ApiKey.PRODUCE].extend([int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.NOT_ENOUGH_REPLICAS)])
+    broker.trouble[ApiKey.PRODUCE].extend(
+        [int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.NOT_ENOUGH_REPLICAS)]
+    )
     (delivery,) = wire.run(producing.produce(values(2), timeout=5))
     assert delivery.error is None
     assert len(produced(broker)) == 3
@@ -136,7 +138,9 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
     wire, broker, producing = setup()
     broker.max_batch_bytes = 300
     small = [RecordToSend("t", b"%03d" % n * 10) for n in range(20)]
-    deliveries = wire.run(producing.produce([*small[:7], RecordToSend("t", b"x" * 400), *small[7:]], timeout=5))
+    deliveries = wire.run(
+        producing.produce([*small[:7], RecordToSend("t", b"x" * 400), *small[7:]], timeout=5)
+    )
     failed = [d for d in deliveries if d.error is not None]
     assert [(d.indexes, d.error.code) for d in failed if isinstance(d.error, KafkaError)] == [
         ((7,), ErrorCode.MESSAGE_TOO_LARGE)
