@@ -1,0 +1,1 @@
+"""The world, as code may see it: the ports, and their binding to this machine."""
