@@ -149,13 +149,15 @@ def heartbeat(
     records: list[Message] = []
     shut_down = False
     fenced, stopping = broker.fenced, broker.in_controlled_shutdown
+    # A registration cannot say "no directory left", and a broker without one can serve nothing.
+    want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
         if request.want_shut_down:
             shut_down = True
-        elif not request.want_fence and caught_up:
+        elif not want_fence and caught_up:
             fenced = False
             records += unfence(image, broker)
-    elif request.want_fence:
+    elif want_fence:
         fenced, shut_down = True, request.want_shut_down
         records += fence(image, broker)
     elif request.want_shut_down or broker.in_controlled_shutdown:
@@ -261,7 +263,8 @@ def _remove_from_isrs(image: MetadataImage, broker_id: int, *, unclean: bool = F
 def _directories_offline(image: MetadataImage, broker: BrokerImage, offline: list[bytes]) -> list[Message]:
     """The broker reports failed directories: their replicas leave the ISRs."""
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
-    if not newly_offline:
+    remaining = [directory for directory in broker.log_dirs if directory not in offline]
+    if not newly_offline or not remaining:
         return []
     acceptable = acceptable_leaders(image, without=broker.broker_id)
     records: list[Message] = []
@@ -275,7 +278,6 @@ def _directories_offline(image: MetadataImage, broker: BrokerImage, offline: lis
                 )
                 if change is not None:
                     records.append(change)
-    remaining = [directory for directory in broker.log_dirs if directory not in offline]
     records.append(
         BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=remaining
