@@ -6,7 +6,7 @@ with messages over a `PeerChannel`, also when both run in one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -16,7 +16,8 @@ from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timers
-from metadata_quorum.image import RESOURCE_TOPIC, MetadataDelta, MetadataImage, TopicImage
+from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
+from metadata_quorum.image import MetadataDelta, MetadataImage, TopicImage
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import DiskError, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
@@ -24,7 +25,7 @@ from wire.errors import ErrorCode, KafkaError
 
 @attrs.frozen(slots=True)
 class BrokerSettings:
-    """What a broker takes from its node's configuration. `topic_defaults` are the broker's values of topic keys."""
+    """What a broker takes from its node's configuration."""
 
     node_id: int
     cluster_id: str
@@ -33,9 +34,8 @@ class BrokerSettings:
     fetch_session_slots_max: int
     fetch_session_eviction_ms: int
     request_timeout_ms: int
-    topic_defaults: Mapping[str, str]
-    explicit_config: Mapping[str, str]
-    """What the properties file says, for DescribeConfigs."""
+    config_layers: BrokerConfigLayers
+    """What topics and DescribeConfigs take values from below a topic's own."""
 
 
 class HostedTopic:
@@ -110,21 +110,20 @@ class Broker:
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Take a new image: create, update and delete logs so that they match it."""
         self.image = image
-        for topic in delta.deleted:
-            self._delete_topic(topic.topic_id)
-        for topic in delta.created:
-            self._apply_topic(topic)
-        for change in delta.changed:
-            self._apply_topic(change.after)
-        for kind, name in delta.configs:
-            hosted = self.topics.get(name) if kind == RESOURCE_TOPIC else None
+        for topic_id in delta.deleted_topics:
+            self._delete_topic(topic_id)
+        for name in delta.changed_topics:
+            self._apply_topic(image.topics[name])
+        for name in delta.changed_topic_configs:
+            hosted = self.topics.get(name)
             if hosted is not None:
                 self._apply_config(hosted)
         self.run_woken()
 
     def log_config(self, topic: str) -> LogConfig:
         """The effective configuration of a topic's logs: the topic's own values over this broker's."""
-        return LogConfig.from_properties({**self.settings.topic_defaults, **self.image.topic_configs(topic)})
+        overrides = self.image.topic_configs(topic)
+        return LogConfig.from_properties(effective_topic_config(overrides, self.settings.config_layers))
 
     def _apply_config(self, hosted: HostedTopic) -> None:
         hosted.config = self.log_config(hosted.name)
@@ -136,7 +135,7 @@ class Broker:
         if hosted is None:
             hosted = HostedTopic(topic.name, topic.topic_id, self.log_config(topic.name))
         node_id = self.settings.node_id
-        for index, image in enumerate(topic.partitions):
+        for index, image in sorted(topic.partitions.items()):
             if node_id not in image.replicas:
                 continue
             partition = hosted.partitions.get(index)
@@ -195,7 +194,7 @@ class Broker:
         for log_dir in self.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):
                 image = self.image.topics.get(topic)
-                if image is None or image.topic_id != log.topic_id or index >= len(image.partitions):
+                if image is None or image.topic_id != log.topic_id or index not in image.partitions:
                     self.log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
                     log_dir.set_stray(topic, index)
 

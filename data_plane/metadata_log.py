@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from data_plane.log import log_upkeep
 from data_plane.log.config import LogConfig
 from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.partition_log import Origin, PartitionLog
@@ -170,6 +171,9 @@ class MetadataLog:
 
     def log_rolled(self, log: PartitionLog) -> None:
         """The next flush syncs the finished segment with the active one."""
+
+    def write_epochs(self, log: PartitionLog) -> None:
+        log_upkeep.write_epochs(log)
 
     def sync_entry(self) -> None:
         self._root.sync()

@@ -259,7 +259,7 @@ class FetchJob:
         response.node_endpoints = [
             NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
             for node_id in sorted(leaders)
-            if node_id in brokers and (endpoint := brokers[node_id].listener(listener)) is not None
+            if node_id in brokers and (endpoint := brokers[node_id].endpoint(listener)) is not None
         ]
 
 

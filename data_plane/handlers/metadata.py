@@ -53,7 +53,7 @@ class MetadataHandler:
         brokers = [
             MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
-            if not broker.fenced and (endpoint := broker.listener(context.listener)) is not None
+            if not broker.fenced and (endpoint := broker.endpoint(context.listener)) is not None
         ]
         cluster_operations = (
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
@@ -121,7 +121,7 @@ class MetadataHandler:
             topic.name in INTERNAL_TOPICS,
             [
                 _describe_partition(index, partition, brokers)
-                for index, partition in enumerate(topic.partitions)
+                for index, partition in sorted(topic.partitions.items())
             ],
             operations,
         )
@@ -171,7 +171,7 @@ class DescribeClusterHandler:
             DescribeClusterBroker(node_id, endpoint.host, endpoint.port, broker.rack, broker.fenced)
             for node_id, broker in sorted(image.brokers.items())
             if (not broker.fenced or request.include_fenced_brokers)
-            and (endpoint := broker.listener(context.listener)) is not None
+            and (endpoint := broker.endpoint(context.listener)) is not None
         ]
         operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         own = image.brokers.get(self._broker.settings.node_id)

@@ -19,10 +19,12 @@ from wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from wire.record_batch import parse_produced
 
 ACKS_ALL = -1
 TOPIC_IDS_SINCE = 13
 LEADER_HINTS_SINCE = 10
+ZSTD_SINCE = 7
 
 _NO_ERRORS: list[Any] = []
 _NO_LEADER = LeaderIdAndEpoch()
@@ -127,8 +129,8 @@ class ProduceHandler:
                     continue
                 log = partition.log
                 try:
-                    if not data.records:
-                        raise KafkaError(ErrorCode.INVALID_RECORD, "no record batch for a partition")
+                    if data.records is None or context.api_version < ZSTD_SINCE:
+                        parse_produced(data.records or b"", context.api_version)
                     result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # a view, as decoded
                 except KafkaError as error:
                     answers.append(_error_answer(data.index, error.code, error.message))
@@ -222,7 +224,7 @@ class ProduceHandler:
         response.node_endpoints = [
             NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
             for node_id in sorted(leaders)
-            if node_id in brokers and (endpoint := brokers[node_id].listener(listener)) is not None
+            if node_id in brokers and (endpoint := brokers[node_id].endpoint(listener)) is not None
         ]
 
 

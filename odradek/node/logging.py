@@ -32,5 +32,5 @@ def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any
                 key_order=["timestamp", "level", "event"], bool_as_flag=False
             ),
         ],
-        wrapper_class=structlog.BoundLogger,
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
     ).bind(**bound)

@@ -10,12 +10,29 @@ from typing import Any
 
 import trio
 
+from data_plane.log.checkpoints import NotALogDirectory
 from metadata_quorum.config_defs import ConfigError
+from metadata_quorum.image import InvalidMetadata
+from metadata_quorum.ports import MetadataLogCorrupt
 from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit
+from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.config import NodeConfig
 from odradek.node.logging import make_logger
-from odradek.node.run_node import NodeCannotStart, run_node
+from odradek.node.node import NodeCannotStart, NodeFailed
+from odradek.node.run_node import run_node
+
+STOPPING_ERRORS = (
+    ConfigError,
+    DiskError,
+    InvalidMetadata,
+    MetadataLogCorrupt,
+    NodeCannotStart,
+    NodeFailed,
+    NotALogDirectory,
+    RegistrationRefused,
+)
+"""What ends a node with one line; anything else is a bug and shows its traceback."""
 
 
 def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | None = None) -> int:
@@ -26,13 +43,14 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
         print(f"odradek: {config_path}: {error}", file=sys.stderr)
         return 1
     raise_descriptor_limit()
+    status = 0
     try:
         trio.run(_serve, config, started)
-    except* (NodeCannotStart, DiskError, ConfigError) as group:
+    except* STOPPING_ERRORS as group:
         for error in _leaves(group):
             print(f"odradek: node {config.node_id} stops: {error}", file=sys.stderr)
-        return 1
-    return 0
+        status = 1
+    return status
 
 
 async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None) -> None:

@@ -1,0 +1,144 @@
+"""A broker's life as the controller sees it: register, heartbeat, be unfenced, leave in order. PORTED.
+
+The broker speaks to the controller in messages only, over its `PeerChannel`, also within one process. A heartbeat
+that is refused because the controller knows another epoch of this broker makes it register again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from data_plane.broker import Broker
+from metadata_quorum.features import SUPPORTED_FEATURES
+from odradek.env.ports import ConnectionLost
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+
+CATCH_UP_SECONDS = 0.01
+RETRY_SECONDS = 0.2
+SHUTDOWN_SECONDS_MAX = 10.0
+
+
+class RegistrationRefused(Exception):
+    """The controller will never take this broker as it is configured."""
+
+
+class BrokerLifecycle:
+    """Keeps one broker registered."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        listeners: Sequence[Listener],
+        rack: str | None,
+        previous_broker_epoch: int,
+        heartbeat_interval_ms: int,
+        log: Any,
+    ) -> None:
+        self._broker = broker
+        self._listeners = listeners
+        self._rack = rack
+        self._previous_broker_epoch = previous_broker_epoch
+        self._interval_seconds = heartbeat_interval_ms / 1000
+        self._log = log
+        self._incarnation_id = broker.env.new_uuid()
+        self._wants_shut_down = False
+        self.broker_epoch = -1
+        self.is_unfenced = broker.env.event()
+        self.may_shut_down = broker.env.event()
+        self._hurry = broker.env.event()
+
+    async def run(self) -> None:
+        """Register, then send heartbeats until the controller lets the broker go. Raises `RegistrationRefused`."""
+        await self._register()
+        while not self.may_shut_down.is_set():
+            response = await self._send_heartbeat()
+            if response is None:
+                await self._pause(RETRY_SECONDS)
+                continue
+            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                await self._register()
+                continue
+            if not response.is_fenced and not self.is_unfenced.is_set():
+                self.is_unfenced.set()
+                self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
+            if response.should_shut_down:
+                self.may_shut_down.set()
+                return
+            await self._pause(self._interval_seconds if self.is_unfenced.is_set() else CATCH_UP_SECONDS)
+
+    async def shut_down(self) -> None:
+        """Ask the controller to move leaderships away; wait for its word, but not for ever."""
+        self._wants_shut_down = True
+        self._hurry.set()
+        clock = self._broker.clock
+        with clock.timeout_at(clock.monotonic() + SHUTDOWN_SECONDS_MAX):
+            await self.may_shut_down.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        clock = self._broker.clock
+        if self._wants_shut_down:
+            await clock.sleep_until(clock.monotonic() + min(seconds, RETRY_SECONDS))
+            return
+        self._hurry = self._broker.env.event()
+        with clock.timeout_at(clock.monotonic() + seconds):
+            await self._hurry.wait()
+
+    async def _register(self) -> None:
+        broker = self._broker
+        request = BrokerRegistrationRequest(
+            broker_id=broker.settings.node_id,
+            cluster_id=broker.settings.cluster_id,
+            incarnation_id=self._incarnation_id,
+            listeners=list(self._listeners),
+            features=[Feature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())],
+            rack=self._rack,
+            log_dirs=sorted(
+                log_dir.directory_id for log_dir in broker.log_dirs if log_dir.offline_reason is None
+            ),
+            previous_broker_epoch=self._previous_broker_epoch,
+        )
+        while True:
+            response: BrokerRegistrationResponse | None = await self._ask(request)
+            if response is not None and response.error_code == ErrorCode.NONE:
+                self.broker_epoch = response.broker_epoch
+                self._previous_broker_epoch = response.broker_epoch
+                self._log.info("broker.registered", broker_epoch=self.broker_epoch)
+                return
+            if response is not None:
+                code = ErrorCode(response.error_code)
+                if code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION):
+                    raise RegistrationRefused(f"the controller refuses this broker: {code.name}")
+                self._log.warning("broker.registration_refused", error=code.name)
+            await self._pause(RETRY_SECONDS)
+
+    async def _send_heartbeat(self) -> BrokerHeartbeatResponse | None:
+        broker = self._broker
+        request = BrokerHeartbeatRequest(
+            broker_id=broker.settings.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=broker.image.offset,
+            want_shut_down=self._wants_shut_down,
+            offline_log_dirs=sorted(
+                log_dir.directory_id for log_dir in broker.log_dirs if log_dir.offline_reason is not None
+            ),
+        )
+        response: BrokerHeartbeatResponse | None = await self._ask(request)
+        return response
+
+    async def _ask(self, request: Any) -> Any:
+        broker = self._broker
+        deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+        try:
+            return await broker.controller.request(request, deadline)
+        except (KafkaError, ConnectionLost) as error:
+            self._log.warning("broker.controller_unreachable", error=str(error))
+            return None

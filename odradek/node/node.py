@@ -1,0 +1,290 @@
+"""The parts of a node, and the order in which they come and go. PORTED.
+
+Start: directories, metadata log, logs, registration, listeners (see ARCHITECTURE.md). Stop: tell the controller, stop
+listening, commit what the metadata log holds, sync and close the logs, and leave the clean-shutdown marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from data_plane.broker import Broker, BrokerSettings
+from data_plane.handlers.build import build_table
+from data_plane.log.config import LogConfig
+from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.metadata_log import MetadataLog
+from metadata_quorum.image import MetadataDelta, MetadataImage
+from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.service import ControllerService
+from odradek.env.ports import Dir, DiskError, Env, TaskGroup
+from odradek.node.broker_lifecycle import BrokerLifecycle
+from odradek.node.buffers import ReceiveBuffers
+from odradek.node.config import NodeConfig
+from odradek.node.connection_loop import ConnectionServices
+from odradek.node.server import Server
+from wire.messages.broker_registration import Listener as RegisteredListener
+
+LOCALHOST = "localhost"
+"""Advertised for a listener on every interface without an advertised host."""
+FETCH_SESSION_EVICTION_MS = 120_000
+"""Kafka's constant: a session is safe from smaller newcomers for so long."""
+RECEIVE_BYTES_MAX = 256 * 1024 * 1024
+"""All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
+
+
+class NodeCannotStart(Exception):
+    """The configuration and the disks do not fit; one line that says what to do."""
+
+
+class NodeFailed(Exception):
+    """The node cannot go on: its last log directory, or the one of its metadata log, is gone."""
+
+
+class Node:
+    """One broker and controller in one process."""
+
+    def __init__(
+        self, config: NodeConfig, env: Env, tasks: TaskGroup, log: Any, *, poison: bool = False
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._tasks = tasks
+        self._log = log
+        self._poison = poison
+        self._failed = env.event()
+        self._failure = ""
+        self._log_dirs: list[LogDir] = []
+        self._servers: list[Server] = []
+        self._addresses: list[str] = []
+        self._ports: dict[str, int] = {}
+        self._broker: Broker | None = None
+        self._lifecycle: BrokerLifecycle | None = None
+        self._controller: ControllerService | None = None
+        self._metadata_log: MetadataLog | None = None
+        self._metadata_dir: Dir | None = None
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Come up to the point where clients are served."""
+        clock = self._env.clock
+        started_at = clock.monotonic()
+        self._tasks.start_soon(self._watch_failure)
+        await self._open_log_dirs()
+        controller = await self._start_controller()
+        broker = self._broker = self._make_broker(controller)
+        broker.image = controller.committed_image
+        for log_dir in self._log_dirs:
+            await log_dir.load()
+        controller.subscribe(self._apply_metadata)
+        image = controller.committed_image
+        self._apply_metadata(image, MetadataDelta.everything(image))
+        broker.set_strays_aside()
+        for log_dir in self._log_dirs:
+            self._tasks.start_soon(log_dir.run_background)
+        self._tasks.start_soon(broker.timers.run)
+        self._open_listeners(broker)
+        lifecycle = self._lifecycle = self._make_lifecycle(broker)
+        self._tasks.start_soon(lifecycle.run)
+        await lifecycle.is_unfenced.wait()
+        for server in self._servers:
+            self._tasks.start_soon(server.accept_loop)
+            self._tasks.start_soon(server.reap_loop)
+        self._log.info(
+            "node.ready",
+            address=",".join(self._addresses),
+            partitions=broker.statistics()["partitions"],
+            start_ms=round((clock.monotonic() - started_at) * 1000),
+        )
+
+    def facts(self) -> Mapping[str, Any]:
+        """What `started` is told."""
+        return {
+            "node": self._config.node_id,
+            "addresses": list(self._addresses),
+            "cluster_id": self._log_dirs[0].cluster_id,
+        }
+
+    async def _open_log_dirs(self) -> None:
+        config, env = self._config, self._env
+        context = LogDirContext(
+            clock=env.clock,
+            workers=env.workers,
+            random=env.random,
+            log=self._log,
+            on_offline=self._directory_offline,
+            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms=config.get_int(
+                "producer.id.expiration.check.interval.ms"
+            ),
+            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+            checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+            high_watermark_checkpoint_interval_ms=config.get_int(
+                "replica.high.watermark.checkpoint.interval.ms"
+            ),
+        )
+        for path in config.log_dirs:
+            directory = env.open_dir(path)
+            self._log_dirs.append(LogDir.open(directory, context, config_for=self._log_config))
+        clusters = {log_dir.cluster_id: None for log_dir in self._log_dirs}
+        if len(clusters) != 1:
+            raise NodeCannotStart(f"the log directories belong to different clusters: {', '.join(clusters)}")
+        for log_dir in self._log_dirs:
+            if log_dir.node_id != config.node_id:
+                raise NodeCannotStart(
+                    f"{log_dir.path} was formatted for node {log_dir.node_id}, but node.id is {config.node_id}"
+                )
+
+    def _log_config(self, topic: str) -> LogConfig:
+        assert self._broker is not None
+        return self._broker.log_config(topic)
+
+    async def _start_controller(self) -> ControllerService:
+        config, env = self._config, self._env
+        root = self._metadata_dir = self._metadata_root()
+        log = self._metadata_log = await env.workers.run(
+            lambda: MetadataLog.open(root, clock=env.clock, logger=self._log)
+        )
+        bootstrap = log.bootstrap()
+        controller = self._controller = ControllerService(
+            config.controller_settings(),
+            env,
+            log,
+            FileQuorumStateStore(log.directory),
+            cluster_id=self._log_dirs[0].cluster_id,
+            node_id=config.node_id,
+            snapshot=log.newest_snapshot(),
+            bootstrap=() if bootstrap is None else bootstrap.records,
+            logger=self._log,
+        )
+        await controller.start(self._tasks)
+        return controller
+
+    def _metadata_root(self) -> Dir:
+        """The directory of the metadata log: one of the log directories, or one of its own, which is locked here."""
+        path = self._config.metadata_log_dir
+        for name, log_dir in zip(self._config.log_dirs, self._log_dirs, strict=True):
+            if name == path:
+                return log_dir.directory
+        root = self._env.open_dir(path)
+        root.lock()
+        return root
+
+    def _make_broker(self, controller: ControllerService) -> Broker:
+        config = self._config
+        settings = BrokerSettings(
+            node_id=config.node_id,
+            cluster_id=self._log_dirs[0].cluster_id,
+            auto_create_topics_enable=config.get_bool("auto.create.topics.enable"),
+            fetch_max_bytes=config.get_int("fetch.max.bytes"),
+            fetch_session_slots_max=config.get_int("max.incremental.fetch.session.cache.slots"),
+            fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
+            request_timeout_ms=config.get_int("request.timeout.ms"),
+            config_layers=config.config_layers,
+        )
+        return Broker(settings, self._env, self._log_dirs, controller.channel(), self._tasks, self._log)
+
+    def _apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        assert self._broker is not None
+        self._broker.apply_metadata(image, delta)
+
+    # -- listeners ------------------------------------------------------------------------------------------------
+
+    def _open_listeners(self, broker: Broker) -> None:
+        config, env = self._config, self._env
+        queued_bytes_max = config.get_int("queued.max.request.bytes")
+        services = ConnectionServices(
+            table=build_table(broker),
+            buffers=ReceiveBuffers(
+                queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX, env.event
+            ),
+            clock=env.clock,
+            tasks=self._tasks,
+            new_event=env.event,
+            log=self._log,
+            frame_bytes_max=config.get_int("socket.request.max.bytes"),
+            after_turn=broker.run_woken,
+            poison=self._poison,
+        )
+        for listener in config.broker_listeners:
+            try:
+                opened = env.network.listen(listener.host, listener.port)
+            except OSError as error:
+                raise NodeCannotStart(
+                    f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}"
+                ) from error
+            self._servers.append(
+                Server(
+                    services,
+                    opened,
+                    listener.name,
+                    idle_ms_max=config.get_int("connections.max.idle.ms"),
+                    connections_max=config.get_int("max.connections"),
+                )
+            )
+            self._ports[listener.name] = opened.port
+            self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
+
+    def _make_lifecycle(self, broker: Broker) -> BrokerLifecycle:
+        config = self._config
+        listeners = [
+            RegisteredListener(
+                each.name,
+                each.host or LOCALHOST,
+                each.port or self._ports[each.name],
+                each.security_protocol_id,
+            )
+            for each in config.advertised_listeners
+        ]
+        clean_epochs = [log_dir.clean_shutdown_broker_epoch for log_dir in self._log_dirs]
+        previous = clean_epochs[0] if len(set(clean_epochs)) == 1 else None
+        return BrokerLifecycle(
+            broker,
+            listeners=listeners,
+            rack=config.rack,
+            previous_broker_epoch=-1 if previous is None else previous,
+            heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
+            log=self._log,
+        )
+
+    # -- trouble --------------------------------------------------------------------------------------------------
+
+    def _directory_offline(self, log_dir: LogDir, reason: str) -> None:
+        if self._broker is not None:
+            self._broker.directory_offline(log_dir, reason)
+        if self._metadata_log is not None and log_dir.directory is self._metadata_dir:
+            self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
+        elif all(each.offline_reason is not None for each in self._log_dirs):
+            self._fail(f"all log directories are offline, the last one because of {reason}")
+
+    def _fail(self, reason: str) -> None:
+        if not self._failed.is_set():
+            self._failure = reason
+            self._failed.set()
+
+    async def _watch_failure(self) -> None:
+        await self._failed.wait()
+        raise NodeFailed(self._failure)
+
+    # -- stop -----------------------------------------------------------------------------------------------------
+
+    async def shut_down(self) -> None:
+        """Leave in order. A directory that fails meanwhile gets no clean-shutdown marker, and the others do."""
+        assert self._lifecycle is not None
+        assert self._controller is not None
+        assert self._metadata_log is not None
+        clock = self._env.clock
+        began_at = clock.monotonic()
+        if self._config.get_bool("controlled.shutdown.enable"):
+            await self._lifecycle.shut_down()
+        for server in self._servers:
+            server.close()
+        await self._controller.stop()
+        await self._env.workers.run(self._metadata_log.close)
+        for log_dir in self._log_dirs:
+            try:
+                await self._env.workers.run(log_dir.close_clean, self._lifecycle.broker_epoch)
+            except DiskError as error:
+                self._log.error("node.directory_not_closed", directory=log_dir.path, error=str(error))
+        self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))

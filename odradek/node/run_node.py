@@ -1,0 +1,48 @@
+"""The only way to start a node (SHELL: it opens the nursery, and decides nothing).
+
+The simulator calls `run_node` with its own `Env`; everything below this function reaches the world through that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from odradek.env.ports import Env, Event
+from odradek.node.config import NodeConfig
+from odradek.node.logging import make_logger
+from odradek.node.node import Node
+
+
+async def run_node(
+    config: NodeConfig,
+    env: Env,
+    *,
+    started: Callable[[Mapping[str, Any]], None] | None = None,
+    stop: Event | None = None,
+    log: Any = None,
+    poison: bool = False,
+) -> None:
+    """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
+
+    `started` is called once clients are served, with the node's addresses and ids. `poison` overwrites each request
+    in the receive buffer after its dispatch, so that a handler that keeps a view of it is found out.
+
+    Raises (in an `ExceptionGroup`):
+        NodeCannotStart: the configuration and the disks do not fit.
+        NotALogDirectory, DiskError: a directory cannot be used.
+        MetadataLogCorrupt, InvalidMetadata: the metadata log is damaged.
+        RegistrationRefused: the controller does not take this broker.
+        NodeFailed: the node cannot go on.
+    """
+    logger = log if log is not None else make_logger(env.clock, node=config.node_id)
+    async with trio.open_nursery() as nursery:
+        node = Node(config, env, nursery, logger, poison=poison)
+        await node.start()
+        if started is not None:
+            started(node.facts())
+        await (stop if stop is not None else env.event()).wait()
+        await node.shut_down()
+        nursery.cancel_scope.cancel()
