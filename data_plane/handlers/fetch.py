@@ -28,6 +28,7 @@ from wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
+from wire.structure import ZERO_UUID
 
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
@@ -222,10 +223,8 @@ class FetchJob:
             name = fetched.key[0]
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = (
-                    FetchableTopicResponse("", name, [])
-                    if self.by_id
-                    else FetchableTopicResponse(name, b"", [])  # type: ignore[arg-type]
+                topic = topics[name] = FetchableTopicResponse(
+                    name if isinstance(name, str) else "", name if isinstance(name, bytes) else ZERO_UUID, []
                 )
             topic.partitions.append(answer)
         if session is not None and len(plan.partitions) > 1 and served:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import MutableMapping
 from datetime import datetime, timedelta
 from typing import Any, TextIO
 
@@ -16,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1)
 def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any:
     """A logger whose lines are `timestamp level event key=value ...`; time is the node's own clock."""
 
-    def add_timestamp(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    def add_timestamp(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         wall = _EPOCH + timedelta(milliseconds=clock.wall_ms())
         event["timestamp"] = wall.isoformat(timespec="milliseconds") + "Z"
         return event

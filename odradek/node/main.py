@@ -47,8 +47,8 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
     try:
         trio.run(_serve, config, started)
     except* STOPPING_ERRORS as group:
-        for error in _leaves(group):
-            print(f"odradek: node {config.node_id} stops: {error}", file=sys.stderr)
+        for reason in _leaves(group):
+            print(f"odradek: node {config.node_id} stops: {reason}", file=sys.stderr)
         status = 1
     return status
 
