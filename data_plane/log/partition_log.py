@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_plane.log import log_upkeep, time_lookup
-from data_plane.log.config import LogConfig
+from data_plane.log.config import LONG_MAX, LogConfig
 from data_plane.log.leader_epochs import LeaderEpochs
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
 from data_plane.log.producer_recovery import note_batch, rebuild_producers, write_snapshot
@@ -147,7 +147,8 @@ class PartitionLog:
     @property
     def needs_flush(self) -> bool:
         """Whether `flush.messages` asks for a flush."""
-        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+        flush_messages = self.config.flush_messages
+        return flush_messages < LONG_MAX and self.log_end_offset - self.recovery_point >= flush_messages
 
     @property
     def size_bytes(self) -> int:
