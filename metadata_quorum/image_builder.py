@@ -75,6 +75,9 @@ class _TopicChange:
         self.partitions[partition] = image
         self.touched[partition] = None
 
+    def all_partitions(self) -> list[tuple[int, PartitionImage]]:
+        return sorted({**(self.before.partitions if self.before else {}), **self.partitions}.items())
+
     def copy(self) -> _TopicChange:
         other = _TopicChange(self.name, self.topic_id, self.before)
         other.partitions = dict(self.partitions)
@@ -252,6 +255,19 @@ class ImageBuilder:
             raise InvalidMetadata(f"topic {topic.name} has no partition {record.partition_id}")
         topic.set(record.partition_id, merge_partition(before, record, self._interned.tuple))
 
+    def _clear_elr(self, record: records.ClearElrRecord) -> None:
+        names = [record.topic_name] if record.topic_name else [*self._base.topics, *self._changes.names]
+        for name in names:
+            topic_id = self._topic_id(name)
+            if topic_id is None:
+                if record.topic_name:
+                    raise InvalidMetadata(f"topic {name} does not exist")
+                continue
+            topic = self._topic(topic_id)
+            for number, partition in topic.all_partitions():
+                if partition.elr or partition.last_known_elr:
+                    topic.set(number, attrs.evolve(partition, elr=(), last_known_elr=()))
+
     def _set_config(self, record: records.ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)
         values = self._changes.configs.get(resource)
@@ -362,6 +378,7 @@ def _replays() -> dict[type, Callable[[ImageBuilder, Any], None]]:
         records.RemoveTopicRecord: ImageBuilder._remove_topic,
         records.PartitionRecord: ImageBuilder._create_partition,
         records.PartitionChangeRecord: ImageBuilder._change_partition,
+        records.ClearElrRecord: ImageBuilder._clear_elr,
         records.ConfigRecord: ImageBuilder._set_config,
         records.RegisterBrokerRecord: ImageBuilder._register_broker,
         records.UnregisterBrokerRecord: ImageBuilder._unregister_broker,

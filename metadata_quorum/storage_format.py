@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot, snapshot_name
+from metadata_quorum.checkpoint_files import (
+    BOOTSTRAP_FILE,
+    encode_snapshot,
+    parse_snapshot_name,
+    snapshot_name,
+)
 from metadata_quorum.features import BOOTSTRAP_FEATURES, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
 from odradek.env.ports import Dir
 from wire.messages.control_records import (
@@ -29,7 +34,8 @@ from wire.uuid_text import uuid_from_text, uuid_to_text
 
 META_PROPERTIES = "meta.properties"
 METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
-_HARMLESS = frozenset((".lock", "lost+found", f"{META_PROPERTIES}.tmp"))
+_HARMLESS = frozenset((".lock", "lost+found"))
+_UNFINISHED = ".tmp"
 _META_SIZE_MAX = 1 << 16
 
 
@@ -167,11 +173,12 @@ def format_storage(
 def _check_formattable(directory: Dir) -> MetaProperties | None:
     meta = read_meta_properties(directory)
     if meta is None:
-        leftovers = {BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
-        foreign = [name for name in directory.list() if name not in _HARMLESS and name not in leftovers]
+        # What a format that was interrupted leaves behind is written again.
+        ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
+        foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
         if directory.is_dir(METADATA_LOG_DIRECTORY):
-            log = directory.subdir(METADATA_LOG_DIRECTORY)
-            foreign += [name for name in log.list() if not name.endswith(".checkpoint")]
+            names = directory.subdir(METADATA_LOG_DIRECTORY).list()
+            foreign += [name for name in names if parse_snapshot_name(name.removesuffix(_UNFINISHED)) is None]
         if foreign:
             raise StorageError(
                 f"Log directory {directory.path} is not empty and not formatted: it holds {foreign[0]}"

@@ -1,0 +1,124 @@
+"""A controller node without a broker in the virtual world: format, start, ask. Shared by the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from data_plane.metadata_log import MetadataLog
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.service import ControllerService
+from metadata_quorum.storage_format import VoterEndpoint, format_storage, read_meta_properties
+from odradek.env.ports import Dir, Env
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
+DIRECTORY_ID = b"directory-number"
+NODE_ID = 1
+PATH = "/data"
+
+
+class Journal:
+    """A logger that keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def _note(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+
+    debug = info = warning = error = _note
+
+
+def format_node(root: Dir) -> None:
+    format_storage(
+        [root],
+        root,
+        cluster_id=CLUSTER_ID,
+        node_id=NODE_ID,
+        directory_ids=[DIRECTORY_ID],
+        voter=VoterEndpoint("CONTROLLER", "127.0.0.1", 9093),
+        timestamp_ms=1,
+    )
+
+
+@asynccontextmanager
+async def running_controller(
+    env: Env, journal: Journal | None = None, *, path: str = PATH, **settings: Any
+) -> AsyncIterator[ControllerService]:
+    """A controller that leads; on a normal exit it stops cleanly."""
+    logger = journal or Journal()
+    root = env.open_dir(path)
+    meta = read_meta_properties(root)
+    assert meta is not None
+    log = await env.workers.run(lambda: MetadataLog.open(root, clock=env.clock, logger=logger))
+    bootstrap = log.bootstrap()
+    assert bootstrap is not None
+    service = ControllerService(
+        ControllerSettings(**settings),
+        env,
+        log,
+        FileQuorumStateStore(log.directory),
+        cluster_id=meta.cluster_id,
+        node_id=meta.node_id,
+        snapshot=log.newest_snapshot(),
+        bootstrap=bootstrap.records,
+        logger=logger,
+    )
+    async with trio.open_nursery() as nursery:
+        await service.start(nursery)
+        yield service
+        await service.stop()
+        log.close()
+        nursery.cancel_scope.cancel()
+
+
+def registration(incarnation: bytes, previous_epoch: int = -1) -> BrokerRegistrationRequest:
+    return BrokerRegistrationRequest(
+        NODE_ID,
+        CLUSTER_ID,
+        incarnation,
+        [Listener("PLAINTEXT", "127.0.0.1", 9092, 0)],
+        [Feature("metadata.version", 30, 30)],
+        None,
+        False,
+        [DIRECTORY_ID],
+        previous_epoch,
+    )
+
+
+def heartbeat(service: ControllerService, broker_epoch: int) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(NODE_ID, broker_epoch, service.committed_image.offset)
+
+
+def create(name: str, partitions: int = 1) -> CreateTopicsRequest:
+    return CreateTopicsRequest([CreatableTopic(name, partitions, 1, [], [])], 1000, False)
+
+
+def delete(name: str) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest([DeleteTopicState(name)], [], 1000)
+
+
+def producer_ids(broker_epoch: int) -> AllocateProducerIdsRequest:
+    return AllocateProducerIdsRequest(NODE_ID, broker_epoch)
+
+
+async def ask(service: ControllerService, env: Env, request: Any) -> Any:
+    """The response, over the loopback channel."""
+    return await service.channel().request(request, env.clock.monotonic() + 60)
+
+
+async def join(service: ControllerService, env: Env) -> int:
+    """Register as a new incarnation and be unfenced; the broker epoch."""
+    epoch: int = (await ask(service, env, registration(env.new_uuid()))).broker_epoch
+    response = await ask(service, env, heartbeat(service, epoch))
+    assert not response.is_fenced
+    return epoch

@@ -1,0 +1,387 @@
+"""The quorum of one in the virtual world: what it has answered survives, and damage stops it loudly."""
+
+from __future__ import annotations
+
+import errno
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from data_plane.metadata_log import SYNCED_OFFSET_FILE
+from metadata_quorum.metadata_batches import read_batches
+from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.quorum_state import FileQuorumStateStore
+from odradek.env.ports import DiskError, Env
+from sim.weather import Weather
+from sim.world import World
+from tests.quorum.node_parts import (
+    PATH,
+    Journal,
+    ask,
+    create,
+    delete,
+    format_node,
+    heartbeat,
+    join,
+    producer_ids,
+    registration,
+    running_controller,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.control_records import LeaderChangeMessage, VotersRecord
+from wire.record_batch import iter_batches
+
+NODE = "n1"
+LOG = f"{PATH}/__cluster_metadata-0/00000000000000000000.log"
+
+
+def make_world(seed: int = 1, weather: Weather | None = None) -> World:
+    world = World(seed, weather or Weather())
+    format_node(world.machine(NODE).disk.open_dir(PATH, create=True))
+    return world
+
+
+async def run(world: World, main: Callable[[Env], Awaitable[Any]]) -> None:
+    """Start a process on the machine and wait for its end."""
+    await world.start(NODE, main).ended.wait()
+
+
+@attrs.define
+class Told:
+    """What a client has been told; it must hold for ever after."""
+
+    topics: dict[str, bytes] = attrs.Factory(dict)
+    deleted: list[bytes] = attrs.Factory(list)
+    producer_ids: list[int] = attrs.Factory(list)
+    epochs: list[int] = attrs.Factory(list)
+    finished: bool = False
+
+
+async def workload(env: Env, told: Told) -> None:
+    """Two starts' worth of decisions, each noted when its answer has arrived."""
+    for life in ("a", "b"):
+        async with running_controller(env) as service:
+            epoch = await join(service, env)
+            assert all(epoch > other for other in told.epochs)
+            told.epochs.append(epoch)
+            assert_holds(service.committed_image, told)
+            for number in range(3):
+                name = f"{life}{number}"
+                if name not in service.committed_image.topics:
+                    response = await ask(service, env, create(name, 2))
+                    assert response.topics[0].error_code == 0
+                told.topics[name] = service.committed_image.topics[name].topic_id
+            gone = service.committed_image.topics.get(f"{life}1")
+            if gone is not None:
+                del told.topics[f"{life}1"]
+                await ask(service, env, delete(f"{life}1"))
+                told.deleted.append(gone.topic_id)
+            block = await ask(service, env, producer_ids(epoch))
+            assert block.producer_id_start not in told.producer_ids
+            told.producer_ids.append(block.producer_id_start)
+    told.finished = True
+
+
+def assert_holds(image: Any, told: Told) -> None:
+    for name, topic_id in told.topics.items():
+        assert image.topics[name].topic_id == topic_id
+        assert len(image.topics[name].partitions) == 2
+    for topic_id in told.deleted:
+        assert topic_id not in image.topics_by_id
+    assert image.next_producer_id >= max(told.producer_ids, default=-1000) + 1000
+    for epoch in told.epochs:
+        assert image.brokers[1].epoch >= epoch
+
+
+@functools.cache
+def operation_count() -> int:
+    """Disk operations of the workload without trouble."""
+    world = make_world()
+    disk = world.machine(NODE).disk
+    before = disk.operation_count
+    told = Told()
+    world.run(run, world, lambda env: workload(env, told))
+    assert told.finished
+    return disk.operation_count - before
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_power_cut_at_every_operation_keeps_every_answer(part: int) -> None:
+    """For each disk operation of two starts with decisions: cut the power there, start again, and everything that
+    a client was told still holds; no id is handed out twice, no epoch comes again."""
+    for number in range(1 + part, operation_count() + 1, 4):
+        world = make_world(number)
+        disk = world.machine(NODE).disk
+        told = Told()
+
+        async def main(world: World = world, told: Told = told) -> None:
+            await run(world, lambda env: workload(env, told))
+            assert not told.finished
+            await run(world, lambda env: workload(env, told))
+
+        disk.crash_at(disk.operation_count + number)
+        world.run(main)
+        assert told.finished
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rough_weather_and_crashes_at_any_time(seed: int) -> None:
+    """Slow disks and crashes between operations: a process that dies keeps what was written, a power loss what was
+    synced, and both keep every answer."""
+    world = make_world(seed, Weather.draw(World(seed)._stream("weather")))
+    told = Told()
+
+    async def main() -> None:
+        for _ in range(4):
+            running = world.start(NODE, lambda env: workload(env, told))
+            await world.sleep(world.random.random() * 0.2)
+            if running.env.alive:
+                world.crash(NODE, world.random.choice(["all", "synced", "random"]))
+            await running.ended.wait()
+        told.finished = False
+        await run(world, lambda env: workload(env, told))
+        assert told.finished
+
+    world.run(main)
+
+
+def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
+    """A leader change record opens every epoch, and `quorum-state` knows it before anything is written in it. The
+    first one brings the voters of the formatted snapshot into the log."""
+    world = make_world()
+
+    async def main(env: Env) -> None:
+        for epoch in (1, 2, 3):
+            async with running_controller(env) as service:
+                assert service.quorum.epoch == epoch
+                state = FileQuorumStateStore(env.open_dir(PATH).subdir("__cluster_metadata-0")).load()
+                assert state is not None
+                assert (state.leader_id, state.leader_epoch) == (1, epoch)
+        batches = list(
+            read_batches(env.open_dir(PATH).read_bytes(LOG.removeprefix(PATH + "/")), source="log")
+        )
+        control = [(batch.epoch, batch.records) for batch in batches if batch.is_control]
+        assert [epoch for epoch, _ in control] == [1, 2, 3]
+        assert all(isinstance(records[0], LeaderChangeMessage) for _, records in control)
+        assert [len(records) for _, records in control] == [3, 1, 1]
+        assert isinstance(control[0][1][2], VotersRecord)
+        # A new leader has nothing to decide but the bootstrap of an empty log.
+        assert len(batches) == 4
+
+    world.run(run, world, main)
+
+
+def test_decisions_that_wait_for_one_sync_share_a_batch() -> None:
+    """Group commit: while a sync is under way, what is decided gathers; one batch and one sync take it all."""
+    world = make_world()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            await join(service, env)
+            before = service.quorum.statistics()
+            answers: list[Any] = []
+            for number in range(100):
+                service.submit(create(f"t{number}")).on_release(answers.append)
+            assert not answers
+            await ask(service, env, create("last"))
+            after = service.quorum.statistics()
+            assert len(answers) == 100
+            assert after["decisions"] - before["decisions"] == 101
+            assert after["batches"] - before["batches"] <= 2
+
+    world.run(run, world, main)
+
+
+def test_a_failed_sync_ends_the_node() -> None:
+    """ "A failed fsync takes the directory offline (the node, for the metadata directory) and is never retried"."""
+    world = make_world()
+    answers: list[Any] = []
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            await join(service, env)
+            world.machine(NODE).disk.fail_next(errno.EIO, operation="sync", path_part="__cluster_metadata-0")
+            service.submit(create("never")).on_release(answers.append)
+            await ask(service, env, create("neither"))
+
+    with pytest.raises(DiskError, match="Input/output error"):
+        world.run(run, world, main)
+    assert answers == []
+
+
+def test_a_full_disk_is_waited_out() -> None:
+    """Nothing is lost and nothing answered while there is no room; decisions go on when there is."""
+    world = make_world()
+    journal = Journal()
+
+    async def main(env: Env) -> None:
+        disk = world.machine(NODE).disk
+        async with running_controller(env, journal) as service:
+            await join(service, env)
+            disk.capacity_bytes = disk.used_bytes + 10
+            deferred = service.submit(create("patient"))
+            with pytest.raises(KafkaError) as refusal:
+                await service.channel().request(create("impatient"), env.clock.monotonic() + 5)
+            assert refusal.value.code is ErrorCode.REQUEST_TIMED_OUT
+            assert not deferred.is_released
+            assert "patient" not in service.committed_image.topics
+            disk.capacity_bytes = None
+            response = await ask(service, env, create("later"))
+            assert response.topics[0].error_code == 0
+            assert deferred.is_released
+        async with running_controller(env) as service:
+            assert {"patient", "impatient", "later"} <= set(service.committed_image.topics)
+
+    world.run(run, world, main)
+    assert journal.events.count("metadata.disk_full") == 1
+    assert journal.events.count("metadata.disk_has_room") == 1
+
+
+async def write_some(env: Env) -> None:
+    async with running_controller(env) as service:
+        await join(service, env)
+        for number in range(5):
+            await ask(service, env, create(f"t{number}"))
+
+
+def refused(world: World) -> str:
+    async def main(env: Env) -> None:
+        async with running_controller(env):
+            raise AssertionError("the node started on a damaged log")
+
+    with pytest.raises(MetadataLogCorrupt) as caught:
+        world.run(run, world, main)
+    return str(caught.value)
+
+
+def again(world: World) -> World:
+    """A new world with the same disk: each world runs once."""
+    other = World(world.seed + 1, Weather())
+    other.machine(NODE).disk = world.machine(NODE).disk
+    return other
+
+
+def test_rot_below_the_synced_point_stops_the_node() -> None:
+    """ "In the metadata log detected rot stops the voter loudly": a flipped bit in any batch, also in the last one,
+    is told with file and position; nothing is cut off."""
+    probe = make_world()
+    probe.run(run, probe, write_some)
+    data = probe.machine(NODE).disk.open_dir(PATH).read_bytes(LOG.removeprefix(PATH + "/"))
+    positions = [position for position, _ in iter_batches(data)]
+    for position in positions:
+        world = make_world()
+        world.run(run, world, write_some)
+        disk = world.machine(NODE).disk
+        disk.corrupt(LOG, position + 70, 0x10)
+        message = refused(again(world))
+        assert "__cluster_metadata-0" in message
+        size = len(disk.open_dir(PATH).read_bytes(LOG.removeprefix(PATH + "/")))
+        if position != positions[-1]:
+            assert f"position {position} " in message
+            assert size == len(data)
+
+
+def test_a_log_that_was_cut_stops_the_node() -> None:
+    """The end of the file is gone although it was synced: no crash does that."""
+    world = make_world()
+    world.run(run, world, write_some)
+    disk = world.machine(NODE).disk
+    file = disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))
+    file.truncate(file.size - 200)
+    file.sync()
+    assert "was synced" in refused(again(world))
+
+
+def test_a_torn_tail_is_cut_off_silently() -> None:
+    """What a crash leaves of a batch that was never synced: nobody was told of it."""
+    world = make_world()
+    world.run(run, world, write_some)
+    file = world.machine(NODE).disk.open_dir(PATH).open(LOG.removeprefix(PATH + "/"))
+    file.append(file.pread(90, 0))
+    journal = Journal()
+    world = again(world)
+
+    async def main(env: Env) -> None:
+        async with running_controller(env, journal) as service:
+            assert set(service.committed_image.topics) == {f"t{number}" for number in range(5)}
+
+    world.run(run, world, main)
+    assert "log.truncated" in journal.events
+
+
+def test_a_damaged_quorum_state_stops_the_node() -> None:
+    """A voter that forgot its epoch might vote twice."""
+    world = make_world()
+    world.run(run, world, write_some)
+    directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
+    directory.write_atomic("quorum-state", b'{"leaderId":1')
+    assert "quorum-state cannot be read" in refused(again(world))
+
+
+def test_the_quorum_state_of_static_voters_is_read() -> None:
+    """Version 0, as Kafka writes it for `controller.quorum.voters`; the epoch goes on from there."""
+    world = make_world()
+    directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
+    directory.write_atomic(
+        "quorum-state",
+        b'{"clusterId":"","leaderId":1,"leaderEpoch":7,"votedId":-1,"appliedOffset":0,'
+        b'"currentVoters":[{"voterId":1}],"data_version":0}',
+    )
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            assert service.quorum.epoch == 8
+
+    world.run(run, world, main)
+
+
+def test_the_synced_offset_is_a_lower_bound() -> None:
+    """Written when the node stops cleanly, so that nothing behind it can vanish unnoticed."""
+    world = make_world()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            await join(service, env)
+            end_offset = service.quorum.log_end_offset
+        text = env.open_dir(PATH).subdir("__cluster_metadata-0").read_bytes(SYNCED_OFFSET_FILE)
+        assert text == f"0\n1\n__cluster_metadata 0 {end_offset}\n".encode()
+
+    world.run(run, world, main)
+
+
+def test_a_broker_that_falls_silent_is_fenced_by_the_timer() -> None:
+    """`broker.session.timeout.ms` on the node's monotonic clock; its next heartbeat unfences it."""
+    world = make_world()
+    journal = Journal()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env, journal) as service:
+            epoch = await join(service, env)
+            await ask(service, env, create("t"))
+            await world.sleep(8.5)
+            assert not service.committed_image.brokers[1].fenced
+            await world.sleep(2)
+            assert service.committed_image.brokers[1].fenced
+            assert service.committed_image.topics["t"].partitions[0].leader == -1
+            await ask(service, env, heartbeat(service, epoch))
+            assert service.committed_image.topics["t"].partitions[0].leader == 1
+
+    world.run(run, world, main)
+    assert "broker.fenced" in journal.events
+
+
+def test_after_stop_requests_are_refused() -> None:
+    """A clean stop commits what was decided; later requests get NOT_CONTROLLER."""
+    world = make_world()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            deferred = service.submit(registration(env.new_uuid()))
+            await service.stop()
+            assert deferred.response.error_code == 0
+            assert service.submit(create("t")).response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+
+    world.run(run, world, main)

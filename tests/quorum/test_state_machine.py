@@ -1,0 +1,188 @@
+"""The runtime: decide, replay, and no answer before the log has committed what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata_quorum.state_machine import Decision, DecisionContext, Deferred, ReplicatedStateMachine
+from wire.errors import ErrorCode
+
+
+class SlowLog:
+    """A decision log that commits when the test says so."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.high_watermark = 0
+        self.epoch = 3
+        self.has_room = True
+        self._listeners: list[Callable[[int], None]] = []
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.records)
+
+    def append_batch(self, records: Sequence[Any]) -> int:
+        self.records += records
+        return len(self.records) - 1
+
+    def subscribe(self, listener: Callable[[int], None]) -> None:
+        self._listeners.append(listener)
+
+    def commit(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        for listener in self._listeners:
+            listener(high_watermark)
+
+
+@attrs.frozen
+class Add:
+    numbers: tuple[int, ...]
+
+
+class Sum:
+    """The state is a tuple of numbers; negative ones are refused; an empty request reads the sum."""
+
+    def decide(self, state: tuple[int, ...], request: Add, context: DecisionContext) -> Decision:
+        assert context.next_offset >= len(state)
+        if any(number < 0 for number in request.numbers):
+            return Decision([], ("refused", state))
+        return Decision(list(request.numbers), ("ok", state + request.numbers))
+
+    def replay(
+        self, state: tuple[int, ...], base_offset: int, epoch: int, records: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return state + tuple(records), tuple(records)
+
+    def refuse(self, request: Add, code: ErrorCode) -> Any:
+        return code.name, ()
+
+
+def make(log: SlowLog) -> ReplicatedStateMachine[Any, Any]:
+    return ReplicatedStateMachine(Sum(), log, (), random=Random(1), new_uuid=lambda: bytes(16))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.lists(st.integers(-1, 5), max_size=3)),
+        st.tuples(st.just("commit"), st.integers(0, 4)),
+        st.tuples(st.just("resign"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+@settings(max_examples=200, deadline=None)
+def test_no_answer_tells_of_what_is_not_committed(steps: list[tuple[str, Any]]) -> None:
+    """ "Every answer, reads and errors included, is released only when the log's high watermark reaches the offset
+    that the state had when the answer was made", in the order in which answers were made."""
+    log = SlowLog()
+    machine = make(log)
+    asked: list[Deferred] = []
+    released: list[int] = []
+    observed: list[int] = []
+    machine.subscribe(lambda state, delta: observed.extend(delta))
+
+    def note(number: int) -> Callable[[Any], None]:
+        def on_release(response: tuple[str, tuple[int, ...]]) -> None:
+            word, told = response
+            released.append(number)
+            assert list(told) == log.records[: len(told)]
+            assert len(told) <= log.high_watermark
+            assert word in ("ok", "refused", "NOT_CONTROLLER")
+
+        return on_release
+
+    for verb, value in steps:
+        if verb == "submit":
+            deferred = machine.submit(Add(tuple(value)), 0)
+            asked.append(deferred)
+            deferred.on_release(note(len(asked) - 1))
+        elif verb == "commit":
+            log.commit(min(log.high_watermark + value, log.log_end_offset))
+        else:
+            machine.resign()
+            assert machine.state == machine.committed_state
+        assert observed == log.records[: len(observed)]
+        assert len(machine.committed_state) <= log.high_watermark
+    assert released == list(range(len(released)))
+    for number, deferred in enumerate(asked):
+        assert deferred.is_released == (number < len(released))
+
+
+def test_a_decision_sees_what_was_decided_before_it_is_committed() -> None:
+    """ "The leader replays at append, so that the next decision sees it"."""
+    log = SlowLog()
+    machine = make(log)
+    machine.submit(Add((1, 2)), 0)
+    second = machine.submit(Add((3,)), 0)
+    assert not second.is_released
+    assert machine.state == (1, 2, 3)
+    assert machine.committed_state == ()
+    log.commit(3)
+    assert second.response == ("ok", (1, 2, 3))
+
+
+def test_a_batch_commits_as_a_whole() -> None:
+    """A high watermark inside a decision's records shows nothing of it."""
+    log = SlowLog()
+    machine = make(log)
+    deferred = machine.submit(Add((1, 2, 3)), 0)
+    log.commit(2)
+    assert (machine.committed_state, deferred.is_released) == ((), False)
+    log.commit(3)
+    assert (machine.committed_state, deferred.is_released) == ((1, 2, 3), True)
+
+
+def test_resigning_goes_back_to_the_committed_state() -> None:
+    """ "A leader that resigns returns to the committed state"; what waits gets NOT_CONTROLLER."""
+    log = SlowLog()
+    machine = make(log)
+    first = machine.submit(Add((1,)), 0)
+    log.commit(1)
+    second = machine.submit(Add((2,)), 0)
+    machine.resign()
+    assert machine.state == (1,)
+    assert first.response == ("ok", (1,))
+    assert second.response == ("NOT_CONTROLLER", ())
+    assert machine.submit(Add((3,)), 0).response == ("NOT_CONTROLLER", ())
+    assert log.records == [1, 2]
+
+
+def test_a_log_without_room_refuses() -> None:
+    """Decisions wait for the disk in memory, but not without limit."""
+    log = SlowLog()
+    machine = make(log)
+    log.has_room = False
+    assert machine.submit(Add((1,)), 0).response == ("REQUEST_TIMED_OUT", ())
+    assert log.records == []
+
+
+def test_reading_a_response_early_is_a_bug() -> None:
+    """The one mistake that the runtime exists to prevent stops the program."""
+    machine = make(SlowLog())
+    deferred = machine.submit(Add((1,)), 0)
+    with pytest.raises(AssertionError, match="before the log committed"):
+        _ = deferred.response
+
+
+def test_an_answer_may_lead_to_the_next_request() -> None:
+    """Callbacks run in the middle of a release and may submit."""
+    log = SlowLog()
+    machine = make(log)
+    told: list[Any] = []
+    machine.submit(Add((1,)), 0).on_release(
+        lambda _: machine.submit(Add((2,)), 0).on_release(lambda response: told.append(response))
+    )
+    log.commit(1)
+    assert told == []
+    log.commit(2)
+    assert told == [("ok", (1, 2))]

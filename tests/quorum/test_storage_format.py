@@ -1,0 +1,143 @@
+"""What formatting writes and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata_quorum.checkpoint_files import decode_snapshot
+from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.storage_format import (
+    StorageError,
+    VoterEndpoint,
+    format_storage,
+    read_meta_properties,
+    storage_info,
+)
+from odradek.env.ports import Dir
+from sim.disk import SimDisk
+from sim.disk_files import PowerCut
+from tests.quorum.node_parts import CLUSTER_ID, DIRECTORY_ID
+from wire.messages.control_records import KRaftVersionRecord, VotersRecord
+from wire.messages.metadata_records import FeatureLevelRecord
+
+OTHER_ID = b"another-one-here"
+VOTER = VoterEndpoint("CONTROLLER", "127.0.0.1", 9093)
+
+
+def format_all(*directories: Dir, ignore_formatted: bool = False, cluster_id: str = CLUSTER_ID) -> list[str]:
+    return format_storage(
+        directories,
+        directories[0],
+        cluster_id=cluster_id,
+        node_id=1,
+        directory_ids=[DIRECTORY_ID, OTHER_ID][: len(directories)],
+        voter=VOTER,
+        timestamp_ms=1,
+        ignore_formatted=ignore_formatted,
+    )
+
+
+def directories() -> tuple[Dir, Dir]:
+    disk = SimDisk()
+    return disk.open_dir("/a", create=True), disk.open_dir("/b", create=True)
+
+
+def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
+    """`storage format --standalone` of Kafka 4.3: meta.properties everywhere, voters and features in one place."""
+    first, second = directories()
+    assert format_all(first, second) == ["/a", "/b"]
+    for directory, directory_id in ((first, DIRECTORY_ID), (second, OTHER_ID)):
+        meta = read_meta_properties(directory)
+        assert meta is not None
+        assert (meta.cluster_id, meta.node_id, meta.directory_id) == (CLUSTER_ID, 1, directory_id)
+    bootstrap = decode_snapshot(first.read_bytes("bootstrap.checkpoint"), source="bootstrap")
+    assert bootstrap.records == (FeatureLevelRecord("metadata.version", 30),)
+    voters = decode_snapshot(
+        first.read_bytes("__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"), source="voters"
+    )
+    version, record = voters.control_records
+    assert version == KRaftVersionRecord(0, 1)
+    assert isinstance(record, VotersRecord)
+    assert [(voter.voter_id, voter.voter_directory_id) for voter in record.voters] == [(1, DIRECTORY_ID)]
+    assert not second.exists("bootstrap.checkpoint")
+    assert not second.exists("__cluster_metadata-0")
+    assert storage_info(first).has_metadata_log
+    assert storage_info(second).problem is None
+
+
+def test_formatting_twice_is_refused_and_can_be_ignored() -> None:
+    """`--ignore-formatted` formats the others only, and never a directory of another node."""
+    first, second = directories()
+    format_all(first)
+    with pytest.raises(StorageError, match=r"/a is already formatted.*--ignore-formatted"):
+        format_all(first, second)
+    assert format_all(first, second, ignore_formatted=True) == ["/b"]
+    assert format_all(first, second, ignore_formatted=True) == []
+    with pytest.raises(StorageError, match="belongs to node 1 of cluster"):
+        format_all(first, second, ignore_formatted=True, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+
+
+def test_foreign_files_are_never_touched() -> None:
+    """A directory that holds something else is not ours to format, and nothing at all is written then."""
+    first, second = directories()
+    second.open("holiday.jpg", create=True).append(b"sun")
+    with pytest.raises(StorageError, match=r"/b is not empty and not formatted: it holds holiday\.jpg"):
+        format_all(first, second)
+    assert first.list() == []
+
+
+def test_a_format_that_a_crash_interrupted_can_be_repeated() -> None:
+    """At every operation: afterwards the directory is formatted, or formatting it again succeeds."""
+    probe = SimDisk()
+    format_all(probe.open_dir("/a", create=True))
+    for number in range(1, probe.operation_count + 1):
+        disk = SimDisk()
+        directory = disk.open_dir("/a", create=True)
+        disk.crash_at(number)
+        with pytest.raises(PowerCut):
+            format_all(directory)
+        disk.crash("random")
+        again = disk.open_dir("/a")
+        format_all(again, ignore_formatted=True)
+        assert storage_info(again).meta is not None
+        decode_snapshot(again.read_bytes("bootstrap.checkpoint"), source="bootstrap")
+
+
+@pytest.mark.parametrize("text", ["", "short", "AAAAAAAAAAAAAAAAAAAAA!", "x" * 23])
+def test_a_cluster_id_is_a_uuid(text: str) -> None:
+    """As Kafka's tool demands; the message names the value."""
+    first, _ = directories()
+    with pytest.raises(StorageError, match="does not appear to be a valid UUID"):
+        format_all(first, cluster_id=text)
+
+
+@pytest.mark.parametrize(
+    ("contents", "problem"),
+    [
+        ("version=0\nbroker.id=1\n", "version 0 is not supported"),
+        ("version=1\nnode.id=1\n", "cluster.id"),
+        ("version=1\nnode.id=x\ncluster.id=a\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "invalid literal"),
+        ("", "version missing"),
+    ],
+)
+def test_a_damaged_identity_is_told(contents: str, problem: str) -> None:
+    """`storage info` says which file and why."""
+    first, _ = directories()
+    first.write_atomic("meta.properties", contents.encode())
+    info = storage_info(first)
+    assert info.meta is None
+    assert "/a/meta.properties" in str(info.problem)
+    assert problem in str(info.problem)
+
+
+def test_an_unfinished_snapshot_is_told_apart() -> None:
+    """A snapshot without its footer was never finished: no state is taken from half of it."""
+    first, _ = directories()
+    format_all(first)
+    data = first.read_bytes("bootstrap.checkpoint")
+    with pytest.raises(MetadataLogCorrupt, match="never finished"):
+        decode_snapshot(data[:-75], source="half")
+    with pytest.raises(MetadataLogCorrupt, match="damaged"):
+        decode_snapshot(data[:-1], source="cut")
+    with pytest.raises(MetadataLogCorrupt, match="never finished"):
+        decode_snapshot(b"", source="empty")
