@@ -87,6 +87,10 @@ class ConfigDef:
             return None
         return _PARSERS[self.type](self.name, self.default)
 
+    def canonical(self, text: str) -> str | None:
+        """A text that was accepted (or is the default) as it is described: parsed and printed again."""
+        return self.text_of(_PARSERS[self.type](self.name, text.strip()))
+
     def text_of(self, value: ConfigValue) -> str | None:
         """What `parse` would read as `value`; the form in which configurations are described."""
         if value is None:

@@ -56,7 +56,8 @@ class ConfigSynonym:
 
 @attrs.frozen
 class ConfigEntry:
-    """A key as it is described. A sensitive value is None; `synonyms` begins with the one that holds."""
+    """A key as it is described. A sensitive value is None; `synonyms` begins with the one that holds,
+    with values as they were given."""
 
     name: str
     value: str | None
@@ -127,7 +128,7 @@ def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
         if definition.internal and name not in overrides:
             continue
         value, _ = _resolve(definition, overrides, broker)
-        text = definition.text_of(definition.parse(value)) if value is not None else None
+        text = None if value is None else definition.canonical(value)
         synonyms: list[ConfigSynonym] = []
         if name in overrides:
             synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG))
@@ -158,7 +159,7 @@ def describe_broker_config(
             continue
         value = synonyms[0].value if synonyms else (computed or {}).get(name)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        shown = None if definition.sensitive else value
+        shown = None if definition.sensitive or value is None else definition.canonical(value)
         kind = CONFIG_TYPES[definition.type]
         read_only = not definition.dynamic
         entries.append(ConfigEntry(name, shown, source, definition.sensitive, read_only, kind, synonyms))
@@ -184,9 +185,7 @@ def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[
     for source, layer in broker.layers():
         for name in names:
             if name in layer:
-                other = defs[name]
-                text = None if other.sensitive else other.text_of(other.parse(layer[name]))
-                found.append(ConfigSynonym(name, text, source))
+                found.append(ConfigSynonym(name, None if defs[name].sensitive else layer[name], source))
     for name in names:
         default = defs[name].default
         if default is not None and not defs[name].required:

@@ -1,0 +1,101 @@
+"""Effective values, sources and synonyms, against what Apache Kafka 4.3 described (recorded).
+
+`record_describe_configs.py` made the data: a broker with unusual settings, a topic without overrides, one with.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metadata_quorum.effective_config import (
+    BrokerConfigLayers,
+    ConfigEntry,
+    ConfigSource,
+    describe_broker_config,
+    describe_topic_config,
+    effective_topic_config,
+    topic_creation_entries,
+)
+from tests.config.record_describe_configs import TUNED
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "described.json").read_text())
+
+# A new Kafka cluster has this dynamic default, since its eligible leader replicas are enabled.
+LAYERS = BrokerConfigLayers(RECORDED["properties"], {}, {"min.insync.replicas": "1"})
+
+
+def recorded_form(entries: list[ConfigEntry]) -> dict[str, list[Any]]:
+    return {
+        entry.name: [
+            entry.value,
+            entry.source,
+            entry.sensitive,
+            entry.read_only,
+            entry.type,
+            [[synonym.name, synonym.value, synonym.source] for synonym in entry.synonyms],
+        ]
+        for entry in entries
+    }
+
+
+@pytest.mark.parametrize(("topic", "overrides"), [("plain", {}), ("tuned", TUNED)])
+def test_a_topic_is_described_as_kafka_does(topic: str, overrides: dict[str, str]) -> None:
+    """Value, source, type and synonyms of every key, one by one. Kafka prints its own topic override's value parsed."""
+    found = recorded_form(describe_topic_config(overrides, LAYERS))
+    assert found.keys() == RECORDED[topic].keys()
+    for name, entry in RECORDED[topic].items():
+        assert [name, *found[name]] == [name, *entry]
+
+
+def test_a_broker_is_described_as_kafka_does() -> None:
+    """All 340 keys that are not internal."""
+    found = recorded_form(describe_broker_config(LAYERS))
+    assert found.keys() == RECORDED["broker"].keys()
+    for name, entry in RECORDED["broker"].items():
+        assert [name, *found[name]] == [name, *entry]
+
+
+def test_only_dynamic_values_of_the_default_broker() -> None:
+    """The empty resource name asks for the cluster-wide dynamic values."""
+    entries = describe_broker_config(LAYERS, only_dynamic=True)
+    assert [(entry.name, entry.source) for entry in entries] == [
+        ("min.insync.replicas", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    ]
+
+
+def test_a_sensitive_value_is_never_shown() -> None:
+    """Neither as value nor as synonym."""
+    entry = next(entry for entry in describe_broker_config(LAYERS) if entry.name == "ssl.key.password")
+    assert RECORDED["properties"]["ssl.key.password"] == "secret"
+    assert entry.sensitive
+    assert "secret" not in repr(entry)
+
+
+def test_logs_get_milliseconds_whatever_the_unit_was() -> None:
+    """`log.retention.hours`, `log.roll.jitter.hours`: the strongest synonym that is set, in milliseconds."""
+    config = effective_topic_config({}, LAYERS)
+    assert config["retention.ms"] == "360000000"
+    assert config["segment.ms"] == "5000000"
+    assert config["segment.jitter.ms"] == "7200000"
+    stronger = BrokerConfigLayers({"log.retention.hours": "1", "log.retention.minutes": "2"})
+    assert effective_topic_config({}, stronger)["retention.ms"] == "120000"
+    assert effective_topic_config({"retention.ms": "5"}, stronger)["retention.ms"] == "5"
+    dynamic = BrokerConfigLayers({"log.retention.ms": "1"}, {"log.retention.hours": "1"})
+    assert effective_topic_config({}, dynamic)["retention.ms"] == "3600000"
+
+
+def test_a_new_topics_configuration_is_reported_as_given() -> None:
+    """CreateTopics version 5: sorted by name, the texts of the request, sources of each."""
+    entries = topic_creation_entries({"retention.ms": " 5 "}, LAYERS)
+    assert [entry.name for entry in entries] == sorted(entry.name for entry in entries)
+    assert len(entries) == 33
+    by_name = {entry.name: entry for entry in entries}
+    assert by_name["retention.ms"].value == " 5 "
+    assert by_name["retention.ms"].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    assert by_name["segment.ms"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert by_name["min.insync.replicas"].source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert by_name["preallocate"].source is ConfigSource.DEFAULT_CONFIG
