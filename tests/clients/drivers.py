@@ -83,7 +83,7 @@ class ConfluentDriver:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         # A member, as its futures fail when the client is collected before they are done.
-        self.admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def _consumer(self) -> confluent_kafka.Consumer:
         return confluent_kafka.Consumer(

@@ -1,0 +1,298 @@
+"""`python -m bench`: a node beside Apache Kafka and librdkafka's mock cluster, as ratios.
+
+See bench/README.md for the method and the last figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from bench import footprint, report
+from bench.kafka_server import KafkaUnavailable, ensure_jars, start_kafka
+from bench.loopback import SEGMENT_BYTES, enter_own_network
+from bench.mock_cluster import mock_cluster
+from bench.odradek_server import prepare_odradek, start_odradek
+from bench.processes import ServerProcess, spawn, wait_until_serving
+from bench.small_requests import KINDS, Drive, Kind
+from bench.stages import STAGES
+from bench.supervised import run_client
+from bench.throughput import WORKLOADS, Contender, Throughput, create_topic, warm_page_cache
+
+KAFKA_WARM_PASSES = 4
+OUR_WARM_PASSES = 1
+FAST_DELETION = {"log.segment.delete.delay.ms": "0", "log.initial.task.delay.ms": "100"}
+"""Deleted topics give their pages back at once, at every server alike."""
+RECOVERY_BYTES = 1 << 30
+
+
+def parse_arguments() -> argparse.Namespace:
+    """What to measure, and how."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
+    measures = parser.add_argument_group("what to measure (default: throughput, --requests and --stages)")
+    measures.add_argument("--throughput", action="store_true", help="produce and consume through librdkafka")
+    measures.add_argument("--requests", action="store_true", help="CPU per small request")
+    measures.add_argument("--stages", action="store_true", help="where a request's microseconds go")
+    measures.add_argument("--startup", action="store_true", help="seconds until ready, and memory then")
+    measures.add_argument("--connections", type=int, metavar="N", help="memory of N idle connections")
+    measures.add_argument("--partitions", type=int, metavar="N", help="memory of N empty partitions")
+    measures.add_argument(
+        "--recovery", action="store_true", help="serving again after kill -9 with 1 GiB of log"
+    )
+    measures.add_argument(
+        "--all", action="store_true", help="all of these, with 5000 connections and 1000 partitions"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--quick", action="store_true", help="fewer and smaller passes: an impression, no verdict"
+    )
+    how.add_argument("--passes", type=int, help="measured passes per server (default: 5, quick: 2)")
+    how.add_argument("--workloads", help="comma-separated: " + ", ".join(each.name for each in WORKLOADS))
+    how.add_argument(
+        "--topic-partitions", type=int, default=1, metavar="N", help="partitions per topic, e.g. 1 or 6"
+    )
+    how.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
+    how.add_argument("--no-mock", action="store_true", help="leave librdkafka's mock cluster out")
+    how.add_argument("--no-pinning", action="store_true", help="let server and client share all CPUs")
+    how.add_argument(
+        "--host-loopback", action="store_true", help="no network namespace with smaller segments"
+    )
+    how.add_argument(
+        "--data", type=Path, help="put the servers' data below this directory (default: temporary)"
+    )
+    how.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    options = parser.parse_args()
+    if options.all:
+        options.throughput = options.requests = options.stages = options.startup = options.recovery = True
+        options.connections = options.connections or 5000
+        options.partitions = options.partitions or 1000
+    chosen = ("throughput", "requests", "stages", "startup", "connections", "partitions", "recovery")
+    if not any(getattr(options, name) for name in chosen):
+        options.throughput = options.requests = options.stages = True
+    return options
+
+
+@attrs.define
+class Bench:
+    """One run: its options, where things run, and everything found so far."""
+
+    options: argparse.Namespace
+    directory: Path
+    with_kafka: bool
+    server_cpus: Sequence[int] | None
+    client_cpus: Sequence[int] | None
+    found: dict[str, Any] = attrs.field(factory=dict)
+
+    def say(self, text: str) -> None:
+        """Progress, on the standard error."""
+        print(
+            f"\r\033[K{text}" if sys.stderr.isatty() else text,
+            end="" if sys.stderr.isatty() else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def show(self, table: str) -> None:
+        """A result, on the standard output."""
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print(table, flush=True)
+
+    @property
+    def disk_servers(self) -> list[str]:
+        return ["odradek", "kafka"] if self.with_kafka else ["odradek"]
+
+    def start(self, key: str, ending: ExitStack) -> tuple[ServerProcess, Path]:
+        """Start a server on the server's CPU; it is killed when `ending` closes."""
+        home = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix=f"{key}-", dir=self.directory)))
+        starter: Callable[..., ServerProcess] = start_odradek if key == "odradek" else start_kafka
+        server = starter(home, settings=FAST_DELETION, cpus=self.server_cpus)
+        ending.callback(server.kill)
+        return server, home / "data"
+
+    def throughput(self) -> None:
+        """All workloads against all servers, interleaved."""
+        chosen = (
+            self.options.workloads.split(",") if self.options.workloads else [each.name for each in WORKLOADS]
+        )
+        workloads = [each for each in WORKLOADS if each.name in chosen]
+        quick = self.options.quick
+        with ExitStack() as ending:
+            largest = max((each.value_bytes * each.records for each in workloads), default=0)
+            self.say("warming the page cache")
+            warm_page_cache(self.directory, 2 * (largest // 4 if quick else largest))
+            contenders = []
+            for key in self.disk_servers:
+                self.say(f"starting {key}")
+                server, data = self.start(key, ending)
+                warm_passes = OUR_WARM_PASSES if key == "odradek" else KAFKA_WARM_PASSES
+                contenders.append(Contender(key, server, data, warm_passes))
+            if not self.options.no_mock:
+                mock = ending.enter_context(mock_cluster(cpus=self.server_cpus))
+                contenders.append(Contender("mock", mock, None, 1))
+            run = Throughput(
+                contenders=contenders,
+                passes=self.options.passes or (2 if quick else 5),
+                partitions=self.options.topic_partitions,
+                client_cpus=self.client_cpus,
+                say=self.say,
+                scale=0.25 if quick else 1.0,
+            )
+            ratios = []
+            for workload in workloads:
+                summaries = run.run(workload)
+                ratios += report.ratios(workload, summaries)
+                self.show(report.throughput_table(workload, summaries))
+        self.found["throughput"] = [attrs.asdict(each) for each in run.summaries]
+        self.found["ratios"] = [{**attrs.asdict(each), "holds": each.holds} for each in ratios]
+
+    def drive(self, kind: Kind, server: ServerProcess) -> report.RequestCost:
+        """One run of the request driver against a server; `server` in the result is left empty."""
+        seconds = 1.5 if self.options.quick else 5.0
+        task = Drive(kind, server.bootstrap, "small", seconds)
+        figures, cpu_seconds = run_client("bench.small_requests", task, server, self.client_cpus)
+        requests = figures["requests"]
+        return report.RequestCost("", kind.name, requests / figures["seconds"], 1e6 * cpu_seconds / requests)
+
+    def requests(self) -> list[report.RequestCost]:
+        """CPU per small request at every server with a disk: a warming run, then the measured one."""
+        costs = []
+        with ExitStack() as ending:
+            for key in self.disk_servers:
+                server, _ = self.start(key, ending)
+                create_topic(server.bootstrap, "small", 1)
+                for kind in KINDS:
+                    self.say(f"requests: {kind.name} at {server.name}")
+                    for _ in range(3 if key == "kafka" else 1):
+                        self.drive(kind, server)
+                    costs.append(attrs.evolve(self.drive(kind, server), server=key))
+        costs.sort(key=lambda cost: [kind.name for kind in KINDS].index(cost.kind))
+        return costs
+
+    def stages(self, plain: Sequence[report.RequestCost]) -> list[report.StageCost]:
+        """The same drives against an instrumented node; the rest of the plain node's CPU is `wake`."""
+        costs = []
+        for cost in plain:
+            kind = next(each for each in KINDS if each.name == cost.kind)
+            self.say(f"stages: {kind.name}")
+            with tempfile.TemporaryDirectory(prefix="stages-", dir=self.directory) as name:
+                output = Path(name) / "stages.json"
+                server = self._start_instrumented(Path(name), output)
+                try:
+                    create_topic(server.bootstrap, "small", 1)
+                    self.drive(kind, server)
+                finally:
+                    server.stop()
+                stages = json.loads(output.read_text())["microseconds"]
+            stages["wake"] = cost.cpu_microseconds - sum(stages[stage] for stage in STAGES)
+            costs.append(report.StageCost(kind.name, cost.cpu_microseconds, stages))
+        return costs
+
+    def _start_instrumented(self, directory: Path, output: Path) -> ServerProcess:
+        properties = prepare_odradek(directory, settings=FAST_DELETION)
+        listeners = [
+            line for line in properties.read_text().splitlines() if line.startswith("advertised.listeners=")
+        ]
+        server = spawn(
+            "Odradek, instrumented",
+            [sys.executable, "-m", "bench.stages", properties, output],
+            bootstrap=listeners[0].rpartition("//")[2],
+            log_path=directory / "server.log",
+            cpus=self.server_cpus,
+        )
+        wait_until_serving(server)
+        return server
+
+    def footprint(self) -> None:
+        """What is asked for of start, connections, partitions and recovery."""
+        figures: list[footprint.Figure] = []
+        for key in self.disk_servers:
+            if self.options.startup:
+                self.say(f"startup of {key}")
+                figures += footprint.startup(key)
+            if self.options.connections and key == "odradek":
+                self.say(f"{self.options.connections} connections to {key}")
+                figures += footprint.idle_connections(key, self.options.connections)
+            if self.options.partitions:
+                self.say(f"{self.options.partitions} partitions at {key}")
+                figures += footprint.empty_partitions(key, self.options.partitions)
+            if self.options.recovery:
+                self.say(f"recovery of {key}")
+                size = RECOVERY_BYTES // 8 if self.options.quick else RECOVERY_BYTES
+                figures += footprint.recovery(key, size, self.client_cpus)
+        if figures:
+            self.show(report.footprint_table(figures))
+            self.found["footprint"] = [{**attrs.asdict(each), "holds": each.holds} for each in figures]
+
+    def run(self) -> None:
+        """Everything that the options ask for."""
+        options = self.options
+        if options.throughput:
+            self.throughput()
+        if options.requests or options.stages:
+            costs = self.requests()
+            self.found["requests"] = [attrs.asdict(each) for each in costs]
+            self.show(report.requests_table(KINDS, costs))
+            if options.stages:
+                stages = self.stages([cost for cost in costs if cost.server == "odradek"])
+                self.found["stages"] = [attrs.asdict(each) for each in stages]
+                self.show(report.stages_table(stages))
+        self.footprint()
+
+
+def kafka_is_here(options: argparse.Namespace) -> bool:
+    """Whether Apache Kafka takes part; says aloud why not."""
+    if options.no_kafka:
+        print("Apache Kafka is left out, as asked: no ratios beside it.", file=sys.stderr)
+        return False
+    try:
+        ensure_jars()
+    except KafkaUnavailable as reason:
+        print(f"Apache Kafka is SKIPPED, so there are no ratios beside it: {reason}", file=sys.stderr)
+        return False
+    return True
+
+
+def main() -> int:
+    """Measure, print tables, write JSON."""
+    options = parse_arguments()
+    with_kafka = kafka_is_here(options)
+    own_network = not options.host_loopback and enter_own_network()
+    if not own_network and not options.host_loopback:
+        print(
+            "No network namespace here: the host's loopback it is, with its 64 KiB segments.", file=sys.stderr
+        )
+    cpus = sorted(os.sched_getaffinity(0))
+    pinned = not options.no_pinning and len(cpus) > 1
+    with tempfile.TemporaryDirectory(prefix="odradek-bench-", dir=options.data) as name:
+        bench = Bench(
+            options=options,
+            directory=Path(name),
+            with_kafka=with_kafka,
+            server_cpus=cpus[:1] if pinned else None,
+            client_cpus=cpus[1:] if pinned else None,
+        )
+        bench.found["machine"] = report.machine()
+        bench.found["method"] = {
+            "pinned": pinned,
+            "segment_bytes": SEGMENT_BYTES if own_network else None,
+            "quick": options.quick,
+            "topic_partitions": options.topic_partitions,
+        }
+        bench.run()
+    if options.json:
+        options.json.write_text(json.dumps(bench.found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
