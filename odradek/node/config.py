@@ -132,8 +132,11 @@ class NodeConfig:
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """The file's values as the lowest layer of what topics and DescribeConfigs see."""
-        return BrokerConfigLayers(self.explicit)
+        """The file's values as the lowest layer of what topics and DescribeConfigs see.
+
+        As in Kafka `broker.id` is told like `node.id`, its newer name.
+        """
+        return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
 
     def controller_settings(self) -> ControllerSettings:
         """What this node's controller has to know."""
@@ -150,25 +153,17 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
     values, warnings = _parse(explicit)
     node_id = values["node.id"]
     assert isinstance(node_id, int)
+    if "broker.id" in explicit and values["broker.id"] != node_id:
+        raise ConfigError(
+            "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
+        )
     _check_roles(values)
     controller_names = tuple(_texts(values, "controller.listener.names"))
     protocols = _security_protocols(explicit, values, controller_names)
-    listeners = _parse_listeners("listeners", _texts(values, "listeners"), protocols)
+    addresses = _addresses("listeners", _texts(values, "listeners"))
+    _check_controller_names(controller_names, [name for _, name, _, _ in addresses])
+    listeners = _with_protocols("listeners", addresses, protocols)
     _check_listeners(listeners)
-    if not controller_names:
-        raise InvalidConfiguration(
-            "controller.listener.names",
-            "",
-            "controller.listener.names must contain at least one of the listeners' names",
-        )
-    names = [listener.name for listener in listeners]
-    for name in controller_names:
-        if name not in names:
-            raise ConfigError(
-                "controller.listener.names",
-                name,
-                f"must be the name of one of the listeners: {', '.join(names)}",
-            )
     advertised = _advertised(values, listeners, controller_names, protocols)
     inter_broker = _inter_broker_listener(explicit, values, advertised)
     endpoint = next(listener for listener in listeners if listener.name == controller_names[0])
@@ -246,18 +241,30 @@ def _security_protocols(
     return protocols
 
 
-def _parse_listeners(key: str, texts: list[str], protocols: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
+_Address = tuple[str, str, str, int]
+"""The text of a listener and its name, host and port."""
+
+
+def _addresses(key: str, texts: list[str]) -> list[_Address]:
     found = []
-    for text in texts:
+    for text in texts or [""]:
         match = _LISTENER.match(text)
         if match is None:
             raise ConfigError(key, text, "NAME://host:port, several separated by commas")
-        name = match[1].upper()
+        name, port = match[1].upper(), int(match[3])
         if not _LISTENER_NAME.match(name):
             raise ConfigError(key, text, "a listener's name has letters, digits, '_', '.' and '-'")
-        port = int(match[3])
         if not 0 <= port <= 65535:
             raise ConfigError(key, text, "a port is between 0 and 65535")
+        found.append((text, name, match[2], port))
+    return found
+
+
+def _with_protocols(
+    key: str, addresses: list[_Address], protocols: Mapping[str, str]
+) -> tuple[ListenerConfig, ...]:
+    found = []
+    for text, name, host, port in addresses:
         if name not in protocols:
             raise ConfigError(
                 key,
@@ -268,14 +275,21 @@ def _parse_listeners(key: str, texts: list[str], protocols: Mapping[str, str]) -
             raise ConfigError(
                 key, text, f"security protocol {protocols[name]} is not supported yet, only PLAINTEXT is"
             )
-        found.append(ListenerConfig(name, match[2], port, protocols[name]))
+        found.append(ListenerConfig(name, host, port, protocols[name]))
     return tuple(found)
+
+
+def _check_controller_names(controller_names: tuple[str, ...], names: list[str]) -> None:
+    key = "controller.listener.names"
+    if not controller_names:
+        raise InvalidConfiguration(key, "", f"{key} must contain at least one of the listeners' names")
+    for name in controller_names:
+        if name not in names:
+            raise ConfigError(key, name, f"must be the name of one of the listeners: {', '.join(names)}")
 
 
 def _check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
     text = ",".join(f"{each.name}://{each.host}:{each.port}" for each in listeners)
-    if not listeners:
-        raise ConfigError("listeners", text, "NAME://host:port, several separated by commas")
     if len({each.name for each in listeners}) != len(listeners):
         raise ConfigError("listeners", text, "Each listener must have a different name")
     addresses = [(each.host, each.port) for each in listeners if each.port]
@@ -295,7 +309,7 @@ def _advertised(
         raise ConfigError("listeners", ",".join(controller_names), "a broker needs a listener for clients")
     if values[key] is None:
         return tuple(own.values())
-    advertised = _parse_listeners(key, _texts(values, key), protocols)
+    advertised = _with_protocols(key, _addresses(key, _texts(values, key)), protocols)
     for each in advertised:
         text = f"{each.name}://{each.host}:{each.port}"
         if each.host == "0.0.0.0":

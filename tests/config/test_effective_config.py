@@ -20,12 +20,15 @@ from metadata_quorum.effective_config import (
     effective_topic_config,
     topic_creation_entries,
 )
+from odradek.node.config import NodeConfig
 from tests.config.record_describe_configs import TUNED
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "described.json").read_text())
 
 # A new Kafka cluster has this dynamic default, since its eligible leader replicas are enabled.
-LAYERS = BrokerConfigLayers(RECORDED["properties"], {}, {"min.insync.replicas": "1"})
+LAYERS = BrokerConfigLayers(
+    NodeConfig.from_properties(RECORDED["properties"]).config_layers.static, {}, {"min.insync.replicas": "1"}
+)
 
 
 def recorded_form(entries: list[ConfigEntry]) -> dict[str, list[Any]]:

@@ -1,0 +1,217 @@
+"""A node's properties file: what is read from it, and the one line that refuses a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata_quorum.config_defs import ConfigError
+from odradek.node.config import NodeConfig
+from odradek.node.properties import MalformedProperties, parse_properties
+
+MINIMAL = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "/data/1",
+}
+
+
+def config(**changes: str | None) -> NodeConfig:
+    """A configuration with keys changed or (None) left out; '_' in a name stands for '.'."""
+    properties: dict[str, str] = dict(MINIMAL)
+    for name, value in changes.items():
+        key = name.replace("_", ".")
+        properties.pop(key, None)
+        if value is not None:
+            properties[key] = value
+    return NodeConfig.from_properties(properties)
+
+
+def test_a_minimal_node() -> None:
+    """What the issue's `odradek dev` writes is enough; the rest is Kafka's defaults."""
+    node = config()
+    assert (node.node_id, node.process_roles) == (1, ("broker", "controller"))
+    assert [(each.name, each.host, each.port) for each in node.listeners] == [
+        ("PLAINTEXT", "127.0.0.1", 9092),
+        ("CONTROLLER", "127.0.0.1", 9093),
+    ]
+    assert [each.name for each in node.broker_listeners] == ["PLAINTEXT"]
+    assert node.advertised_listeners == node.broker_listeners
+    assert (node.voter.listener, node.voter.host, node.voter.port) == ("CONTROLLER", "127.0.0.1", 9093)
+    assert node.inter_broker_listener_name == "PLAINTEXT"
+    assert (node.log_dirs, node.metadata_log_dir) == (("/data/1",), "/data/1")
+    assert node.warnings == ()
+    assert node.get_int("num.partitions") == 1
+    assert node.get_bool("auto.create.topics.enable") is True
+    assert node.rack is None
+    assert node.controller_settings().broker_session_timeout_ms == 9000
+
+
+def test_several_directories_and_listeners() -> None:
+    """Lists are separated by commas; the first directory holds the metadata log unless another is named."""
+    node = config(
+        log_dirs="/a, /b",
+        listeners="PLAINTEXT://:9092,INTERNAL://[::1]:9094,CONTROLLER://:9093",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        advertised_listeners="PLAINTEXT://public.example:19092,INTERNAL://inside:9094",
+        inter_broker_listener_name="INTERNAL",
+        broker_rack="r1",
+    )
+    assert node.log_dirs == ("/a", "/b")
+    assert node.metadata_log_dir == "/a"
+    assert node.listeners[1].host == "::1"
+    assert [(each.name, each.host, each.port) for each in node.advertised_listeners] == [
+        ("PLAINTEXT", "public.example", 19092),
+        ("INTERNAL", "inside", 9094),
+    ]
+    assert node.inter_broker_listener_name == "INTERNAL"
+    assert node.voter.host == "localhost"
+    assert config(metadata_log_dir="/m").metadata_log_dir == "/m"
+    assert config(log_dirs=None).log_dirs == ("/tmp/kafka-logs",)
+
+
+def test_static_voters_with_this_node_alone() -> None:
+    """`controller.quorum.voters`, as older files have it."""
+    changes = {"controller_quorum_bootstrap_servers": None}
+    assert config(**changes, controller_quorum_voters="1@127.0.0.1:9093").node_id == 1
+
+
+def test_unknown_keys_warn() -> None:
+    """A misspelt key must not pass silently, but does not stop the start either (as in Kafka)."""
+    node = config(log_retention_hour="1", listener_name_plaintext_ssl_keystore_type="PEM")
+    assert node.warnings == (
+        "unknown key log.retention.hour is ignored",
+        "listener.name.plaintext.ssl.keystore.type has no effect: settings of single listeners are not supported",
+    )
+
+
+BAD: list[tuple[dict[str, str | None], str]] = [
+    ({"process_roles": None}, 'Missing required configuration "process.roles"'),
+    ({"node_id": None}, 'Missing required configuration "node.id"'),
+    ({"node_id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),
+    ({"node_id": "one"}, "Invalid value one for configuration node.id: Not a number of type INT"),
+    ({"broker_id": "2"}, "Invalid value 2 for configuration broker.id"),
+    ({"process_roles": "broker"}, "Invalid value broker for configuration process.roles"),
+    ({"process_roles": "broker,controller,king"}, "Invalid value king for configuration process.roles"),
+    ({"num_partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+    ({"log_cleanup_policy": "shred"}, "String must be one of: compact, delete"),
+    (
+        {"listeners": "localhost:9092"},
+        "Invalid value localhost:9092 for configuration listeners: NAME://host:port",
+    ),
+    ({"listeners": "PLAINTEXT://:99999,CONTROLLER://:1"}, "a port is between 0 and 65535"),
+    ({"listeners": "A B://:1"}, "a listener's name has letters, digits"),
+    ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2,CONTROLLER://:3"}, "must have a different name"),
+    ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "must have a different port"),
+    (
+        {"listeners": "PLAINTEXT://:1,EXTRA://:2,CONTROLLER://:3"},
+        "No security protocol defined for listener EXTRA",
+    ),
+    ({"listeners": "SSL://:9092,CONTROLLER://:9093"}, "security protocol SSL is not supported yet"),
+    ({"listeners": "CONTROLLER://:9093"}, "a broker needs a listener for clients"),
+    ({"listeners": ""}, "configuration listeners: NAME://host:port"),
+    ({"controller_listener_names": None}, 'Missing required configuration "controller.listener.names"'),
+    (
+        {"controller_listener_names": "OTHER"},
+        "must be the name of one of the listeners: PLAINTEXT, CONTROLLER",
+    ),
+    ({"controller_listener_names": ""}, "must contain at least one"),
+    (
+        {"controller_quorum_bootstrap_servers": None},
+        "either controller.quorum.bootstrap.servers must contain",
+    ),
+    ({"controller_quorum_voters": "1@a:1,2@b:2"}, "This version has quorums of one voter: 1@host:port"),
+    ({"controller_quorum_voters": "localhost:1"}, "ID@host:port"),
+    ({"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot use the nonroutable meta-address 0.0.0.0"),
+    ({"advertised_listeners": "CONTROLLER://a:9093"}, "at least one of: PLAINTEXT"),
+    ({"inter_broker_listener_name": "CONTROLLER"}, "must be the name of an advertised listener: PLAINTEXT"),
+    ({"security_inter_broker_protocol": "SSL"}, "not supported yet, only PLAINTEXT is"),
+    (
+        {"inter_broker_listener_name": "PLAINTEXT", "security_inter_broker_protocol": "PLAINTEXT"},
+        "Only one of inter.broker.listener.name and security.inter.broker.protocol",
+    ),
+    ({"listener_security_protocol_map": "PLAINTEXT"}, "NAME:PROTOCOL"),
+    ({"log_dirs": ""}, "At least one log directory must be defined via log.dirs or log.dir"),
+    ({"log_dirs": "/a,/a"}, "Each log directory must be named once"),
+    ({"broker_heartbeat_interval_ms": "5000"}, "at most half of broker.session.timeout.ms (9000)"),
+    ({"log_retention_ms": "0"}, "must be unlimited (-1) or, greater than or equal to 1"),
+    ({"log_retention_hours": "-2"}, "must be unlimited (-1) or, greater than or equal to 1"),
+    ({"log_roll_ms": "0"}, "Invalid value 0 for configuration log.roll.ms"),
+    ({"queued_max_request_bytes": "10"}, "at least socket.request.max.bytes, or -1"),
+    ({"replica_fetch_wait_max_ms": "40000", "replica_lag_time_max_ms": "50000"}, "replica.socket.timeout.ms"),
+    ({"replica_fetch_wait_max_ms": "20000", "replica_lag_time_max_ms": "10000"}, "frequent changes in ISR"),
+    (
+        {"authorizer_class_name": "x.Y"},
+        "Invalid value x.Y for configuration authorizer.class.name: not supported",
+    ),
+    ({"delegation_token_secret_key": "hush"}, "Invalid value [hidden] for configuration"),
+    ({"remote_log_storage_system_enable": "true"}, "not supported by this version: must be false"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), BAD, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
+)
+def test_a_bad_value_stops_the_start_with_one_line(changes: dict[str, str | None], message: str) -> None:
+    """ "One line that names key, value and what is allowed"."""
+    with pytest.raises(ConfigError) as caught:
+        config(**changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_load_reads_a_file(tmp_path: Path) -> None:
+    """Kafka's own syntax: comments, blanks around the equals sign, lines that go on."""
+    path = tmp_path / "node.properties"
+    lines = [
+        "# a node",
+        *(f"{key} = {value}" for key, value in MINIMAL.items()),
+        "num.partitions: \\",
+        "   3",
+    ]
+    path.write_text("\n".join(lines))
+    node = NodeConfig.load(str(path))
+    assert node.get_int("num.partitions") == 3
+    assert node.explicit["node.id"] == "1"
+    path.write_text("a=\\u12")
+    with pytest.raises(ConfigError, match="line 1"):
+        NodeConfig.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=1\nb:2\nc 3\nd\n", {"a": "1", "b": "2", "c": "3", "d": ""}),
+        ("  a  =  1  \n", {"a": "1  "}),
+        ("! no\n# no\n\n a=#yes", {"a": "#yes"}),
+        ("a=1,\\\n   2,\\\r\n\t3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a\\ b\\=c=1", {"a b=c": "1"}),
+        ("path=C\\:\\\\dir\\n\\u00e9", {"path": "C:\\dir\né"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=1\\", {"a": "1"}),
+        ("a = = b", {"a": "= b"}),
+        ("", {}),
+    ],
+)
+def test_properties_are_javas(text: str, values: dict[str, str]) -> None:
+    """java.util.Properties: separators, comments, continued lines, escapes."""
+    assert parse_properties(text) == values
+
+
+@given(st.text())
+def test_any_text_is_properties_or_malformed(text: str) -> None:
+    """Whatever a file holds: keys and values, or a message with the line."""
+    try:
+        values = parse_properties(text)
+    except MalformedProperties as error:
+        values = {"refused": str(error)}
+        assert "\\u" in text
+    assert all(isinstance(key, str) and isinstance(value, str) for key, value in values.items())
