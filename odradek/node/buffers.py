@@ -15,6 +15,7 @@ from odradek.env.ports import Event
 
 SHARED_BYTES = 256 * 1024
 SMALLEST_BYTES = 1024
+KEPT_BYTES_MIN = 4096
 KEEP_FREE_BYTES = 16 * 1024 * 1024
 
 
@@ -30,7 +31,7 @@ class PooledBuffer:
 
 
 class ReceiveBuffers:
-    """The shared buffer and the pool. Sizes are powers of two; freed buffers of 64 KiB and more are kept a while."""
+    """The shared buffer and the pool. Sizes are powers of two; freed ones are kept for the next, up to `KEEP_FREE_BYTES`."""
 
     def __init__(self, bytes_max: int, new_event: Callable[[], Event]) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
@@ -62,7 +63,7 @@ class ReceiveBuffers:
     def give(self, buffer: PooledBuffer) -> None:
         """Give a buffer back and let one waiting connection try again."""
         self.bytes_used -= buffer.size
-        if buffer.size >= 65536 and self._free_bytes + buffer.size <= KEEP_FREE_BYTES:
+        if buffer.size >= KEPT_BYTES_MIN and self._free_bytes + buffer.size <= KEEP_FREE_BYTES:
             self._free.setdefault(buffer.size, []).append(buffer)
             self._free_bytes += buffer.size
         if self._waiters:

@@ -371,18 +371,21 @@ def _check_voters(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]
 
 
 def _check_relations(values: Mapping[str, ConfigValue]) -> None:
-    """Kafka's rules between keys, as far as they concern what this version does."""
+    """Kafka's rules between keys, as far as they concern what this version does.
+
+    One is ours: a broker whose heartbeats are rarer than its sessions would be fenced for ever.
+    """
 
     def number(key: str) -> float:
         value = values[key]
         return value if isinstance(value, int | float) else 0
 
     session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
-    if heartbeat < 1 or session < 2 * heartbeat:
+    if not 1 <= heartbeat < session:
         raise ConfigError(
             "broker.heartbeat.interval.ms",
             int(heartbeat),
-            f"at least 1 and at most half of broker.session.timeout.ms ({int(session)})",
+            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
         )
     for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = values[key]

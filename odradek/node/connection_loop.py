@@ -204,22 +204,36 @@ class Connection:
                 await self._grow()
 
     def _receive(self) -> int | None:
-        """Receive once and dispatch what is complete; the bytes received (0: end), None where it would block."""
+        """Receive once and dispatch what is complete; the bytes received (0: end), None where it would block.
+
+        A tail kept from before goes back in front of the shared buffer, so that one receive can take many small
+        frames; a large frame is collected in the connection's own buffer instead of being copied twice.
+        """
         own = self.own
+        shared = self.services.buffers.shared
         if own is None:
-            shared = self.services.buffers.shared
-            count = self.conn.recv_into(shared.view)
-            if count:
-                done = self._dispatch(shared, count)
-                if done < count:
-                    self._keep_tail(shared, done, count)
-            return count
-        have = self.have
-        count = self.conn.recv_into(own.view[have:])
-        if count:
-            self.have = have + count
-            self._dispatch_own()
-        return count
+            end = self.conn.recv_into(shared.view)
+            if not end:
+                return end
+        else:
+            have = self.have
+            if have >= 4 and _SIZE.unpack_from(own.data, 0)[0] >= LARGE_FRAME_BYTES:
+                count = self.conn.recv_into(own.view[have:])
+                if count:
+                    self.have = have + count
+                    self._dispatch_own()
+                return count
+            shared.view[:have] = own.view[:have]
+            count = self.conn.recv_into(shared.view[have:])
+            if not count:
+                return count
+            end = have + count
+        done = self._dispatch(shared, end)
+        if done < end:
+            self._keep_tail(shared, done, end)
+        elif own is not None:
+            self._give_own()
+        return end
 
     def _dispatch_own(self) -> None:
         """Dispatch from the connection's own buffer, and give it back when it is empty and frames are small."""
@@ -240,15 +254,19 @@ class Connection:
         self.have = left
 
     def _keep_tail(self, shared: PooledBuffer, start: int, end: int) -> None:
-        """Copy an incomplete frame out of the shared buffer: into a buffer for all of it, if much of it is here."""
+        """Copy an incomplete frame out of the shared buffer; a large one into room for all, if much of it is here."""
         left = end - start
         wanted = left + 4
         if left >= 4:
             announced = 4 + _SIZE.unpack_from(shared.data, start)[0]
-            wanted = max(wanted, announced if announced <= max(4 * left, LARGE_FRAME_BYTES) else 2 * left)
-        own = self.services.buffers.take(wanted) or self.services.buffers.take_beyond(left + 4)
+            if announced > LARGE_FRAME_BYTES:
+                wanted = max(wanted, announced if announced <= 4 * left else 2 * left)
+        own = self.own
+        if own is None or own.size < wanted:
+            self._give_own()
+            own = self.services.buffers.take(wanted) or self.services.buffers.take_beyond(left + 4)
+            self.own = own
         own.view[:left] = shared.view[start:end]
-        self.own = own
         self.have = left
 
     async def _grow(self) -> None:
