@@ -1,0 +1,143 @@
+"""The colours of code and the direction of imports, held by the machine.
+
+PURE decides (no async, no world), PORTED awaits ports, SHELL touches the world and decides nothing. A module that
+is not listed as SHELL here may do nothing that `tests.colours` finds.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+from tests.colours import Finding, findings, is_async
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim")
+
+SHELL = {
+    "odradek/cli/": "a process of its own: arguments, files, signals",
+    "odradek/client/blocking.py": "the blocking shell: sockets",
+    "odradek/env/real.py": "the ports of this machine",
+    "odradek/env/real_files.py": "the ports of this machine",
+    "odradek/env/real_net.py": "the ports of this machine",
+    "odradek/node/main.py": "a node as a process: signals, exit status",
+    "odradek/node/run_node.py": "opens the nursery of a node",
+    "sim/__main__.py": "a process of its own: arguments, real time",
+    "sim/clock.py": "trio's clock in the virtual world",
+    "sim/waiting.py": "waits in the virtual world",
+    "sim/world.py": "the run of a virtual world",
+    "wire/schema/": "writes wire/messages, when a developer asks",
+}
+ALLOWED = {
+    ("data_plane/log/log_dir.py", "import threading"): "a lock: workers write small files beside the loop",
+    (
+        "odradek/node/config.py",
+        "open() passes the ports by",
+    ): "the configuration is read before there is an Env",
+    ("wire/compression.py", "import io"): "BytesIO is memory",
+    ("wire/compression.py", "import threading"): "a decompressor per thread",
+}
+"""What single modules may do, and why."""
+
+
+def modules() -> list[str]:
+    """All modules of the product, relative to the root of the repository."""
+    return sorted(str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+
+def is_shell(module: str) -> bool:
+    """Whether the module may touch the world."""
+    return any(module == entry or (entry.endswith("/") and module.startswith(entry)) for entry in SHELL)
+
+
+def parse(module: str) -> ast.Module:
+    """The module's syntax tree."""
+    return ast.parse((ROOT / module).read_text(), module)
+
+
+def test_only_shell_touches_the_world() -> None:
+    """PURE and PORTED: no trio, clocks, files, sockets, threads, global random, id(), hash() or order of sets."""
+    broken = [
+        f"{module}:{finding.line}: {finding.rule}"
+        for module in modules()
+        if not is_shell(module)
+        for finding in findings(parse(module))
+        if (module, finding.rule) not in ALLOWED
+    ]
+    assert broken == []
+
+
+def test_the_wire_is_pure() -> None:
+    """`wire/`: 'bytes <-> values; knows no IO', so nothing in it can wait."""
+    assert [module for module in modules() if module.startswith("wire/") and is_async(parse(module))] == []
+
+
+def test_no_licence_outlives_its_need() -> None:
+    """A module that has gone, or no longer touches the world, leaves the lists."""
+    for entry in SHELL:
+        covered = [module for module in modules() if module == entry or module.startswith(entry)]
+        assert any(findings(parse(module)) for module in covered), f"{entry} needs no licence"
+    for module, rule in ALLOWED:
+        assert rule in {finding.rule for finding in findings(parse(module))}, f"{module} does not {rule}"
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("import trio", "import trio"),
+        ("from os import path", "import os"),
+        ("import concurrent.futures", "import concurrent.futures"),
+        ("import random\nrandom.random()", "of random only the type Random"),
+        ("from random import shuffle", "of random only the type Random"),
+        ("x = id(1)", "id() differs from process to process"),
+        ("x = {hash(v): v for v in ()}", "hash() differs from process to process"),
+        ("open('f')", "open() passes the ports by"),
+        ("import datetime\nfrom datetime import datetime\ndatetime.now()", "the clock is a port"),
+        ("for x in {1, 2}: pass", "set"),
+        ("x = [y for y in set(z)]", "set"),
+        ("x = list(frozenset(z))", "set"),
+        ("x = ','.join({1})", "set"),
+        ("def f(brokers: set[int]):\n  for b in brokers: pass", "set"),
+        ("def f():\n  s = set()\n  return [*s]", "set"),
+        ("def f(a: set[int], b):\n  return tuple(a - b)", "set"),
+        (
+            "class A:\n  def __init__(self): self.s: set[int] = set()\n  def f(self): return next(iter(self.s))",
+            "set",
+        ),
+        ("class A:\n  s: set[int]\n  def f(self):\n    for x in self.s: pass", "set"),
+        ("def f(s: set[int]): return s.pop()", "set"),
+    ],
+)
+def test_each_rule_finds_its_sin(source: str, rule: str) -> None:
+    """The finder is tested on what it must find, since a finder that finds nothing looks like clean code."""
+    assert any(rule in finding.rule for finding in findings(ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random\nx: random.Random = random.Random(1)",
+        "from random import Random",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  import trio",
+        "for x in sorted({1, 2}): pass",
+        "x = 1 in {1, 2}",
+        "def f(s: set[int]): return sorted(x for x in s)",
+        "def f(s: set[int]): return any(x > 1 for x in s)",
+        "def f(s: set[int]): return {x + 1 for x in s}",
+        "def f(s: dict[int, int]):\n  for x in s: pass",
+        "def f(s: list[int]): return s.pop()",
+        "def f(s: set[int]): return {*s, 1}",
+    ],
+)
+def test_what_is_allowed_is_not_found(source: str) -> None:
+    """Sets may be asked and sorted; types may be named."""
+    assert findings(ast.parse(source)) == list[Finding]()
+
+
+def test_imports_run_one_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """wire <- metadata_quorum <- data_plane <- odradek.node <- sim: the contracts in pyproject.toml."""
+    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert status == 0, capsys.readouterr().out
