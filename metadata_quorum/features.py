@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 
@@ -19,3 +21,12 @@ BOOTSTRAP_FEATURES: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_4_3}
 
 KRAFT_VERSION_LEVEL = 1
 """Finalized by a control record, not by a feature record: voters are in the log (KIP-853)."""
+
+
+def unsupported_feature(finalized: Mapping[str, int]) -> str | None:
+    """What is wrong with a cluster's finalized levels, None when this version supports them all."""
+    for name, level in sorted(finalized.items()):
+        low, high = SUPPORTED_FEATURES.get(name, (0, 0))
+        if not low <= level <= high:
+            return f"{name} is finalized at level {level}, this version supports {low} to {high}"
+    return None

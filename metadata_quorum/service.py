@@ -16,14 +16,15 @@ from metadata_quorum.checkpoint_files import Snapshot
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.controller import Activate, Controller
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.image import MetadataDelta, MetadataImage
+from metadata_quorum.features import unsupported_feature
+from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog
 from metadata_quorum.single_voter import SingleVoterQuorum
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
 from odradek.env.ports import Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.metadata_records import AbortTransactionRecord
+from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
 
 SESSION_CHECKS_PER_TIMEOUT = 9
@@ -92,6 +93,12 @@ class ControllerService:
             builder.replay(self.quorum.append_batch([record]), record, self.quorum.epoch)
         builder.advance(self.quorum.log_end_offset - 1, self.quorum.epoch)
         image, _ = builder.build()
+        first = {
+            each.name: each.feature_level for each in self._bootstrap if isinstance(each, FeatureLevelRecord)
+        }
+        problem = unsupported_feature(image.features or first)
+        if problem is not None:
+            raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
         self._machine = ReplicatedStateMachine(
             self._controller, self.quorum, image, random=env.random, new_uuid=env.new_uuid
         )

@@ -44,7 +44,7 @@ def create_topics(
     records: list[Message] = []
     results = []
     try:
-        asked = sum(max(0, topic.num_partitions) for topic in request.topics if counts[topic.name] == 1)
+        asked = sum(_partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
         if asked > RECORDS_PER_REQUEST_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
@@ -67,6 +67,12 @@ def create_topics(
             message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
             results.append(_refused(name, ErrorCode.INVALID_REQUEST, message))
     return Decision([] if request.validate_only else records, CreateTopicsResponse(0, results))
+
+
+def _partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return settings.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
 
 
 def refuse_create_topics(request: CreateTopicsRequest, code: ErrorCode, message: str) -> CreateTopicsResponse:

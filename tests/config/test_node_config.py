@@ -139,7 +139,7 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"listener_security_protocol_map": "PLAINTEXT"}, "NAME:PROTOCOL"),
     ({"log_dirs": ""}, "At least one log directory must be defined via log.dirs or log.dir"),
     ({"log_dirs": "/a,/a"}, "Each log directory must be named once"),
-    ({"broker_heartbeat_interval_ms": "5000"}, "at most half of broker.session.timeout.ms (9000)"),
+    ({"broker_heartbeat_interval_ms": "9000"}, "less than broker.session.timeout.ms (9000)"),
     ({"log_retention_ms": "0"}, "must be unlimited (-1) or, greater than or equal to 1"),
     ({"log_retention_hours": "-2"}, "must be unlimited (-1) or, greater than or equal to 1"),
     ({"log_roll_ms": "0"}, "Invalid value 0 for configuration log.roll.ms"),

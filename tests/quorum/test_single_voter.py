@@ -11,9 +11,12 @@ import attrs
 import pytest
 
 from data_plane.metadata_log import SYNCED_OFFSET_FILE
+from metadata_quorum.checkpoint_files import encode_snapshot
+from metadata_quorum.image import InvalidMetadata
 from metadata_quorum.metadata_batches import read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import DiskError, Env
 from sim.weather import Weather
 from sim.world import World
@@ -385,3 +388,20 @@ def test_after_stop_requests_are_refused() -> None:
             assert service.submit(create("t")).response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
 
     world.run(run, world, main)
+
+
+def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
+    """Finalized levels are stated by whoever wrote the log; this version must not serve what it cannot."""
+    world = make_world()
+    root = world.machine(NODE).disk.open_dir(PATH)
+    records = bootstrap_records({"metadata.version": 30, "group.version": 1})
+    root.write_atomic("bootstrap.checkpoint", encode_snapshot(records, epoch=0, timestamp_ms=1))
+
+    async def first_start(env: Env) -> None:
+        async with running_controller(env):
+            raise AssertionError("the bootstrap records were accepted")
+
+    with pytest.raises(
+        InvalidMetadata, match=r"group\.version is finalized at level 1, this version supports 0 to 0"
+    ):
+        world.run(run, world, first_start)

@@ -1,0 +1,92 @@
+"""Apache Kafka 4.3's own tools read what we write: the metadata log, its snapshots, a formatted directory.
+
+By hand, since it takes too long here: Kafka itself starts on a directory that a node of ours formatted and used,
+and leads its partitions.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import trio
+
+from bench.kafka_server import run_tool
+from data_plane.metadata_log import METADATA_LOG_DIRECTORY
+from metadata_quorum.metadata_batches import read_batches
+from odradek.env.real import RealEnv
+from tests.quorum.node_parts import (
+    CLUSTER_ID,
+    ask,
+    create,
+    delete,
+    format_node,
+    join,
+    producer_ids,
+    running_controller,
+)
+from wire.uuid_text import uuid_to_text
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture
+def used_directory(tmp_path: Path, kafka_jars: Path) -> Path:
+    """A formatted directory, two starts, a topic created and one deleted, a block of producer ids."""
+    path = tmp_path / "data"
+
+    async def main() -> None:
+        env = RealEnv(7)
+        format_node(env.open_dir(str(path), create=True))
+        for name in ("first", "second"):
+            async with running_controller(env, path=str(path)) as service:
+                epoch = await join(service, env)
+                await ask(service, env, create(name, 2))
+                await ask(service, env, producer_ids(epoch))
+                if name == "second":
+                    await ask(service, env, delete("first"))
+
+    trio.run(main)
+    return path
+
+
+def test_dump_log_segments_reads_every_record(used_directory: Path) -> None:
+    """`DumpLogSegments --cluster-metadata-decoder` finds valid batches and the records that we find ourselves."""
+    log = used_directory / METADATA_LOG_DIRECTORY / f"{0:020d}.log"
+    snapshot = used_directory / METADATA_LOG_DIRECTORY / f"{0:020d}-{0:010d}.checkpoint"
+    files = ",".join(map(str, (log, snapshot)))
+    text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files)
+    assert "isvalid: false" not in text
+    in_log = text.partition("Dumping " + str(snapshot))[0]
+    found = re.findall(r'^\| offset: (\d+) .*payload: \{"type":"([A-Z_]+)_RECORD"', in_log, re.MULTILINE)
+    ours = [
+        (str(offset), re.sub(r"(?<!^)(?=[A-Z])", "_", type(record).__name__.removesuffix("Record")).upper())
+        for batch in read_batches(log.read_bytes(), source="log")
+        for offset, record in enumerate(batch.records, batch.base_offset)
+        if not batch.is_control
+    ]
+    assert found == ours
+    assert len(ours) >= 18
+    for word in ("LeaderChange", "KRaftVersion", "KRaftVoters"):
+        assert word in in_log
+    in_snapshot = text[len(in_log) :]
+    for word in ("SnapshotHeader", "KRaftVoters", "SnapshotFooter"):
+        assert word in in_snapshot
+    directory_id = re.search(r'"voterDirectoryId":"([^"]+)"', in_snapshot)
+    assert directory_id is not None
+    assert directory_id[1] in (used_directory / "meta.properties").read_text()
+
+
+def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
+    """`StorageTool info` finds the ids and no problem."""
+    properties = used_directory.parent / "node.properties"
+    properties.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
+        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
+        f"log.dirs={used_directory}\n"
+    )
+    text = run_tool("kafka.tools.StorageTool", "info", "-c", properties)
+    assert "Found problem" not in text
+    assert f"cluster.id={CLUSTER_ID}" in text
+    assert f"directory.id={uuid_to_text(b'directory-number')}" in text

@@ -1,0 +1,108 @@
+"""What happens to a partition when brokers come and go: properties over random histories of one partition.
+
+The rules are those of DESIGN's replication model: a leader is always in sync and acceptable, the last in-sync replica
+is never given up except after its unclean restart, and then only its return elects it again.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage
+from metadata_quorum.image_builder import merge_partition
+
+TOPIC = b"T" * 16
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["fence", "unfence", "unclean"]), st.integers(0, 3)), min_size=1, max_size=30
+)
+
+
+def directory(broker_id: int) -> bytes:
+    return bytes([65 + broker_id]) * 16
+
+
+def image_with(active: set[int]) -> MetadataImage:
+    brokers = {
+        number: BrokerImage(
+            number, 1, bytes(16), (), (), None, number not in active, False, (directory(number),)
+        )
+        for number in range(4)
+    }
+    return MetadataImage(brokers=brokers)
+
+
+@given(STEPS, st.permutations(range(4)), st.integers(1, 4))
+@settings(max_examples=300, deadline=None)
+def test_no_history_elects_a_replica_that_may_have_lost_data(
+    steps: list[tuple[str, int]], order: list[int], factor: int
+) -> None:
+    """A model follows which replicas certainly hold everything; only such a one may lead, or, when none is left, the
+    one that led or was in sync last."""
+    replicas = tuple(order[:factor])
+    partition = PartitionImage(
+        replicas[0], 0, 0, replicas, replicas, tuple(directory(number) for number in replicas)
+    )
+    active = {0, 1, 2, 3}
+    complete = set(replicas)
+    for verb, broker in steps:
+        before = partition
+        if verb == "unfence":
+            active.add(broker)
+            change = change_partition(TOPIC, 0, partition, acceptable_leaders(image_with(active)))
+        else:
+            active.discard(broker)
+            change = change_partition(
+                TOPIC,
+                0,
+                partition,
+                acceptable_leaders(image_with(active)),
+                removed=broker,
+                unclean=verb == "unclean",
+            )
+        if change is not None:
+            partition = merge_partition(partition, change)
+        if verb == "unclean":
+            complete.discard(broker)
+        if partition.isr != before.isr and len(partition.isr) < len(before.isr) and partition.isr:
+            # Whoever left the ISR misses what is written from now on.
+            complete &= set(partition.isr)
+        check(before, partition, active, complete)
+        if not partition.isr and len(before.isr) == 1:
+            assert partition.last_known_elr == before.isr
+        if partition.leader_recovery_state and not before.leader_recovery_state:
+            assert (partition.leader,) == before.last_known_elr
+            complete = {partition.leader}
+
+
+def check(before: PartitionImage, after: PartitionImage, active: set[int], complete: set[int]) -> None:
+    assert after.leader == -1 or after.leader in active
+    assert after.leader == -1 or after.leader in after.isr
+    assert set(after.isr) <= set(after.replicas)
+    assert after.partition_epoch >= before.partition_epoch
+    assert after.leader_epoch == before.leader_epoch + (after.leader != before.leader)
+    if after.isr:
+        assert after.last_known_elr == ()
+        assert set(after.isr) <= complete or after.leader_recovery_state
+    if any(replica in active for replica in after.isr):
+        assert after.leader != -1
+
+
+def test_a_replica_on_an_unknown_directory_is_not_elected() -> None:
+    """A broker that comes back with another disk does not hold what the old one held."""
+    partition = PartitionImage(-1, 1, 1, (1,), (), (directory(3),), (), (1,))
+    assert change_partition(TOPIC, 0, partition, acceptable_leaders(image_with({1}))) is None
+    own = PartitionImage(-1, 1, 1, (1,), (), (directory(1),), (), (1,))
+    change = change_partition(TOPIC, 0, own, acceptable_leaders(image_with({1})))
+    assert change is not None
+    assert (change.leader, change.isr, change.last_known_elr) == (1, [1], [])
+
+
+def test_eligible_leader_replicas_are_elected_before_the_last_known_leader() -> None:
+    """KIP-966: a replica that left the ISR cleanly below min ISR still has everything committed."""
+    partition = PartitionImage(-1, 1, 1, (1, 2), (), (directory(1), directory(2)), (2,), (1,))
+    change = change_partition(TOPIC, 0, partition, acceptable_leaders(image_with({1, 2})))
+    assert change is not None
+    assert (change.leader, change.isr, change.eligible_leader_replicas) == (2, [2], [])
+    assert change.leader_recovery_state == -1
