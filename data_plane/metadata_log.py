@@ -28,7 +28,7 @@ from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.service import StoredSnapshot
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
-from odradek.env.ports import Clock, Dir, DiskError
+from odradek.env.ports import Clock, Dir, DiskError, DiskFull
 from wire.record_batch import HEADER_SIZE, parse_header
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -142,7 +142,11 @@ class MetadataLog:
 
     def _write_synced_offset(self, end_offset: int) -> None:
         text = f"0\n1\n{METADATA_TOPIC} 0 {end_offset}\n"
-        self.directory.write_atomic(SYNCED_OFFSET_FILE, text.encode())
+        try:
+            self.directory.write_atomic(SYNCED_OFFSET_FILE, text.encode())
+        except DiskFull as error:
+            # The older bound stays true, and a full disk must not end the node.
+            self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
     def close(self) -> None:

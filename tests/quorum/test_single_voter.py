@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.metadata_log import SYNCED_OFFSET_FILE
+from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS
 from metadata_quorum.checkpoint_files import encode_snapshot
 from metadata_quorum.image import InvalidMetadata
 from metadata_quorum.metadata_batches import read_batches
@@ -241,6 +241,22 @@ def test_a_full_disk_is_waited_out() -> None:
     world.run(run, world, main)
     assert journal.events.count("metadata.disk_full") == 1
     assert journal.events.count("metadata.disk_has_room") == 1
+
+
+def test_no_room_for_the_synced_offset_is_no_failure() -> None:
+    """It is only a lower bound: the older one stays true."""
+    world = make_world()
+    journal = Journal()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env, journal) as service:
+            await join(service, env)
+            await world.sleep(2 * SYNCED_OFFSET_PERIOD_SECONDS)
+            world.machine(NODE).disk.fail_next(errno.ENOSPC, path_part=SYNCED_OFFSET_FILE)
+            await ask(service, env, registration(env.new_uuid()))
+            assert "metadata.synced_offset_not_written" in journal.events
+
+    world.run(run, world, main)
 
 
 async def write_some(env: Env) -> None:
