@@ -22,6 +22,7 @@ from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog
 from metadata_quorum.single_voter import SingleVoterQuorum
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
+from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
@@ -55,11 +56,12 @@ class ControllerService:
         bootstrap: tuple[Message, ...],
         logger: Any,
     ) -> None:
+        """`bootstrap` are the first records of a new cluster; this version's own if they are missing."""
         self._settings = settings
         self._env = env
         self._cluster_id = cluster_id
         self._snapshot = snapshot
-        self._bootstrap = bootstrap
+        self._bootstrap = bootstrap or bootstrap_records()
         self._logger = logger
         self._controller = Controller(settings)
         self.quorum = SingleVoterQuorum(

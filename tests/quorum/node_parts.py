@@ -61,7 +61,6 @@ async def running_controller(
     assert meta is not None
     log = await env.workers.run(lambda: MetadataLog.open(root, clock=env.clock, logger=logger))
     bootstrap = log.bootstrap()
-    assert bootstrap is not None
     service = ControllerService(
         ControllerSettings(**settings),
         env,
@@ -70,7 +69,7 @@ async def running_controller(
         cluster_id=meta.cluster_id,
         node_id=meta.node_id,
         snapshot=log.newest_snapshot(),
-        bootstrap=bootstrap.records,
+        bootstrap=() if bootstrap is None else bootstrap.records,
         logger=logger,
     )
     async with trio.open_nursery() as nursery:

@@ -177,6 +177,19 @@ def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
     world.run(run, world, main)
 
 
+def test_a_cluster_without_bootstrap_records_begins_with_our_levels() -> None:
+    """`bootstrap.checkpoint` may be missing (Kafka's older tools did not write one)."""
+    world = make_world()
+    world.machine(NODE).disk.open_dir(PATH).remove("bootstrap.checkpoint")
+
+    async def main(env: Env) -> None:
+        for _ in range(2):
+            async with running_controller(env) as service:
+                assert service.committed_image.features == {"metadata.version": 30}
+
+    world.run(run, world, main)
+
+
 def test_decisions_that_wait_for_one_sync_share_a_batch() -> None:
     """Group commit: while a sync is under way, what is decided gathers; one batch and one sync take it all."""
     world = make_world()
