@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A `TcpConn` is the surface of the hot path: a wait is one epoll round, a receive one `recv_into`, an answer one
-`send`. Bound methods of the socket are kept in slots, because looking them up costs as much as a check of ours.
+`send`. Bound methods of the socket are not kept: looking one up costs 20 ns, keeping it 80 bytes per idle connection.
 
 `send(..., more=True)` leaves the tail of the bytes with the kernel (MSG_MORE) until what follows has been sent:
 either a `send` without `more`, or a `sendfile`, whose last page pushes everything out. Should the file be shorter
@@ -18,7 +18,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import trio
@@ -56,7 +57,7 @@ _PEER_GONE = frozenset(
 class TcpConn:
     """`odradek.env.ports.Conn` over a connected, non-blocking socket."""
 
-    __slots__ = ("_fd", "_recv_into", "_send", "_sendmsg", "_socket", "peer_host")
+    __slots__ = ("_fd", "_socket", "peer_host")
 
     def __init__(self, connected: socket.socket, peer_host: str) -> None:
         connected.setblocking(False)
@@ -64,10 +65,7 @@ class TcpConn:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = connected
         self._fd = connected.fileno()
-        self._recv_into: Callable[[memoryview], int] = connected.recv_into
-        self._send: Callable[..., int] = connected.send
-        self._sendmsg: Callable[..., int] = connected.sendmsg
-        self.peer_host = peer_host
+        self.peer_host = sys.intern(peer_host)
 
     async def readable(self) -> None:
         try:
@@ -83,7 +81,7 @@ class TcpConn:
 
     def recv_into(self, buffer: memoryview) -> int | None:
         try:
-            return self._recv_into(buffer)
+            return self._socket.recv_into(buffer)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -92,10 +90,10 @@ class TcpConn:
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
         try:
             if len(chunks) == 1:
-                return self._send(chunks[0], socket.MSG_MORE) if more else self._send(chunks[0])
+                return self._socket.send(chunks[0], socket.MSG_MORE if more else 0)
             if len(chunks) > _IOV_MAX:
                 chunks, more = chunks[:_IOV_MAX], True
-            return self._sendmsg(chunks, (), socket.MSG_MORE if more else 0)
+            return self._socket.sendmsg(chunks, (), socket.MSG_MORE if more else 0)
         except BlockingIOError:
             return 0
         except OSError as error:

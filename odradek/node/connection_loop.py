@@ -82,6 +82,7 @@ class ConnectionServices:
         "log",
         "new_event",
         "poison",
+        "spills",
         "table",
         "tasks",
     )
@@ -108,6 +109,8 @@ class ConnectionServices:
         self.frame_bytes_max = frame_bytes_max
         self.after_turn = after_turn
         self.poison = poison
+        self.spills: list[tuple[int, Any]] = []
+        """Scratch of one encoding, empty between two."""
 
 
 class Connection:
@@ -124,21 +127,24 @@ class Connection:
         "last_active",
         "own",
         "pending_frames",
+        "registry",
         "room",
         "send_queue",
         "services",
         "slots",
-        "spills",
         "suspended",
     )
 
-    def __init__(self, services: ConnectionServices, conn: Conn, listener: str) -> None:
+    def __init__(
+        self, services: ConnectionServices, conn: Conn, listener: str, registry: dict[Connection, None]
+    ) -> None:
         self.services = services
+        self.registry = registry
+        registry[self] = None
         self.conn = conn
         self.context = Context(listener, conn.peer_host)
         self.send_queue = SendQueue()
         self.slots: deque[Slot] | None = None
-        self.spills: list[tuple[int, Any]] = []
         self.own: PooledBuffer | None = None
         self.have = 0
         self.pending_frames = False
@@ -153,55 +159,51 @@ class Connection:
     # -- receiving ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the peer leaves, breaks the protocol, or the connection is closed from here."""
+        """Serve until the peer leaves, breaks the protocol, or the connection is closed from here.
+
+        One coroutine, and no bound method kept in it, on purpose: an idle connection pays for its whole stack.
+        """
+        services = self.services
         try:
-            await self._serve()
+            while True:
+                if self.pending_frames:
+                    await services.clock.sleep_until(0.0)
+                    self.last_active = services.clock.monotonic()
+                    self._dispatch_own()
+                else:
+                    await self.conn.readable()
+                    self.last_active = services.clock.monotonic()
+                    got = self._receive()
+                    if not got:
+                        if got is None:
+                            continue
+                        return
+                if self.send_queue.chunks:
+                    self._flush()
+                services.after_turn()
+                if self.closing:
+                    return
+                if self.suspended is not None:
+                    await self._run_suspended()
+                if self.room is not None:
+                    await self._wait_for_room()
+                if self.own is not None and self.have == self.own.size and not self.pending_frames:
+                    await self._grow()
         except ConnectionLost:
-            pass
+            return
         except ProtocolError as error:
-            self.services.log.warning(
-                "connection.protocol_error",
-                peer=self.conn.peer_host,
-                client_id=self.context.client_id,
-                error=str(error),
-            )
+            services.log.warning("connection.protocol_error", error=str(error), **self._who())
         except DiskError as error:
-            self.services.log.error("connection.disk_error", peer=self.conn.peer_host, error=str(error))
+            services.log.error("connection.disk_error", error=str(error), **self._who())
         except Exception:
             # A bug in a handler must not let one client's frame end the node; the traceback is for the operator.
-            self.services.log.exception(
-                "connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id
-            )
+            services.log.exception("connection.bug", **self._who())
         finally:
             self._release()
+            self.registry.pop(self, None)
 
-    async def _serve(self) -> None:
-        conn, services, monotonic = self.conn, self.services, self.services.clock.monotonic
-        readable, receive, after_turn = conn.readable, self._receive, services.after_turn
-        while True:
-            if self.pending_frames:
-                await services.clock.sleep_until(0.0)
-                self.last_active = monotonic()
-                self._dispatch_own()
-            else:
-                await readable()
-                self.last_active = monotonic()
-                got = receive()
-                if not got:
-                    if got is None:
-                        continue
-                    return
-            if self.send_queue.chunks:
-                self._flush()
-            after_turn()
-            if self.closing:
-                return
-            if self.suspended is not None:
-                await self._run_suspended()
-            if self.room is not None:
-                await self._wait_for_room()
-            if self.own is not None and self.have == self.own.size and not self.pending_frames:
-                await self._grow()
+    def _who(self) -> dict[str, str | None]:
+        return {"peer": self.conn.peer_host, "client_id": self.context.client_id}
 
     def _receive(self) -> int | None:
         """Receive once and dispatch what is complete; the bytes received (0: end), None where it would block.
@@ -395,7 +397,7 @@ class Connection:
         if throttle_ms:
             response.throttle_time_ms = throttle_ms
         frame = bytearray(entry.prefix)
-        spills = self.spills
+        spills = self.services.spills
         entry.encode(frame, response, spills)
         queue = self.send_queue
         if not spills:
@@ -410,7 +412,7 @@ class Connection:
 
     def _encode_spilled(self, frame: bytearray, correlation_id: int) -> None:
         """Splice file ranges between the encoded bytes; the frame's size counts both."""
-        spills = self.spills
+        spills = self.services.spills
         spilled = sum(len(chunk) for _, chunk in spills)
         _RESPONSE_PREFIX.pack_into(frame, 0, len(frame) + spilled - 4, correlation_id)
         view, position = memoryview(frame), 0
@@ -442,9 +444,7 @@ class Connection:
             self.close()
         except Exception:
             # Whoever completed the answer serves another connection and must not suffer for this one.
-            self.services.log.exception(
-                "connection.bug", peer=self.conn.peer_host, client_id=self.context.client_id
-            )
+            self.services.log.exception("connection.bug", **self._who())
             self.close()
         self._signal_room()
 

@@ -44,15 +44,8 @@ class Server:
                 conn.close()
                 continue
             self._accepted += 1
-            connection = Connection(self._services, conn, self._name)
-            self._connections[connection] = None
-            self._services.tasks.start_soon(self._serve, connection)
-
-    async def _serve(self, connection: Connection) -> None:
-        try:
-            await connection.run()
-        finally:
-            self._connections.pop(connection, None)
+            connection = Connection(self._services, conn, self._name, self._connections)
+            self._services.tasks.start_soon(connection.run, name="connection")
 
     async def reap_loop(self) -> None:
         """Close connections that were idle too long, and half-sent frames that hold memory others wait for."""
