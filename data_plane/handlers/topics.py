@@ -24,9 +24,11 @@ class CreateTopicsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: CreateTopicsRequest) -> Result:
+        version = context.api_version
+
         async def ask() -> Any:
             try:
-                return await _ask_controller(self._broker, request, request.timeout_ms)
+                return await _ask_controller(self._broker, request, request.timeout_ms, version)
             except KafkaError as error:
                 return CreateTopicsResponse(
                     0,
@@ -48,9 +50,11 @@ class DeleteTopicsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DeleteTopicsRequest) -> Result:
+        version = context.api_version
+
         async def ask() -> Any:
             try:
-                return await _ask_controller(self._broker, request, request.timeout_ms)
+                return await _ask_controller(self._broker, request, request.timeout_ms, version)
             except KafkaError as error:
                 named = [(topic.name, topic.topic_id) for topic in request.topics]
                 named += [(name, bytes(16)) for name in request.topic_names]
@@ -65,11 +69,12 @@ class DeleteTopicsHandler:
         return Suspend(ask)
 
 
-async def _ask_controller(broker: Broker, request: Any, timeout_ms: int) -> Any:
+async def _ask_controller(broker: Broker, request: Any, timeout_ms: int, version: int | None = None) -> Any:
     """The controller's response. Raises `KafkaError` REQUEST_TIMED_OUT or NOT_CONTROLLER."""
     timeout_ms = max(0, min(timeout_ms, broker.settings.request_timeout_ms))
     try:
-        return await broker.controller.request(request, broker.clock.monotonic() + timeout_ms / 1000)
+        deadline = broker.clock.monotonic() + timeout_ms / 1000
+        return await broker.controller.request(request, deadline, version=version)
     except ConnectionLost as error:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
 
