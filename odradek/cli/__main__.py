@@ -25,7 +25,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import odradek
 
-        parser.exit(message=f"odradek {odradek.__version__}\n")
+        print(f"odradek {odradek.__version__}")
+        parser.exit()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,23 +46,29 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for a failure, 2 for wrong usage, 130 when interrupted."""
     try:
-        args = build_parser().parse_args(argv)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else FAILURE
-    try:
-        code: int = args.run(args)
+        code = _run(argv)
         sys.stdout.flush()
         return code
-    except CliError as error:
-        sys.stdout.flush()
-        print(f"odradek: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left (`| head`): nothing more can be said there, not even by the flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else FAILURE
+    try:
+        code: int = args.run(args)
+        return code
+    except CliError as error:
+        sys.stdout.flush()
+        print(f"odradek: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def _get(args: argparse.Namespace) -> int:
         for entry in entries:
             print(entry.value if entry.value is not None else "")
     else:
-        rows = [(e.name, "(hidden)" if e.sensitive else e.value, e.source.name.lower()) for e in entries]
-        print_table(("KEY", "VALUE", "SOURCE"), rows)
+        # The value stands last: some are long, and nothing behind them should be pushed out of sight.
+        rows = [(e.name, e.source.name.lower(), "(hidden)" if e.sensitive else e.value) for e in entries]
+        print_table(("KEY", "SOURCE", "VALUE"), rows)
     return 0

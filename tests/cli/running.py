@@ -1,0 +1,85 @@
+"""Run the real command line as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 60.0
+
+
+@attrs.frozen
+class Outcome:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """The one document that it printed."""
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def json_lines(self) -> list[Any]:
+        """The documents that it printed, one per line."""
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def refusal(self) -> str:
+        """The one line of a failure."""
+        assert self.code == 1, (self.code, self.out, self.err)
+        (line,) = self.err.splitlines()
+        assert line.startswith("odradek: ")
+        return line.removeprefix("odradek: ")
+
+
+def command(*words: str | Path) -> list[str]:
+    """The command as arguments of a process."""
+    return [sys.executable, "-m", "odradek", *map(str, words)]
+
+
+def environment(bootstrap: str | None = None) -> dict[str, str]:
+    """Our environment without settings of the user's, and with a cluster to talk to."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ODRADEK")}
+    return clean | ({"ODRADEK_BOOTSTRAP": bootstrap} if bootstrap is not None else {})
+
+
+def odradek(
+    *words: str | Path, bootstrap: str | None = None, stdin: bytes = b"", cwd: Path = ROOT
+) -> Outcome:
+    """Run a command to its end."""
+    done = subprocess.run(
+        command(*words),
+        input=stdin,
+        capture_output=True,
+        env=environment(bootstrap) | {"PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def words_of(table: str) -> list[list[str]]:
+    """The cells of a table without blanks in its cells, header first."""
+    return [line.split() for line in table.splitlines()]
+
+
+def start(words: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command that goes on; end it by its pid."""
+    return subprocess.Popen(
+        command(*words),
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )

@@ -1,0 +1,112 @@
+"""The command line answers at once because it imports little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.running import ROOT, environment
+from tests.client.fake_broker import LoopbackBroker
+
+FORBIDDEN = (
+    "trio",
+    "cattrs",
+    "structlog",
+    "metadata_quorum",
+    "data_plane",
+    "odradek.node",
+    "odradek.env.real",
+    "sim",
+)
+LOOK = """
+import sys
+from odradek.cli.__main__ import main
+code = main(sys.argv[1:])
+print("modules:", *sorted(sys.modules))
+sys.exit(code)
+"""
+
+
+def modules_after(*words: str, bootstrap: str = "127.0.0.1:1", stdin: str = "") -> set[str]:
+    """What a process has imported once it ran a command."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=environment(bootstrap) | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].removeprefix("modules: ").split())
+
+
+def forbidden_among(modules: set[str]) -> list[str]:
+    return sorted(m for m in modules if any(m == name or m.startswith(name + ".") for name in FORBIDDEN))
+
+
+def messages_among(modules: set[str]) -> set[str]:
+    return {m.removeprefix("wire.messages.") for m in modules if m.startswith("wire.messages.")}
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("topic", "--help"), ("produce", "--help"), ("dev", "--help")]
+)
+def test_help_imports_neither_the_client_nor_the_wire(words: tuple[str, ...]) -> None:
+    """Help needs argparse and our own parsers; attrs alone would double its time."""
+    modules = modules_after(*words)
+    assert forbidden_among(modules) == []
+    assert not modules & {"attr", "wire", "odradek.client", "socket"}
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (("topic", "list"), set()),
+        (("topic", "create", "new"), {"create_topics"}),
+        (("topic", "describe", "words"), {"describe_configs"}),
+        (("topic", "delete", "words"), {"delete_topics"}),
+        (("cluster", "status"), {"describe_cluster"}),
+        (("config", "get", "topic", "words"), {"describe_configs"}),
+        (("produce", "words"), {"produce", "init_producer_id"}),
+        (("consume", "words"), {"fetch", "list_offsets"}),
+    ],
+)
+def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...], messages: set[str]) -> None:
+    """No trio, no cattrs, no server; of the messages those of every connection and the command's own."""
+    with LoopbackBroker() as server:
+        server.broker.add_topic("words")
+        modules = modules_after(*words, bootstrap=server.bootstrap, stdin="a line\n")
+    assert forbidden_among(modules) == []
+    assert messages_among(modules) == {"headers", "api_versions", "metadata"} | messages
+
+
+def test_import_odradek_imports_nothing_else() -> None:
+    """PEP 562: names are looked up when they are asked for; only the standard library comes along."""
+    look = "import sys; before = set(sys.modules); import odradek; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    others = {name.partition(".")[0] for name in done.stdout.split()} - set(sys.stdlib_module_names)
+    assert others == {"odradek"}
+    assert "odradek.client" not in done.stdout
+
+
+def test_public_names_are_found_where_they_live() -> None:
+    """`from odradek import Client` gives the blocking client; a wrong name is an AttributeError."""
+    import odradek
+    from odradek.client.blocking import Client
+    from wire.errors import KafkaError
+
+    assert odradek.Client is Client
+    assert odradek.KafkaError is KafkaError
+    assert set(odradek.__all__) <= set(dir(odradek))
+    with pytest.raises(AttributeError, match="Nonsense"):
+        odradek.Nonsense  # noqa: B018 - the access is the test

@@ -1,0 +1,139 @@
+"""What the command line says when it is used wrongly, or when nobody answers."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from odradek.cli.__main__ import build_parser, main
+from tests.cli.running import ROOT, command, environment, odradek
+
+LEAVES = [
+    ("dev",),
+    ("server",),
+    ("storage", "format"),
+    ("storage", "info"),
+    ("topic", "list"),
+    ("topic", "create"),
+    ("topic", "describe"),
+    ("topic", "delete"),
+    ("produce",),
+    ("consume",),
+    ("config", "get"),
+    ("cluster", "status"),
+    ("log", "dump"),
+]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """The contract of the command line."""
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"usage: odradek {' '.join(words)}" in text
+    assert "--json" in text
+
+
+def test_the_commands_are_those_of_this_version() -> None:
+    """What is not there is not offered: no `topic alter`, no `consume --group`."""
+    text = build_parser().format_help()
+    offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ")]
+    assert offered == ["dev", "server", "storage", "topic", "produce", "consume", "config", "cluster", "log"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nonsense",),
+        ("topic",),
+        ("topic", "alter", "t"),
+        ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "create", "t", "--config", "novalue"),
+        ("topic", "list", "--timeout", "-1"),
+        ("produce", "t", "--compression", "rar"),
+        ("produce", "t", "--acks", "2"),
+        ("produce", "t", "--key-separator", ""),
+        ("consume", "t", "--offset", "1", "--from-beginning"),
+        ("consume", "t", "--timestamp", "yesterday"),
+        ("consume", "t", "--group", "g"),
+        ("config", "get", "cluster", "x"),
+        ("config", "get", "broker", "one"),
+        ("dev", "--port", "99999"),
+        ("dev", "--nodes", "3"),
+        ("topic", "list", "--bootstrap-server", "nocolon"),
+    ],
+    ids=lambda words: " ".join(words) or "nothing",
+)
+def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed on stdout; the last line on stderr says what is wrong."""
+    assert main(list(words)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1].startswith("odradek")
+
+
+def test_several_nodes_are_refused_in_one_line(tmp_path: Path) -> None:
+    """Before anything is written."""
+    data = tmp_path / "data"
+    outcome = odradek("dev", "--nodes", "3", "--data", data)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert len(outcome.err.splitlines()) == 1
+    assert not data.exists()
+
+
+def test_nobody_answers() -> None:
+    """One line: the address, the system's reason, what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = odradek("topic", "list", bootstrap=address).refusal()
+    assert f"cannot connect to {address}: Connection refused" in line
+    assert "--bootstrap-server" in line
+
+
+def test_the_option_wins_over_the_environment() -> None:
+    """--bootstrap-server, else ODRADEK_BOOTSTRAP."""
+    line = odradek("topic", "list", "--bootstrap-server", "127.0.0.1:2", bootstrap="127.0.0.1:1").refusal()
+    assert "127.0.0.1:2" in line
+
+
+def test_somebody_who_says_nothing() -> None:
+    """An open port without a broker behind it: --timeout ends the wait."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        line = odradek("topic", "list", "--timeout", "0.2", bootstrap=address).refusal()
+    assert address in line
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """The path and the reason."""
+    missing = tmp_path / "missing"
+    assert odradek("log", "dump", missing).refusal() == f"{missing} does not exist"
+    assert (
+        odradek("storage", "info", missing).refusal() == f"cannot read {missing}: No such file or directory"
+    )
+    assert str(tmp_path) in odradek("log", "dump", tmp_path).refusal()
+    (tmp_path / "notes.txt").write_text("x")
+    assert "no file of a partition" in odradek("log", "dump", tmp_path / "notes.txt").refusal()
+
+
+def test_version() -> None:
+    """The version of the distribution, from its metadata."""
+    import odradek as package
+
+    assert odradek("--version").out == f"odradek {package.__version__}\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    """`odradek ... | head -0`: quiet, and not a success."""
+    process = subprocess.Popen(
+        command("topic", "--help"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), cwd=ROOT
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate()
+    assert (process.returncode, err) == (1, b"")
