@@ -26,13 +26,27 @@ from bench.processes import ServerProcess, spawn, wait_until_serving
 from bench.small_requests import KINDS, Drive, Kind
 from bench.stages import STAGES
 from bench.supervised import run_client
-from bench.throughput import WORKLOADS, Contender, Throughput, create_topic, warm_page_cache
+from bench.throughput import (
+    WORKLOADS,
+    Contender,
+    Throughput,
+    temporary_topic,
+    wait_until_deleted,
+    warm_page_cache,
+)
 
 KAFKA_WARM_PASSES = 4
 OUR_WARM_PASSES = 1
-FAST_DELETION = {"log.segment.delete.delay.ms": "0", "log.initial.task.delay.ms": "100"}
-"""Deleted topics give their pages back at once, at every server alike."""
+FAST_DELETION = {
+    "log.segment.delete.delay.ms": "0",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "500",
+}
+"""Deleted topics and segments give their pages back at once, at every server alike."""
+SMALL_TOPIC = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
+"""Requests that append for seconds write to recycled pages, as a node does that has run for a while."""
 RECOVERY_BYTES = 1 << 30
+WARM_BYTES = 1 << 30
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -62,7 +76,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     how.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
     how.add_argument("--no-mock", action="store_true", help="leave librdkafka's mock cluster out")
-    how.add_argument("--no-pinning", action="store_true", help="let server and client share all CPUs")
+    how.add_argument(
+        "--pinning",
+        choices=("deployed", "split", "none"),
+        default="deployed",
+        help="deployed: our node on one CPU and its client on the others, Kafka and its client on all; "
+        "split: every server on one CPU, its client on the others; none: everything on all (default: deployed)",
+    )
     how.add_argument(
         "--host-loopback", action="store_true", help="no network namespace with smaller segments"
     )
@@ -88,8 +108,7 @@ class Bench:
     options: argparse.Namespace
     directory: Path
     with_kafka: bool
-    server_cpus: Sequence[int] | None
-    client_cpus: Sequence[int] | None
+    cpus: Sequence[int]
     found: dict[str, Any] = attrs.field(factory=dict)
 
     def say(self, text: str) -> None:
@@ -107,6 +126,18 @@ class Bench:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         print(table, flush=True)
 
+    def server_cpus(self, key: str) -> Sequence[int] | None:
+        """The CPUs of a server; None: all."""
+        return self.cpus[:1] if self._is_pinned(key) else None
+
+    def client_cpus(self, key: str) -> Sequence[int] | None:
+        """The CPUs of the client that loads a server; None: all."""
+        return self.cpus[1:] if self._is_pinned(key) else None
+
+    def _is_pinned(self, key: str) -> bool:
+        wanted = self.options.pinning
+        return len(self.cpus) > 1 and (wanted == "split" or (wanted == "deployed" and key != "kafka"))
+
     @property
     def disk_servers(self) -> list[str]:
         return ["odradek", "kafka"] if self.with_kafka else ["odradek"]
@@ -115,7 +146,7 @@ class Bench:
         """Start a server on the server's CPU; it is killed when `ending` closes."""
         home = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix=f"{key}-", dir=self.directory)))
         starter: Callable[..., ServerProcess] = start_odradek if key == "odradek" else start_kafka
-        server = starter(home, settings=FAST_DELETION, cpus=self.server_cpus)
+        server = starter(home, settings=FAST_DELETION, cpus=self.server_cpus(key))
         ending.callback(server.kill)
         return server, home / "data"
 
@@ -135,15 +166,14 @@ class Bench:
                 self.say(f"starting {key}")
                 server, data = self.start(key, ending)
                 warm_passes = OUR_WARM_PASSES if key == "odradek" else KAFKA_WARM_PASSES
-                contenders.append(Contender(key, server, data, warm_passes))
+                contenders.append(Contender(key, server, data, warm_passes, self.client_cpus(key)))
             if not self.options.no_mock:
-                mock = ending.enter_context(mock_cluster(cpus=self.server_cpus))
-                contenders.append(Contender("mock", mock, None, 1))
+                mock = ending.enter_context(mock_cluster(cpus=self.server_cpus("mock")))
+                contenders.append(Contender("mock", mock, None, 1, self.client_cpus("mock")))
             run = Throughput(
                 contenders=contenders,
                 passes=self.options.passes or (2 if quick else 5),
                 partitions=self.options.topic_partitions,
-                client_cpus=self.client_cpus,
                 say=self.say,
                 scale=0.25 if quick else 1.0,
             )
@@ -155,26 +185,29 @@ class Bench:
         self.found["throughput"] = [attrs.asdict(each) for each in run.summaries]
         self.found["ratios"] = [{**attrs.asdict(each), "holds": each.holds} for each in ratios]
 
-    def drive(self, kind: Kind, server: ServerProcess) -> report.RequestCost:
-        """One run of the request driver against a server; `server` in the result is left empty."""
+    def drive(self, kind: Kind, key: str, server: ServerProcess) -> report.RequestCost:
+        """One run of the request driver against a server."""
         seconds = 1.5 if self.options.quick else 5.0
-        task = Drive(kind, server.bootstrap, "small", seconds)
-        figures, cpu_seconds = run_client("bench.small_requests", task, server, self.client_cpus)
+        topic = f"small-{kind.name}"
+        with temporary_topic(server.bootstrap, topic, 1, SMALL_TOPIC):
+            task = Drive(kind, server.bootstrap, topic, seconds)
+            figures, cpu_seconds = run_client("bench.small_requests", task, server, self.client_cpus(key))
+        wait_until_deleted(server.log_path.with_name("data"), topic)
         requests = figures["requests"]
-        return report.RequestCost("", kind.name, requests / figures["seconds"], 1e6 * cpu_seconds / requests)
+        return report.RequestCost(key, kind.name, requests / figures["seconds"], 1e6 * cpu_seconds / requests)
 
     def requests(self) -> list[report.RequestCost]:
         """CPU per small request at every server with a disk: a warming run, then the measured one."""
         costs = []
+        warm_page_cache(self.directory, WARM_BYTES)
         with ExitStack() as ending:
             for key in self.disk_servers:
                 server, _ = self.start(key, ending)
-                create_topic(server.bootstrap, "small", 1)
                 for kind in KINDS:
                     self.say(f"requests: {kind.name} at {server.name}")
                     for _ in range(3 if key == "kafka" else 1):
-                        self.drive(kind, server)
-                    costs.append(attrs.evolve(self.drive(kind, server), server=key))
+                        self.drive(kind, key, server)
+                    costs.append(self.drive(kind, key, server))
         costs.sort(key=lambda cost: [kind.name for kind in KINDS].index(cost.kind))
         return costs
 
@@ -188,8 +221,7 @@ class Bench:
                 output = Path(name) / "stages.json"
                 server = self._start_instrumented(Path(name), output)
                 try:
-                    create_topic(server.bootstrap, "small", 1)
-                    self.drive(kind, server)
+                    self.drive(kind, "odradek", server)
                 finally:
                     server.stop()
                 stages = json.loads(output.read_text())["microseconds"]
@@ -207,7 +239,7 @@ class Bench:
             [sys.executable, "-m", "bench.stages", properties, output],
             bootstrap=listeners[0].rpartition("//")[2],
             log_path=directory / "server.log",
-            cpus=self.server_cpus,
+            cpus=self.server_cpus("odradek"),
         )
         wait_until_serving(server)
         return server
@@ -228,7 +260,7 @@ class Bench:
             if self.options.recovery:
                 self.say(f"recovery of {key}")
                 size = RECOVERY_BYTES // 8 if self.options.quick else RECOVERY_BYTES
-                figures += footprint.recovery(key, size, self.client_cpus)
+                figures += footprint.recovery(key, size)
         if figures:
             self.show(report.footprint_table(figures))
             self.found["footprint"] = [{**attrs.asdict(each), "holds": each.holds} for each in figures]
@@ -246,6 +278,10 @@ class Bench:
                 stages = self.stages([cost for cost in costs if cost.server == "odradek"])
                 self.found["stages"] = [attrs.asdict(each) for each in stages]
                 self.show(report.stages_table(stages))
+                if any(cost.stages["wake"] < 0 for cost in stages):
+                    self.show(
+                        "  (the stages are by the wall clock: something else was running here, measure again)"
+                    )
         self.footprint()
 
 
@@ -271,19 +307,16 @@ def main() -> int:
         print(
             "No network namespace here: the host's loopback it is, with its 64 KiB segments.", file=sys.stderr
         )
-    cpus = sorted(os.sched_getaffinity(0))
-    pinned = not options.no_pinning and len(cpus) > 1
     with tempfile.TemporaryDirectory(prefix="odradek-bench-", dir=options.data) as name:
         bench = Bench(
             options=options,
             directory=Path(name),
             with_kafka=with_kafka,
-            server_cpus=cpus[:1] if pinned else None,
-            client_cpus=cpus[1:] if pinned else None,
+            cpus=sorted(os.sched_getaffinity(0)),
         )
         bench.found["machine"] = report.machine()
         bench.found["method"] = {
-            "pinned": pinned,
+            "pinning": options.pinning,
             "segment_bytes": SEGMENT_BYTES if own_network else None,
             "quick": options.quick,
             "topic_partitions": options.topic_partitions,

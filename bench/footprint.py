@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def empty_partitions(key: str, count: int) -> list[Figure]:
     ]
 
 
-def recovery(key: str, log_bytes: int, client_cpus: Sequence[int] | None) -> list[Figure]:
+def recovery(key: str, log_bytes: int) -> list[Figure]:
     """kill -9 with `log_bytes` in 16 KiB batches; seconds until the restarted server has every record."""
     records = log_bytes // RECOVERY_RECORD_BYTES
     with tempfile.TemporaryDirectory(prefix=f"bench-{key}-") as name:
@@ -147,7 +147,7 @@ def recovery(key: str, log_bytes: int, client_cpus: Sequence[int] | None) -> lis
                 compressible=False,
                 client_settings={"batch.size": 16384, "linger.ms": 5},
             )
-            run_client("bench.client", task, server, client_cpus)
+            run_client("bench.client", task, server, None)
             server.kill()
             started = time.monotonic()
             server = STARTERS[key](directory)

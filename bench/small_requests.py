@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import cattrs
 
-from wire.api import request_class, request_header_version, response_class, response_header_version
+from wire.api import request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -58,6 +58,7 @@ KINDS = (
     Kind("fetch-16k", "Fetch of one 16 KiB batch"),
     Kind("metadata", "Metadata of one topic"),
 )
+STORED = Kind("produce-stored", "What a Fetch finds", 16384, 16)
 
 
 @attrs.frozen
@@ -149,7 +150,9 @@ class Line:
 def drive(task: Drive) -> DriveResult:
     """Keep the server busy for `task.seconds`; the go is read from standard input."""
     frame, api_key, version = request_frame(task.kind, task.topic)
-    assert request_class(api_key)
+    if task.kind.name.startswith("fetch"):
+        filling, *produce = request_frame(STORED, task.topic)
+        check_answer(exchange(task.bootstrap, filling, *produce))
     check_answer(exchange(task.bootstrap, frame, api_key, version))
     repeated = [memoryview(frame * count) for count in range(task.kind.depth + 1)]
     selector = selectors.DefaultSelector()

@@ -81,12 +81,13 @@ WORKLOADS = (
 
 @attrs.frozen
 class Contender:
-    """A server, where it keeps its data (None: in memory), and how many passes warm it."""
+    """A server, where it keeps its data (None: in memory), how many passes warm it, where its clients run."""
 
     key: str
     server: ServerProcess
     data: Path | None
     warm_passes: int
+    client_cpus: Sequence[int] | None
 
 
 @attrs.frozen
@@ -137,7 +138,6 @@ class Throughput:
     contenders: Sequence[Contender]
     passes: int
     partitions: int
-    client_cpus: Sequence[int] | None
     say: Callable[[str], None]
     scale: float = 1.0
     summaries: list[Summary] = attrs.field(factory=list)
@@ -191,7 +191,7 @@ class Throughput:
             compressible=workload.compression != "none",
             client_settings=settings,
         )
-        figures, cpu_seconds = run_client("bench.client", task, contender.server, self.client_cpus)
+        figures, cpu_seconds = run_client("bench.client", task, contender.server, contender.client_cpus)
         result = cattrs.structure(figures, PassResult)
         return Measure(
             records=result.records,
@@ -222,17 +222,21 @@ def summarize(server: str, workload: str, action: str, measures: Sequence[Measur
     )
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> AdminClient:
+def create_topic(
+    bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
+) -> AdminClient:
     """Create a topic; the admin client that did."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(ADMIN_SECONDS)
+    admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})])[topic].result(ADMIN_SECONDS)
     return admin
 
 
 @contextmanager
-def temporary_topic(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
+def temporary_topic(
+    bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
+) -> Iterator[None]:
     """A topic for the length of the block."""
-    admin = create_topic(bootstrap, topic, partitions)
+    admin = create_topic(bootstrap, topic, partitions, config)
     try:
         yield
     finally:
