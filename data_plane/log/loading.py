@@ -6,9 +6,10 @@ After a clean shutdown nothing is read but the directory, two small files, the i
 batch headers behind its last entry.
 
 After a crash everything below the recovery point is on the device and is not read again. The segments from the one
-that holds the recovery point on are read from their starts: every batch's checksum is checked, offsets must
+that holds the offset before the recovery point on are read from their starts: every batch's checksum is checked, offsets must
 ascend, and a segment must begin where its predecessor ends (see `partition_log`: rolls leave no gap, except in
-compacted logs). What follows the first damage is not a part of the log: the file is cut there and later segments
+compacted logs). What reaches over the next segment's beginning is the rest of a truncation that the crash undid.
+What follows the first damage is not a part of the log: the file is cut there and later segments
 are removed. Indexes, leader epochs and producer state of that part are derived anew on the way.
 
 Foreign files and directories are left alone. Kafka's `.swap` files (a compaction that had finished, but not yet
@@ -28,9 +29,17 @@ from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
 from data_plane.log.log_upkeep import measure_tail, remove_segments
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.producer_recovery import latest_state, note_scanned, replay, snapshot_offsets
+from data_plane.log.producer_recovery import (
+    latest_state,
+    note_scanned,
+    replay,
+    snapshot_offsets,
+    write_snapshot,
+)
+from data_plane.log.producer_state import ProducerState
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES, SegmentScan
 from data_plane.log.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -49,7 +58,6 @@ from wire.record_batch import SIZE_PREFIX
 from wire.uuid_text import uuid_from_text, uuid_to_text
 
 _NAME_DIGITS = 20
-_CLEANED_SUFFIX = ".cleaned"
 _SWAP_SUFFIX = ".swap"
 _SMALL_FILE_BYTES = 16 << 20
 
@@ -109,12 +117,12 @@ def open_partition_log(
 
 def _put_in_order(directory: Dir, names: list[str]) -> list[str]:
     """Finish what a crash interrupted: remove files marked for it, put finished swaps in place."""
-    unfinished = any(name.endswith((_CLEANED_SUFFIX, DELETED_SUFFIX)) for name in names)
+    unfinished = any(name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX)) for name in names)
     swapped = [name for name in names if name.endswith(LOG_SUFFIX + _SWAP_SUFFIX)]
     if not unfinished and not swapped:
         return names
     for name in names:
-        if name.endswith((_CLEANED_SUFFIX, DELETED_SUFFIX)) and name[:_NAME_DIGITS].isdigit():
+        if name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX)) and name[:_NAME_DIGITS].isdigit():
             remove_if_present(directory, name)
     for name in swapped:
         if name[:_NAME_DIGITS].isdigit():
@@ -207,7 +215,7 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
     """Read all batches from the segment with the recovery point on; cut the log at the first damage."""
     segments = log.segments
     first = 0
-    while first + 1 < len(segments) and segments[first + 1].base_offset <= options.recovery_point:
+    while first + 1 < len(segments) and segments[first + 1].base_offset < options.recovery_point:
         first += 1
     start_offset = segments[first].base_offset
     log.log_end_offset = start_offset
@@ -215,6 +223,10 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
     state, snapshot_offset = latest_state(log, start_offset, names)
     if snapshot_offset < start_offset:
         replay(log, state, snapshot_offset, start_offset)
+    # Later snapshots may be torn, or of a history that was truncated: they are taken anew on the way.
+    for offset in snapshot_offsets(names):
+        if offset > start_offset:
+            remove_if_present(log.directory, file_name(offset, SNAPSHOT_SUFFIX))
     buffer = options.buffer
     if buffer is None:
         longest = max(segment.size for segment in segments[first:])
@@ -230,7 +242,12 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
             _drop_from(log, kept, f"the log before it ends at {log.log_end_offset}", options)
             break
         log.log_end_offset = segment.base_offset
-        damage = _recover_segment(log, segment, state, buffer)
+        if kept > first:
+            log.producers = state
+            write_snapshot(log)
+        limit = segments[kept + 1].base_offset if kept + 1 < len(segments) else None
+        size = segment.size
+        damage = _recover_segment(log, segment, state, buffer, limit)
         if damage is not None:
             _tell(
                 options,
@@ -238,11 +255,11 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
                 log,
                 file=segment.file.path,
                 position=segment.size,
-                bytes=segment.file.size - segment.size,
+                bytes=size - segment.size,
+                is_synced_data=log.log_end_offset < options.recovery_point,
                 offset=log.log_end_offset,
                 reason=damage,
             )
-            segment.file.truncate(segment.size)
             if kept + 1 < len(segments):
                 _drop_from(log, kept + 1, "the segment before it was cut", options)
             break
@@ -255,9 +272,6 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
     active.remove_index_files()
     measure_tail(active)
     log.durable = (0, min(options.recovery_point, log.log_end_offset))
-    for offset in snapshot_offsets(names):
-        if offset > log.log_end_offset:
-            remove_if_present(log.directory, file_name(offset, SNAPSHOT_SUFFIX))
     if options.log is not None:
         options.log.info(
             "log.recovered",
@@ -269,10 +283,16 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
         )
 
 
-def _recover_segment(log: PartitionLog, segment: Segment, state: Any, buffer: bytearray) -> str | None:
-    """Check every batch, and derive index, epochs, producers. What is wrong with the first bad one, if any."""
+def _recover_segment(
+    log: PartitionLog, segment: Segment, state: ProducerState, buffer: bytearray, limit: int | None
+) -> str | None:
+    """Check every batch, and derive index, epochs, producers. What is wrong with the first bad one, if any.
+
+    Batches from offset `limit` on, where the next segment begins, were truncated before that one was made.
+    """
     interval = log.config.index_interval_bytes
     segment.index = None
+    segment.needs_sync = True
     segment.max_timestamp_ms = -1
     segment.max_timestamp_offset = segment.base_offset
     segment.remove_index_files()
@@ -281,10 +301,15 @@ def _recover_segment(log: PartitionLog, segment: Segment, state: Any, buffer: by
     note = segment.note_batch
     scan = SegmentScan(segment.file, 0, segment.size, segment.base_offset, check_crc=True, buffer=buffer)
     relative_max = segment.base_offset + RELATIVE_OFFSET_MAX
+    end_offset = segment.base_offset
     for position, header in scan:
         last_offset = header[0] + header[6]
+        if limit is not None and last_offset >= limit:
+            scan.position, scan.next_offset, scan.damage = position, end_offset, None
+            break
+        end_offset = last_offset + 1
         if last_offset > relative_max:
-            scan.position, scan.next_offset = position, header[0]
+            scan.position, scan.next_offset = position, end_offset
             scan.damage = f"offset {last_offset} is out of the segment's reach"
             break
         note(position, header[1] + SIZE_PREFIX, last_offset, header[8], interval)
@@ -293,9 +318,13 @@ def _recover_segment(log: PartitionLog, segment: Segment, state: Any, buffer: by
             latest = epochs.latest
         if header[9] >= 0:
             note_scanned(state, segment, position, header)
-    segment.size = scan.position
-    log.log_end_offset = scan.next_offset if scan.position else segment.base_offset
-    return scan.damage
+    if segment.size > scan.position:
+        segment.size = scan.position
+        segment.file.truncate(scan.position)
+        # What was cut must not come back behind what is appended next.
+        segment.file.sync()
+    log.log_end_offset = scan.next_offset
+    return None if scan.next_offset == limit else scan.damage
 
 
 def _drop_from(log: PartitionLog, at: int, reason: str, options: LoadOptions) -> None:
@@ -304,6 +333,8 @@ def _drop_from(log: PartitionLog, at: int, reason: str, options: LoadOptions) ->
     for segment in doomed:
         _tell(options, "log.segment_dropped", log, file=segment.file.path, bytes=segment.size, reason=reason)
     remove_segments(log, doomed[::-1])
+    # They must not come back behind what is appended next.
+    log.directory.sync()
 
 
 def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
@@ -330,7 +361,7 @@ def _find_producers(log: PartitionLog, names: list[str]) -> None:
             remove_if_present(log.directory, file_name(offset, SNAPSHOT_SUFFIX))
     if log.log_end_offset in offsets:
         log.lazy_producers_offset = log.log_end_offset
-    elif log.log_end_offset > log.log_start_offset:
+    elif offsets or log.log_end_offset > log.log_start_offset:
         state, offset = latest_state(log, log.log_end_offset, names)
         replay(log, state, offset, log.log_end_offset)
         log.producers = state

@@ -131,7 +131,10 @@ class Background:
             if any(segment.needs_index for segment in log.segments):
                 await context.workers.run(_load_indexes, log)
             try:
-                removed = log.delete_old_segments(context.clock.wall_ms())
+                if not log.prepare_retention(context.clock.wall_ms()):
+                    continue
+                await self._flush_log(log, log.last_flush_ms)
+                removed = 0 if log.offline else log.delete_old_segments(context.clock.wall_ms())
             except DiskFull:
                 continue
             if removed:

@@ -15,6 +15,7 @@ from data_plane.log.producer_recovery import rebuild_producers, snapshot_offsets
 from data_plane.log.producer_state import ProducerState
 from data_plane.log.scan import SegmentScan
 from data_plane.log.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     NO_TIMESTAMP,
@@ -26,7 +27,7 @@ from data_plane.log.segment import (
     remove_if_present,
     sync_file,
 )
-from odradek.env.ports import DiskError, FileMissing
+from odradek.env.ports import DiskError, DiskFull, FileMissing
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ def flush(log: PartitionLog) -> None:
     for at, segment in enumerate(segments):
         is_last = at + 1 == len(segments)
         next_base = end_offset if is_last else segments[at + 1].base_offset
-        if next_base <= recovery_point:
+        if next_base <= recovery_point and not segment.needs_sync:
             continue
+        segment.needs_sync = False
         segment.sync()
         if not is_last:
             segment.flush_index()
@@ -98,7 +100,13 @@ def write_epochs(log: PartitionLog) -> None:
 def truncate_to(log: PartitionLog, offset: int) -> None:
     """Remove what is at `offset` and behind it.
 
-    Batches go as a whole: a cut within one ends the log at its base offset, which its leader then sends again.
+    Batches go as a whole, and the log ends behind the last one that stays, so that segments join without gaps. A
+    leader sends again what is missing then.
+
+    A cut is not on the device when this returns, and a power loss may bring back what was cut. So what is
+    appended next goes to a file of its own: in one file, old and new bytes might survive side by side. Names in a
+    directory change in order, so if the new file is there, the later segments are gone, and recovery cuts the
+    segment before it where the new one begins.
     """
     if offset >= log.log_end_offset:
         return
@@ -106,37 +114,77 @@ def truncate_to(log: PartitionLog, offset: int) -> None:
     if offset < segments[0].base_offset:
         truncate_fully_and_start_at(log, offset)
         return
-    log.note_truncation(offset)
     at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-    active = segments[at]
-    active.load_index(log.config.index_interval_bytes)
-    active.forget_places()
-    position, base_offset = active.position_of(offset, active.file, log.config.index_interval_bytes)
-    if 0 <= base_offset < offset:
-        offset = base_offset
+    last = segments[at]
+    last.load_index(log.config.index_interval_bytes)
+    last.forget_places()
+    position, _ = last.position_of(offset, last.file, log.config.index_interval_bytes)
+    offset = _end_offset(last, position)
+    log.note_truncation(offset)
     log.log_end_offset = offset
-    if len(segments) > at + 1:
-        log.segments = segments[: at + 1]
-        log.active = active
-        active.is_active = True
-        remove_segments(log, segments[:at:-1])
-    if position < active.size:
-        active.file.truncate(position)
-        active.size = position
-    if active.index is not None:
-        active.index.truncate(offset - active.base_offset, position)
-    cut_index_files(active)
-    active.forget_places()
-    measure_tail(active)
     log.high_watermark = min(log.high_watermark, offset)
     log.log_start_offset = min(log.log_start_offset, offset)
     log.epochs.truncate_from_end(offset)
+    log.segments = segments[: at + 1]
+    log.active = last
+    last.is_active = True
+    remove_segments(log, segments[:at:-1])
     for snapshot in snapshot_offsets(log.directory.list()):
         if snapshot > offset:
             remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
+    if position:
+        _cut(last, offset, position)
+    else:
+        _begin_anew(log, last)
     if log.lazy_producers_offset > offset or (log.producers is not None and log.producers.reaches(offset)):
         log.lazy_producers_offset = -1
         log.producers = rebuild_producers(log, offset)
+    try:
+        log.roll(last.created_ms)
+    except DiskFull:
+        # No room for a new file: the old one serves, until there is room to roll.
+        return
+
+
+def _end_offset(segment: Segment, position: int) -> int:
+    """The offset behind the last batch before `position`, where a batch begins."""
+    start = 0 if segment.index is None else segment.index.position_floor(position - 1)
+    scan = SegmentScan(segment.file, start, position, segment.base_offset)
+    for _ in scan:
+        continue
+    return scan.next_offset
+
+
+def _begin_anew(log: PartitionLog, segment: Segment) -> None:
+    """Replace the last segment by an empty one of the same base offset, with one rename."""
+    segment.remove_index_files()
+    name = segment.name(LOG_SUFFIX)
+    file = log.directory.open(name + CLEANED_SUFFIX, create=True)
+    if file.size:
+        file.truncate(0)
+    file.close()
+    log.directory.rename(name + CLEANED_SUFFIX, name)
+    log.entry_is_dirty = True
+    segment.is_removed = True
+    segment.file.close()
+    fresh = Segment(log.directory, segment.base_offset, log.directory.open(name), is_active=True)
+    fresh.created_ms = segment.created_ms
+    fresh.jitter_ms = segment.jitter_ms
+    log.active = fresh
+    log.segments = [*log.segments[:-1], fresh]
+
+
+def _cut(segment: Segment, offset: int, position: int) -> None:
+    """Cut the last segment at `position`, where `offset` would be."""
+    if position < segment.size:
+        segment.file.truncate(position)
+        segment.size = position
+        segment.needs_sync = True
+    if segment.index is not None:
+        segment.index.truncate(offset - segment.base_offset, position)
+    cut_index_files(segment)
+    segment.forget_places()
+    measure_tail(segment)
 
 
 def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
@@ -195,18 +243,25 @@ def set_log_start_offset(log: PartitionLog, offset: int) -> None:
         log.epochs.truncate_from_start(offset)
 
 
+def prepare_retention(log: PartitionLog, now_ms: int) -> bool:
+    """Whether segments may go. When all of a log has expired, a new segment is rolled, so that it keeps its end."""
+    count = _deletable(log, now_ms)
+    if count and count == len(log.segments):
+        log.roll(now_ms)
+    return count > 0
+
+
 def delete_old_segments(log: PartitionLog, now_ms: int) -> int:
     """Remove segments by DeleteRecords, size and age, oldest first; never what is above the high watermark.
 
-    When all of a log has expired, a new segment is rolled first, so that the log keeps its end offset.
+    What stays must be on the device before what goes: the file that tells the log's end, and the snapshot that
+    remembers the producers. The flush for that is a caller's, in a worker, after `prepare_retention`.
     """
-    count = _deletable(log, now_ms)
-    if not count:
+    if not prepare_retention(log, now_ms):
         return 0
-    if count == len(log.segments):
-        log.roll(now_ms)
-    # The segment that stays must be on the device before those that tell the log's end go.
-    log.directory.sync()
+    if log.entry_is_dirty:
+        flush(log)
+    count = min(_deletable(log, now_ms), len(log.segments) - 1)
     doomed, kept = log.segments[:count], log.segments[count:]
     log.segments = kept
     log.log_start_offset = max(log.log_start_offset, kept[0].base_offset)

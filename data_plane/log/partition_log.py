@@ -416,6 +416,7 @@ class PartitionLog:
                 self.disk_failed(error)
             raise
         old.is_active = False
+        old.needs_sync = True
         self.active = fresh
         self.segments = [*self.segments, fresh]
         if self.owner is not None:
@@ -466,6 +467,10 @@ class PartitionLog:
         """Records below `offset` are gone (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
         log_upkeep.set_log_start_offset(self, offset)
 
+    def prepare_retention(self, now_ms: int) -> bool:
+        """Whether `delete_old_segments` has something to do; a flush in a worker between the two spares the loop."""
+        return bool(self._changing(log_upkeep.prepare_retention, self, now_ms))
+
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention; the number of segments removed. Raises `DiskError` as `truncate_to`."""
         return int(self._changing(log_upkeep.delete_old_segments, self, now_ms))
@@ -500,8 +505,8 @@ class PartitionLog:
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
-        if self.log_end_offset > self.log_start_offset and self.lazy_producers_offset != self.log_end_offset:
-            write_snapshot(self)
+        if self.log_end_offset and self.lazy_producers_offset != self.log_end_offset:
+            write_snapshot(self, sync=True)
         self.flush()
         self.abandon()
 

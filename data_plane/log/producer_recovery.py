@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from data_plane.log.producer_state import DamagedSnapshot, ProducerState
 from data_plane.log.scan import HeaderTuple, SegmentScan
-from data_plane.log.segment import SNAPSHOT_SUFFIX, Segment, file_name, remove_if_present, write_whole
+from data_plane.log.segment import (
+    SNAPSHOT_SUFFIX,
+    Segment,
+    file_name,
+    remove_if_present,
+    sync_file,
+    write_whole,
+)
 from odradek.env.ports import DiskFull, FileMissing
 from wire.errors import KafkaError
 from wire.record_batch import CONTROL_MASK, SIZE_PREFIX, TRANSACTIONAL_MASK, Buffer, records
@@ -107,12 +114,14 @@ def replay(log: PartitionLog, state: ProducerState, offset: int, end_offset: int
             note_scanned(state, segment, position, header)
 
 
-def write_snapshot(log: PartitionLog) -> None:
-    """`<log end offset>.snapshot`; not on the device yet. A full disk is no failure: the log has it all."""
+def write_snapshot(log: PartitionLog, *, sync: bool = False) -> None:
+    """`<log end offset>.snapshot`, on the device if `sync`. A full disk is no failure: the log has it all."""
     state = log.load_producers() if log.lazy_producers_offset >= 0 else log.producers
     name = file_name(log.log_end_offset, SNAPSHOT_SUFFIX)
     try:
         write_whole(log.directory, name, (state or ProducerState()).encode())
+        if sync:
+            sync_file(log.directory, name)
     except DiskFull:
         remove_if_present(log.directory, name)
     log.entry_is_dirty = True

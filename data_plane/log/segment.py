@@ -27,6 +27,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 TXN_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 
@@ -59,6 +60,7 @@ class Segment:
         "jitter_ms",
         "max_timestamp_ms",
         "max_timestamp_offset",
+        "needs_sync",
         "read_place",
         "size",
         "uses",
@@ -85,6 +87,8 @@ class Segment:
         """(offset, position of the first batch that ends there or later); replaced as a whole, for other threads."""
         self.uses = _USED
         self.is_removed = False
+        self.needs_sync = False
+        """Truncated, or finished with new index files and a snapshot: to be synced even below the recovery point."""
 
     def name(self, suffix: str) -> str:
         return file_name(self.base_offset, suffix)

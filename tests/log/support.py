@@ -1,0 +1,179 @@
+"""What the tests of the log share: batches, logs on a simulated disk, ports that never wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+import structlog
+from structlog.testing import LogCapture
+
+from data_plane.log.config import LogConfig
+from data_plane.log.format import format_log_dir
+from data_plane.log.loading import LoadOptions, open_partition_log
+from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from odradek.env.ports import Dir
+from sim.disk import SimDisk
+from wire.record_batch import RecordBatchBuilder
+
+T = TypeVar("T")
+
+TOPIC_ID = bytes(range(16))
+DIRECTORY_ID = bytes(range(16, 32))
+NOW_MS = 1_700_000_000_000
+ROOT = "disk"
+
+
+def batch(
+    count: int = 1,
+    *,
+    value: bytes = b"v" * 20,
+    timestamp: int = NOW_MS,
+    step: int = 1,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    **fields: Any,
+) -> bytearray:
+    """A batch of `count` records, `step` milliseconds apart."""
+    builder = RecordBatchBuilder(base_offset=base_offset, leader_epoch=leader_epoch, **fields)
+    for at in range(count):
+        builder.append(timestamp + at * step, b"k%d" % at, value)
+    return builder.build()
+
+
+def append(
+    log: PartitionLog,
+    data: bytearray,
+    *,
+    epoch: int = 0,
+    now_ms: int = NOW_MS,
+    origin: Origin = Origin.CLIENT,
+) -> AppendResult:
+    return log.append(memoryview(data), origin, epoch, now_ms)
+
+
+def fill(log: PartitionLog, batches: int, count: int = 1, **fields: Any) -> None:
+    """Append equal batches and let all of them be committed."""
+    for _ in range(batches):
+        append(log, batch(count, **fields))
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def content(log: PartitionLog) -> bytes:
+    """All bytes of the log from its start offset on."""
+    parts = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        found = log.read(offset, 1 << 30, upper_bound=log.log_end_offset, min_one=True)
+        if found.file is None:
+            break
+        parts.append(found.file.pread(found.count, found.position))
+        found.release()
+        offset = found.next_offset
+    return b"".join(parts)
+
+
+def open_log(
+    directory: Dir,
+    config: LogConfig | None = None,
+    *,
+    clean: bool = True,
+    recovery_point: int = 0,
+    **options: Any,
+) -> PartitionLog:
+    """A log that has no directory of logs around it."""
+    load = LoadOptions(is_clean=clean, recovery_point=recovery_point, now_ms=NOW_MS, **options)
+    return open_partition_log(directory, "t", 0, config or LogConfig(), None, load)
+
+
+def new_disk(seed: int = 0) -> SimDisk:
+    return SimDisk(Random(seed), wall_ms=lambda: NOW_MS)
+
+
+def new_log(config: LogConfig | None = None, disk: SimDisk | None = None) -> PartitionLog:
+    """An empty log on a disk of its own."""
+    disk = new_disk() if disk is None else disk
+    return open_log(disk.open_dir(ROOT, create=True), config)
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits only ports which never wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("the coroutine waits for something")
+
+
+class InlineWorkers:
+    """`odradek.env.ports.Workers` that run everything at once."""
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        return function(*args)
+
+
+class ManualClock:
+    """`odradek.env.ports.Clock` that a test moves; nothing can sleep on it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    def wall_ms(self) -> int:
+        return NOW_MS + self.now_ms
+
+    async def sleep_until(self, deadline: float) -> None:
+        raise AssertionError(f"sleeps until {deadline}")
+
+    def timeout_at(self, deadline: float) -> Any:
+        raise AssertionError(f"a timeout at {deadline}")
+
+
+class Node:
+    """A log directory on a simulated disk, and how it starts, dies and looks after itself."""
+
+    def __init__(self, config: LogConfig | None = None, disk: SimDisk | None = None) -> None:
+        self.config = config or LogConfig()
+        self.disk = new_disk() if disk is None else disk
+        self.clock = ManualClock()
+        self.offline: list[str] = []
+        self.captured = LogCapture()
+        directory = self.disk.open_dir(ROOT, create=True)
+        format_log_dir(directory, cluster_id="c", node_id=1, directory_id=DIRECTORY_ID)
+        self.log_dir = self.start()
+
+    def start(self, **context: Any) -> LogDir:
+        """Open the directory and load all logs."""
+        logger = structlog.wrap_logger(None, processors=[self.captured])
+        fields: dict[str, Any] = {
+            "clock": self.clock,
+            "workers": InlineWorkers(),
+            "random": Random(5),
+            "log": logger,
+            "on_offline": lambda log_dir, reason: self.offline.append(reason),
+        }
+        directory = self.disk.open_dir(ROOT)
+        self.log_dir = LogDir.open(
+            directory, LogDirContext(**{**fields, **context}), config_for=lambda topic: self.config
+        )
+        finish(self.log_dir.load())
+        return self.log_dir
+
+    def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
+        """The log, created if need be."""
+        found = self.log_dir.get(topic, partition)
+        return found or self.log_dir.create_log(topic, partition, TOPIC_ID, self.config)
+
+    def look(self, milliseconds: int = 0) -> None:
+        """Let time pass, then let the background do what is due."""
+        self.clock.now_ms += milliseconds
+        finish(self.log_dir.background.look(self.clock.now_ms))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What was logged under this name."""
+        return [dict(entry) for entry in self.captured.entries if entry["event"] == name]
