@@ -103,7 +103,11 @@ class Broker:
         while self.woken:
             woken, self.woken = self.woken, []
             for action in woken:
-                action()
+                try:
+                    action()
+                except Exception:
+                    # Whoever woke it serves another client and must not suffer for this one.
+                    self.log.exception("request.bug")
 
     # -- metadata -------------------------------------------------------------------------------------------------
 

@@ -324,8 +324,15 @@ class WarmingFetch(Delayed):
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
-    """The ranges whose pages would have to come from the device."""
-    return [found for found in attempt.ranges if not found.file.is_warm(found.position, found.count)]
+    """The ranges whose pages would have to come from the device, or cannot: the worker's read will tell."""
+    return [found for found in attempt.ranges if not _is_warm(found)]
+
+
+def _is_warm(found: FileRange) -> bool:
+    try:
+        return found.file.is_warm(found.position, found.count)
+    except DiskError:
+        return False
 
 
 def _warm(ranges: list[FileRange]) -> None:
@@ -350,17 +357,27 @@ async def answer_when_warm(
         await job.broker.env.workers.run(_warm, cold)
     except DiskError as error:
         job.broker.log.error("fetch.disk_error", error=str(error))
-        failed = {found.file.path for found in cold}
-        for _, answer in attempt.answers:
-            records: Any = answer.records
-            if isinstance(records, FileRange) and records.file.path in failed:
-                records.release()
-                answer.records = b""
-                answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        _refuse_unreadable(job, attempt, cold, error)
     if delayed.answer is None:
         attempt.release()
     else:
         delayed.complete(job.respond(attempt))
+
+
+def _refuse_unreadable(job: FetchJob, attempt: FetchRound, cold: list[FileRange], error: DiskError) -> None:
+    """The device does not give what was promised: its directory goes offline, and no cold range is sent."""
+    for fetched, answer in attempt.answers:
+        records: Any = answer.records
+        if not isinstance(records, FileRange) or records not in cold:
+            continue
+        attempt.ranges.remove(records)
+        answer.records = b""
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        partition = job.hosted(fetched)
+        failed = records.file.path == error.path
+        records.release()
+        if failed and partition is not None:
+            partition.log.disk_failed(error)
 
 
 class FetchHandler:

@@ -41,7 +41,7 @@ class DelayedProduce(Delayed):
         self.broker = broker
         self.produce_response = response
         self.pending: list[tuple[Partition, int, PartitionProduceResponse]] = []
-        self.unsynced = 0
+        self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
 
     def wait_for_replicas(
@@ -51,10 +51,11 @@ class DelayedProduce(Delayed):
         partition.watch(self.check)
 
     def wait_for_sync(self, partition: Partition, answer: PartitionProduceResponse) -> None:
-        self.unsynced += 1
+        entry = (partition, answer)
+        self.unsynced.append(entry)
 
         def done(failure: KafkaError | None) -> None:
-            self.unsynced -= 1
+            self.unsynced = [other for other in self.unsynced if other is not entry]
             if failure is not None:
                 _set_error(answer, failure.code, failure.message)
             self.check()
@@ -82,6 +83,8 @@ class DelayedProduce(Delayed):
             _set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
             partition.unwatch(self.check)
         self.pending = []
+        for _, answer in self.unsynced:
+            _set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
         if self.response is None:
             self.complete(self.produce_response)
 

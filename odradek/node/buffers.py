@@ -9,7 +9,6 @@ the stalest holder is closed (`evict`), so that half-sent frames cannot hold a n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from odradek.env.ports import Event
 
@@ -33,11 +32,10 @@ class PooledBuffer:
 class ReceiveBuffers:
     """The shared buffer and the pool. Sizes are powers of two; freed ones are kept for the next, up to `KEEP_FREE_BYTES`."""
 
-    def __init__(self, bytes_max: int, new_event: Callable[[], Event]) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
         self.bytes_max = bytes_max
         self.bytes_used = 0
-        self._new_event = new_event
         self._free: dict[int, list[PooledBuffer]] = {}
         self._free_bytes = 0
         self._waiters: deque[Event] = deque()
@@ -61,17 +59,16 @@ class ReceiveBuffers:
         return PooledBuffer(rounded)
 
     def give(self, buffer: PooledBuffer) -> None:
-        """Give a buffer back and let one waiting connection try again."""
+        """Give a buffer back and let those who wait try again (all: the first may want more than there is)."""
         self.bytes_used -= buffer.size
         if buffer.size >= KEPT_BYTES_MIN and self._free_bytes + buffer.size <= KEEP_FREE_BYTES:
             self._free.setdefault(buffer.size, []).append(buffer)
             self._free_bytes += buffer.size
-        if self._waiters:
+        while self._waiters:
             self._waiters.popleft().set()
 
-    async def wait_for_room(self) -> None:
-        """Wait until some buffer came back. It may be too small: call `take` again."""
-        event = self._new_event()
+    async def wait_for_room(self, event: Event) -> None:
+        """Wait until some buffer came back, which may be too small (call `take` again), or the caller sets `event`."""
         self._waiters.append(event)
         try:
             await event.wait()

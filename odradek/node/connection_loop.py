@@ -125,6 +125,7 @@ class Connection:
         "draining",
         "have",
         "last_active",
+        "memory",
         "own",
         "pending_frames",
         "registry",
@@ -150,6 +151,8 @@ class Connection:
         self.pending_frames = False
         self.suspended: tuple[Slot, Suspend] | None = None
         self.room: Event | None = None
+        self.memory: Event | None = None
+        """Set while the connection waits for a larger buffer."""
         self.draining = False
         self.dispatching = False
         self.closing = False
@@ -193,6 +196,8 @@ class Connection:
             return
         except ProtocolError as error:
             services.log.warning("connection.protocol_error", error=str(error), **self._who())
+            # The frames before the bad one may have woken parked requests of others.
+            services.after_turn()
         except DiskError as error:
             services.log.error("connection.disk_error", error=str(error), **self._who())
         except Exception:
@@ -279,7 +284,13 @@ class Connection:
         buffers = self.services.buffers
         size = min(max(2 * old.size, GROWN_BYTES_MIN), announced)
         while (grown := buffers.take(size)) is None:
-            await buffers.wait_for_room()
+            self.memory = self.services.new_event()
+            try:
+                await buffers.wait_for_room(self.memory)
+            finally:
+                self.memory = None
+            if self.closing:
+                raise ConnectionLost("closed while it waited for memory")
         grown.view[: self.have] = old.view[: self.have]
         self.own = grown
         buffers.give(old)
@@ -440,13 +451,23 @@ class Connection:
             self._move_answers()
             if self.send_queue.chunks:
                 self._flush()
-        except (ConnectionLost, DiskError):
-            self.close()
+        except (ConnectionLost, DiskError) as error:
+            self._fail(error)
         except Exception:
             # Whoever completed the answer serves another connection and must not suffer for this one.
-            self.services.log.exception("connection.bug", **self._who())
-            self.close()
+            self._fail_by_bug()
         self._signal_room()
+
+    def _fail(self, error: ConnectionLost | DiskError) -> None:
+        """End the connection for an error that came up outside of its task."""
+        if isinstance(error, DiskError):
+            self.services.log.error("connection.disk_error", error=str(error), **self._who())
+        self.close()
+
+    def _fail_by_bug(self) -> None:
+        self.services.log.exception("connection.bug", **self._who())
+        self.services.spills.clear()
+        self.close()
 
     def _flush(self) -> None:
         if not self.draining and not self.send_queue.flush(self.conn):
@@ -463,8 +484,10 @@ class Connection:
                     break
                 self._signal_room()
             self.draining = False
-        except (ConnectionLost, DiskError):
-            self.close()
+        except (ConnectionLost, DiskError) as error:
+            self._fail(error)
+        except Exception:
+            self._fail_by_bug()
         self._signal_room()
 
     def _signal_room(self) -> None:
@@ -501,6 +524,8 @@ class Connection:
         """End the connection from outside its task."""
         self.closing = True
         self.conn.close()
+        if self.memory is not None:
+            self.memory.set()
         self._signal_room()
 
     def trim(self) -> None:
@@ -511,6 +536,7 @@ class Connection:
     def _release(self) -> None:
         self.closing = True
         self.conn.close()
+        self.services.spills.clear()
         self._give_own()
         slots, self.slots = self.slots, None
         for slot in slots or ():

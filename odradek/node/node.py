@@ -196,9 +196,7 @@ class Node:
         queued_bytes_max = config.get_int("queued.max.request.bytes")
         services = ConnectionServices(
             table=build_table(broker),
-            buffers=ReceiveBuffers(
-                queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX, env.event
-            ),
+            buffers=ReceiveBuffers(queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX),
             clock=env.clock,
             tasks=self._tasks,
             new_event=env.event,
