@@ -455,18 +455,15 @@ class Connection:
             self._fail(error)
         except Exception:
             # Whoever completed the answer serves another connection and must not suffer for this one.
-            self._fail_by_bug()
+            self.services.log.exception("connection.bug", **self._who())
+            self.services.spills.clear()
+            self.close()
         self._signal_room()
 
     def _fail(self, error: ConnectionLost | DiskError) -> None:
         """End the connection for an error that came up outside of its task."""
         if isinstance(error, DiskError):
             self.services.log.error("connection.disk_error", error=str(error), **self._who())
-        self.close()
-
-    def _fail_by_bug(self) -> None:
-        self.services.log.exception("connection.bug", **self._who())
-        self.services.spills.clear()
         self.close()
 
     def _flush(self) -> None:
@@ -487,7 +484,9 @@ class Connection:
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
         except Exception:
-            self._fail_by_bug()
+            self.services.log.exception("connection.bug", **self._who())
+            self.services.spills.clear()
+            self.close()
         self._signal_room()
 
     def _signal_room(self) -> None:
