@@ -128,11 +128,11 @@ class LogMachine(RuleBasedStateMachine):
         at = data.draw(st.integers(0, len(self.model) - 1))
         entry = self.model[at]
         offset = data.draw(st.integers(entry.base_offset, entry.last_offset))
-        if offset < self.log_start:
+        if entry.base_offset < self.log_start:
+            # What was deleted was committed, and that is never truncated.
             return
         survived = self.survives(lambda: self.log.truncate_to(offset), crash)
         self.durable = min(self.durable, entry.base_offset)
-        self.log_start = min(self.log_start, entry.base_offset)
         self.past.append(list(self.model))
         self.epoch += 1
         if survived:
