@@ -27,6 +27,7 @@ from bench.processes import ServerProcess, command_prefix, free_ports, spawn, wa
 
 KAFKA_VERSION = "4.3.0"
 JAVA_MIN = 17
+FETCH_SECONDS = 300
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 HEAP = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
 _COMPLETE = ".complete"
@@ -89,13 +90,17 @@ def ensure_jars() -> Path:
         if (directory / _COMPLETE).exists():
             return directory
         (Path(project) / "pom.xml").write_text(_POM)
-        result = subprocess.run(
-            [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={directory}"],
-            cwd=project,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={directory}"],
+                cwd=project,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=FETCH_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise KafkaUnavailable(f"mvn did not fetch Kafka's jars within {FETCH_SECONDS} s") from None
         if result.returncode:
             raise KafkaUnavailable(f"mvn could not fetch Kafka's jars: {result.stdout[-400:].strip()}")
         for binding in directory.glob("slf4j-simple*.jar"):
