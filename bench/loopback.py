@@ -1,8 +1,8 @@
-"""A loopback of our own whose segments are 8 KiB, like a fast network's and unlike the default 64 KiB.
+"""A loopback of our own whose segments are 8 KiB, like a network's with jumbo frames and unlike the default.
 
-With segments of 64 KiB a receive window opens so rarely that a fetch stalls for milliseconds, on every
+Loopback's segments are up to 64 KiB long, and some kernels stall large answers for milliseconds then, on every
 server alike. A maximum segment size would have to be set on sockets that are not ours (librdkafka's, Java's),
-so the benchmark moves into a network namespace and gives its loopback a smaller MTU; the servers and clients
+so the benchmark can move into a network namespace whose loopback has a smaller MTU; the servers and clients
 that it starts live there too. Nothing outside the namespace changes.
 """
 
