@@ -15,8 +15,8 @@ A link that is cut (one direction) holds its segments until it is healed, as TCP
 gives up by itself, that is the business of timeouts.
 
 How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A
-machine that loses power says nothing: its peers wait, and what they send afterwards vanishes, or is answered by a
-reset once the machine is up again.
+machine that loses power says nothing: its peers wait; what they send afterwards is sent again and again, and
+answered by a reset once the machine is up, or given up after a quarter of an hour.
 
 No trio here: the waits are `sim.waiting.Signal`s.
 """
@@ -44,6 +44,9 @@ BACKLOG = 1024
 FIRST_EPHEMERAL_PORT = 30_000
 CONNECT_SECONDS_MAX = 60.0
 """After this time a connection attempt that nobody answers fails."""
+FIRST_RETRANSMISSION_SECONDS = 1.0
+RETRANSMISSION_SECONDS_MAX = 512.0
+"""The longest wait before a segment that nobody acknowledges is sent again; after that the connection is lost."""
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _SENDFILE_BYTES_MAX = 1 << 18
 
@@ -270,12 +273,21 @@ class SimConn:
     def deliver(self, segment: bytes) -> None:
         """A segment arrives."""
         if self._closed:
-            if self._host.up:
-                peer = self.peer
-                self._transmit(lambda: peer.reset("reset by peer"), peer.node)
+            self._answer_for_the_dead(FIRST_RETRANSMISSION_SECONDS)
             return
         self._received += segment
         self._readable.wake()
+
+    def _answer_for_the_dead(self, wait: float) -> None:
+        """A kernel that does not know the connection resets it; a machine without power is asked again later."""
+        peer = self.peer
+        if self._host.up:
+            self._transmit(lambda: peer.reset("reset by peer"), peer.node)
+        elif wait > RETRANSMISSION_SECONDS_MAX:
+            peer.reset("timed out")
+        else:
+            agenda = self._fabric.agenda
+            agenda.at(agenda.now + wait, lambda: self._answer_for_the_dead(2 * wait), peer.node)
 
     def end(self) -> None:
         """The peer has closed its end."""

@@ -27,7 +27,7 @@ import attrs
 import trio
 from trio._core import _run as _trio_run
 
-from odradek.env.ports import Env
+from odradek.env.ports import Env, Event, TaskGroup
 from sim.clock import VirtualClock
 from sim.disk import Keep, SimDisk
 from sim.disk_files import PowerCut
@@ -69,6 +69,7 @@ class Running:
     env: SimEnv
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     ended: trio.Event = attrs.Factory(trio.Event)
+    on_end: Callable[[], None] | None = None
 
 
 class World:
@@ -166,6 +167,8 @@ class World:
             if env.alive:
                 self._end(env, "all", "exit")
             running.ended.set()
+            if running.on_end is not None:
+                running.on_end()
 
     def crash(self, name: str, keep: Keep = "all", *, disk_forgets: bool = True) -> None:
         """Kill the process on this machine, or cut the machine's power. See the module docstring.
@@ -213,6 +216,27 @@ class World:
         self.fabric.heal(here, there)
         self.fabric.heal(there, here)
 
+    @property
+    def tasks(self) -> TaskGroup:
+        """Tasks that live as long as the run, outside of any node."""
+        assert self._nursery is not None, "tasks start inside of World.run"
+        return self._nursery
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Event:
+        """Start a task outside of any node; the event is set when it returns."""
+        done = trio.Event()
+
+        async def run() -> None:
+            await function(*args)
+            done.set()
+
+        self.tasks.start_soon(run)
+        return done
+
+    def event(self) -> Event:
+        """An event outside of any node."""
+        return trio.Event()
+
     async def sleep(self, seconds: float) -> None:
         """For the main function of a run: let virtual time pass."""
         woken = trio.Event()
@@ -259,6 +283,7 @@ class World:
                     for name, machine in self.machines.items():
                         if machine.running is not None and machine.running.env.alive:
                             self.crash(name)
+                    self._nursery.cancel_scope.cancel()
         finally:
             clock.stopped = True
             self._nursery = None

@@ -1,0 +1,72 @@
+"""`python -m sim --seed N`: one run of the simulator; its last lines say how it ended.
+
+Exit status: 0 ok, 127 crash (an exception that nobody expected), 128 liveness, 129 safety.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+import traceback
+
+from sim.scenario import SafetyViolation, Scenario
+from sim.world import Liveness
+
+EXIT = {"ok": 0, "crash": 127, "liveness": 128, "safety": 129}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the scenario of a seed and print `verdict`, `digest`, `virtual` and `real`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sim", description="One run of a virtual world, from a seed."
+    )
+    parser.add_argument("--seed", type=int, required=True, help="what the whole run hangs on")
+    parser.add_argument(
+        "--crashes", type=int, default=3, help="how often the node dies (default: %(default)s)"
+    )
+    parser.add_argument("--trace", action="store_true", help="print the last events of the run")
+    options = parser.parse_args(arguments)
+
+    scenario = Scenario(options.seed, crashes=options.crashes)
+    print(f"seed: {options.seed}")
+    print(f"weather: {scenario.world.weather}")
+    began = time.monotonic()
+    verdict = "ok"
+    try:
+        summary = scenario.run()
+        print(f"summary: {summary}")
+    except Liveness as error:
+        verdict = "liveness"
+        print(f"liveness: {error}")
+    except SafetyViolation as error:
+        verdict = "safety"
+        print(f"safety: {error}")
+    except Exception:  # noqa: BLE001 - any other exception is a crash of the node, which is what is reported
+        verdict = "crash"
+        traceback.print_exc(file=sys.stdout)
+    if options.trace:
+        print("\n".join(scenario.world.trace.lines))
+    if verdict != "ok":
+        print(f"again: python -m sim --seed {options.seed} --crashes {options.crashes} (commit {_commit()})")
+    print(f"verdict: {verdict}")
+    print(f"digest: {scenario.world.digest()}")
+    print(f"virtual: {scenario.world.now:.3f}")
+    print(f"real: {time.monotonic() - began:.3f}")
+    return EXIT[verdict]
+
+
+def _commit() -> str:
+    """The commit that this tree stands on, as far as git knows."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

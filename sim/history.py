@@ -1,0 +1,106 @@
+"""What clients were told during a run, and whether what is there afterwards agrees with it. PURE.
+
+The promises of a single node, which `check` holds it to:
+
+1. A record that was acknowledged is there afterwards, at its offset, byte for byte. After a loss of power that is
+   promised for topics that sync each batch (`flush.messages=1`) only: elsewhere replication would be the durability,
+   and there is none here.
+2. A record that a consumer has read is there afterwards, if no loss of power came after the read.
+3. Offsets of the records that are there have no gaps, and nobody sees records that nobody sent.
+4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+Partition = tuple[str, int]
+
+
+class SafetyViolation(AssertionError):
+    """A promise was broken; one line that says which."""
+
+
+@attrs.frozen
+class Told:
+    """A record that a client was told of, at a virtual time."""
+
+    partition: Partition
+    offset: int
+    value: bytes
+    time: float
+
+
+@attrs.define
+class History:
+    """Everything that clients did and saw."""
+
+    synced_topics: tuple[str, ...]
+    sent: dict[Partition, dict[bytes, int]] = attrs.Factory(dict)
+    """Values in the order in which their producers sent them, with their place in that order."""
+    acknowledged: list[Told] = attrs.Factory(list)
+    read: list[Told] = attrs.Factory(list)
+    power_losses: list[float] = attrs.Factory(list)
+    failed_sends: int = 0
+
+    def send(self, partition: Partition, value: bytes) -> None:
+        """A record is about to be sent. Values are unique."""
+        values = self.sent.setdefault(partition, {})
+        assert value not in values
+        values[value] = len(values)
+
+    def last_power_loss(self) -> float:
+        """When; before all time if there was none."""
+        return max(self.power_losses, default=-1.0)
+
+    def check(self, partition: Partition, start_offset: int, records: Iterable[tuple[int, bytes]]) -> int:
+        """Hold the (offset, value) pairs that a partition has at the end against the promises; their number.
+
+        Raises `SafetyViolation`.
+        """
+        there: dict[int, bytes] = {}
+        place: dict[bytes, int] = {}
+        expected = start_offset
+        sent = self.sent.get(partition, {})
+        for offset, value in records:
+            if offset != expected:
+                raise SafetyViolation(f"{partition}: offset {offset} follows {expected - 1}")
+            if value not in sent:
+                raise SafetyViolation(f"{partition}: nobody sent what is at {offset}: {value[:40]!r}")
+            if value in place:
+                raise SafetyViolation(f"{partition}: {value[:40]!r} is at {place[value]} and at {offset}")
+            there[offset], place[value] = value, offset
+            expected += 1
+        self._check_order(partition, there, sent)
+        for told in self.acknowledged:
+            if told.partition == partition and self._is_promised(told):
+                _check_told("acknowledged", told, there)
+        for told in self.read:
+            if told.partition == partition and told.time > self.last_power_loss():
+                _check_told("read", told, there)
+        return len(there)
+
+    def _is_promised(self, told: Told) -> bool:
+        return told.partition[0] in self.synced_topics or told.time > self.last_power_loss()
+
+    def _check_order(self, partition: Partition, there: dict[int, bytes], sent: dict[bytes, int]) -> None:
+        last: dict[bytes, int] = {}
+        for offset, value in there.items():
+            producer = value.partition(b":")[0]
+            if sent[value] < last.get(producer, -1):
+                raise SafetyViolation(
+                    f"{partition}: {value[:40]!r} at {offset} comes after a later one of its producer"
+                )
+            last[producer] = sent[value]
+
+
+def _check_told(what: str, told: Told, there: dict[int, bytes]) -> None:
+    found = there.get(told.offset)
+    if found != told.value:
+        seen = "nothing" if found is None else repr(found[:40])
+        raise SafetyViolation(
+            f"{told.partition}: {told.value[:40]!r} was {what} at offset {told.offset} at {told.time:.6f} s, "
+            f"but {seen} is there"
+        )
