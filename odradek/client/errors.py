@@ -71,7 +71,7 @@ def error_code(number: int) -> ErrorCode:
 def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
     """The error of an answer: the broker's own words where it sent some, else the code's text."""
     code = error_code(number)
-    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not text:
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and text in (None, "", code.message):
         # Kafka's own text ("This server does not host this topic-partition") says less.
         return KafkaError(code, f"{subject} does not exist")
     return KafkaError(code, f"{subject}: {text or code.message or code.name}")

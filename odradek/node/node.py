@@ -17,7 +17,7 @@ from data_plane.metadata_log import MetadataLog
 from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import ControllerService
-from odradek.env.ports import Dir, DiskError, Env, TaskGroup
+from odradek.env.ports import Dir, DiskError, Env, FileMissing, TaskGroup
 from odradek.node.broker_lifecycle import BrokerLifecycle
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import NodeConfig
@@ -125,8 +125,13 @@ class Node:
             ),
         )
         for path in config.log_dirs:
-            directory = env.open_dir(path)
-            self._log_dirs.append(LogDir.open(directory, context, config_for=self._log_config))
+            try:
+                directory = env.open_dir(path)
+                self._log_dirs.append(LogDir.open(directory, context, config_for=self._log_config))
+            except FileMissing as error:
+                raise NodeCannotStart(
+                    f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
+                ) from error
         clusters = {log_dir.cluster_id: None for log_dir in self._log_dirs}
         if len(clusters) != 1:
             raise NodeCannotStart(f"the log directories belong to different clusters: {', '.join(clusters)}")

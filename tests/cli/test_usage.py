@@ -10,6 +10,7 @@ import pytest
 
 from odradek.cli.__main__ import build_parser, main
 from tests.cli.running import ROOT, command, environment, odradek
+from tests.client.fake_broker import LoopbackBroker
 
 LEAVES = [
     ("dev",),
@@ -130,10 +131,15 @@ def test_version() -> None:
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:
     """`odradek ... | head -0`: quiet, and not a success."""
-    process = subprocess.Popen(
-        command("topic", "--help"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), cwd=ROOT
-    )
-    assert process.stdout is not None
-    process.stdout.close()
-    _, err = process.communicate()
+    with LoopbackBroker() as server:
+        process = subprocess.Popen(
+            command("topic", "list"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(server.bootstrap),
+            cwd=ROOT,
+        )
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate()
     assert (process.returncode, err) == (1, b"")
