@@ -226,6 +226,7 @@ class Broker:
         try:
             await self.env.workers.run(partition.log.flush)
         except DiskError as error:
+            partition.log.disk_failed(error)
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         for done in waiters:
             done(failure)
