@@ -320,10 +320,12 @@ class LogDir:
             self.context.on_offline(self, reason)
 
     def close_clean(self, broker_epoch: int) -> None:
-        """Sync everything and leave the clean-shutdown marker (blocking); the logs are closed then.
+        """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.
+
+        Nobody may use the directory any more; `on_offline` is not told of a failure.
 
         Raises:
-            DiskError: the directory is offline, and no marker has been written.
+            DiskError: no marker has been written.
         """
         if self.offline_reason is not None or not self._is_loaded:
             return
@@ -335,7 +337,7 @@ class LogDir:
             self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
             self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
         except DiskError as error:
-            self.disk_failed(error)
+            self.offline_reason = str(error)
             raise
 
     def free_bytes(self) -> int:

@@ -456,7 +456,12 @@ class PartitionLog:
     # --- upkeep
 
     def truncate_to(self, offset: int) -> None:
-        """Remove what is at `offset` and behind it. Raises `DiskError`: the directory is offline now."""
+        """Remove what is at `offset` and behind it.
+
+        Raises:
+            KafkaError: KAFKA_STORAGE_ERROR, no room to lower the recovery point; nothing has changed.
+            DiskError: the directory is offline now.
+        """
         self._changing(log_upkeep.truncate_to, self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -489,7 +494,12 @@ class PartitionLog:
         self.truncations += 1
         self.durable = (self.truncations, self._truncated_to)
         if offset < recovery_point and self.owner is not None:
-            self.owner.recovery_point_lowered(self)
+            try:
+                self.owner.recovery_point_lowered(self)
+            except DiskFull as error:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}"
+                ) from error
 
     def disk_failed(self, error: DiskError) -> None:
         self.offline = True
