@@ -83,6 +83,7 @@ class FakeBroker:
         self.max_batch_bytes = 1 << 20
         self.throttle_ms = 0
         self.producer_ids = 0
+        self.connections = 0
         self.append_before_trouble = False
 
     def add_topic(self, name: str, partitions: int = 1) -> FakeTopic:
@@ -321,6 +322,7 @@ class BrokerEnd:
     """The broker's end of one connection: bytes in, bytes out."""
 
     def __init__(self, broker: FakeBroker) -> None:
+        broker.connections += 1
         self.broker = broker
         self.connection = ServerConnection()
         self.silent = False
@@ -418,7 +420,6 @@ class LoopbackBroker:
         self.listener.setblocking(False)
         self.broker = FakeBroker("127.0.0.1", self.listener.getsockname()[1])
         self.bootstrap = f"127.0.0.1:{self.broker.port}"
-        self.connections = 0
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -443,7 +444,6 @@ class LoopbackBroker:
                     return
                 if key.fileobj is self.listener:
                     connection, _address = self.listener.accept()
-                    self.connections += 1
                     self._selector.register(connection, selectors.EVENT_READ, BrokerEnd(self.broker))
                 else:
                     self._receive(key)

@@ -51,7 +51,7 @@ def test_a_topics_life() -> None:
         assert client.admin.describe_configs(ResourceType.TOPIC, "t")[1].value == "1000"
         assert client.admin.delete_topics(["t"]) == [("t", None)]
         assert client.metadata().topics == {}
-        assert server.connections == 1
+        assert server.broker.connections == 1
 
 
 def test_errors_of_brokers_come_out_as_kafka_errors() -> None:
@@ -108,7 +108,7 @@ def test_a_broker_that_hangs_up_is_reconnected_to() -> None:
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         server.broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
         assert client.admin.describe_cluster().controller_id == 1
-        assert server.connections == 2
+        assert server.broker.connections == 2
         server.broker.trouble[ApiKey.CREATE_TOPICS].append(HANG_UP)
         with pytest.raises(ConnectionBroken):
             client.admin.create_topics([NewTopic("t")])
@@ -197,7 +197,7 @@ def test_an_operation_that_is_interrupted_leaves_the_client_usable(monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             client.request(FetchRequest(max_wait_ms=1))
         assert client.admin.describe_cluster().controller_id == 1
-        assert server.connections == 1
+        assert server.broker.connections == 1
 
 
 @pytest.mark.parametrize(

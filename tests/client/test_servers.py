@@ -36,7 +36,9 @@ def produce(client: Client, records: list[RecordToSend], config: ProduceConfig |
     assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
 
 
-def read(client: Client, topic: str, partitions: int, config: FetchConfig | None = None) -> list[list[RecordToSend]]:
+def read(
+    client: Client, topic: str, partitions: int, config: FetchConfig | None = None
+) -> list[list[RecordToSend]]:
     """Everything in each partition, as it could be sent again."""
     keys = [(topic, index) for index in range(partitions)]
     ends = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(keys, LATEST)).items()}
@@ -49,7 +51,9 @@ def read(client: Client, topic: str, partitions: int, config: FetchConfig | None
             for record in fetched.records():
                 assert record.offset == len(found[fetched.partition])
                 found[fetched.partition].append(
-                    RecordToSend(topic, record.value, record.key, record.headers, fetched.partition, record.timestamp)
+                    RecordToSend(
+                        topic, record.value, record.key, record.headers, fetched.partition, record.timestamp
+                    )
                 )
     return found
 
@@ -145,7 +149,9 @@ def test_refusals(client: Client, fresh_topic: Callable[[str], str]) -> None:
     producing = Producing(client.core, ProduceConfig())
     records = [RecordToSend(topic, b"x" * size, None, (), 0, TIME) for size in (100, 3000, 1500, 100)]
     deliveries = client.run(producing.produce(records, timeout=20))
-    refused = {index: delivery.error for delivery in deliveries for index in delivery.indexes if delivery.error}
+    refused = {
+        index: delivery.error for delivery in deliveries for index in delivery.indexes if delivery.error
+    }
     assert list(refused) == [1]
     assert isinstance(refused[1], KafkaError)
     assert refused[1].code is ErrorCode.MESSAGE_TOO_LARGE
