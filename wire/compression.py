@@ -102,7 +102,9 @@ def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
             piece = data[position : position + _GZIP_INPUT_BYTES]
             position += len(piece)
             yield decoder.decompress(piece, CHUNK_BYTES)
-            while decoder.unconsumed_tail:
+            while (
+                decoder.unconsumed_tail and not decoder.eof
+            ):  # at its end zlib leaves the next member in both places
                 yield decoder.decompress(decoder.unconsumed_tail, CHUNK_BYTES)
             if not decoder.eof and position >= end:
                 yield decoder.decompress(b"", CHUNK_BYTES)

@@ -273,6 +273,13 @@ class TestDamage:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's high-water mark of memory")
+@pytest.mark.parametrize("members", [2, 3, 64])
+def test_gzip_members_larger_than_a_chunk_end(members: int) -> None:
+    """A member that stops in the middle of a piece of input leaves the next one to read; once this never ended."""
+    data = bytes(3 * CHUNK_BYTES + 1)
+    assert decompressed_size(GZIP, gzip.compress(data) * members, BOUND * 4) == len(data) * members
+
+
 def test_bombs_take_no_memory() -> None:
     """Gigabytes of zeros in a few MiB: every codec stops at the bound and never takes more than that.
 
