@@ -202,7 +202,9 @@ class SimConn:
 
     async def writable(self) -> None:
         await checkpoint()
-        while not (self._window > 0 or self._lost or self._closed):
+        # As in Linux: not for every byte of room, or a stream ends up in segments of one byte.
+        enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
+        while not (self._window >= enough or self._lost or self._closed):
             await self._writable.wait()
         self._check_open()
 
