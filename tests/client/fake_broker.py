@@ -45,6 +45,7 @@ from wire.messages.metadata import (
 )
 from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from wire.record_batch import assign_offsets, parse_header, records
+from wire.structure import Message
 
 SILENCE = object()
 """An answer that never comes."""
@@ -348,6 +349,7 @@ class BrokerEnd:
                 answer += frame
                 self.connection.send_nothing()
             else:
+                assert isinstance(response, Message)
                 for chunk in self.connection.send(response):
                     assert isinstance(chunk, bytes | bytearray | memoryview)
                     answer += chunk
