@@ -84,7 +84,7 @@ def parse_arguments() -> argparse.Namespace:
         "split: every server on one CPU, its client on the others; none: everything on all (default: deployed)",
     )
     how.add_argument(
-        "--host-loopback", action="store_true", help="no network namespace with smaller segments"
+        "--small-segments", action="store_true", help="in a network namespace with segments of 8 KiB"
     )
     how.add_argument(
         "--data", type=Path, help="put the servers' data below this directory (default: temporary)"
@@ -302,11 +302,9 @@ def main() -> int:
     """Measure, print tables, write JSON."""
     options = parse_arguments()
     with_kafka = kafka_is_here(options)
-    own_network = not options.host_loopback and enter_own_network()
-    if not own_network and not options.host_loopback:
-        print(
-            "No network namespace here: the host's loopback it is, with its 64 KiB segments.", file=sys.stderr
-        )
+    own_network = options.small_segments and enter_own_network()
+    if options.small_segments and not own_network:
+        print("No network namespace is allowed here: the host's loopback it is.", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="odradek-bench-", dir=options.data) as name:
         bench = Bench(
             options=options,
