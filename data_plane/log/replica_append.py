@@ -13,7 +13,7 @@ from data_plane.log.producer_recovery import note_batch
 from data_plane.log.segment import RELATIVE_OFFSET_MAX
 from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import SIZE_PREFIX, BatchHeader, CorruptBatch, check_crc, parse_header
+from wire.record_batch import HEADER_SIZE, SIZE_PREFIX, BatchHeader, CorruptBatch, check_crc, parse_header
 
 if TYPE_CHECKING:
     from data_plane.log.partition_log import PartitionLog
@@ -24,7 +24,7 @@ def append_assigned(log: PartitionLog, batches: memoryview, leader_epoch: int, n
     position = 0
     headers = []
     next_offset = log.log_end_offset
-    while len(batches) - position >= SIZE_PREFIX:
+    while len(batches) - position >= HEADER_SIZE:
         header = parse_header(batches, position)
         size = header[1] + SIZE_PREFIX
         if size > len(batches) - position or header[2] > leader_epoch >= 0:

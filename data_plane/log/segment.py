@@ -241,22 +241,24 @@ class Segment:
         index = self.index
         if index is None:
             index = self.load_index(interval)
-        _, indexed = index.position_for_offset(offset - self.base_offset)
-        position = indexed
+        entry, position = index.position_for_offset(offset - self.base_offset)
+        first_max = self.base_offset + (index.offsets[entry] if entry >= 0 else RELATIVE_OFFSET_MAX)
         if read_offset < offset and read_position > position:
-            position = read_position
+            position, first_max = read_position, RELATIVE_OFFSET_MAX + self.base_offset
         if bound_offset < offset and bound_position > position:
-            position = bound_position
+            position, first_max = bound_position, RELATIVE_OFFSET_MAX + self.base_offset
         try:
-            return self._scan_for(offset, file, position)
+            return self._scan_for(offset, file, position, first_max)
         except CorruptBatch:
             if not position:
                 raise
             self.rebuild_damaged_index(interval)
-            return self._scan_for(offset, file, 0)
+            return self._scan_for(offset, file, 0, RELATIVE_OFFSET_MAX + self.base_offset)
 
-    def _scan_for(self, offset: int, file: File, position: int) -> tuple[int, int]:
+    def _scan_for(self, offset: int, file: File, position: int, first_max: int) -> tuple[int, int]:
+        """Scan from `position`, where a batch begins whose base offset is not above `first_max`."""
         size = self.size
+        base_max = first_max
         chunk, chunk_start = b"", position
         while position < size:
             at = position - chunk_start
@@ -268,13 +270,14 @@ class Segment:
             if (
                 magic != MAGIC
                 or length < HEADER_SIZE - SIZE_PREFIX
-                or base_offset < self.base_offset
+                or not self.base_offset <= base_offset <= base_max
                 or delta < 0
             ):
                 raise CorruptBatch(f"no batch at {position} of {file.path}")
             if base_offset + delta >= offset:
                 return position, base_offset
             position += length + SIZE_PREFIX
+            base_max = base_offset + RELATIVE_OFFSET_MAX
         return size, -1
 
     def batch_end(self, position: int, file: File) -> tuple[int, int, int]:

@@ -1,0 +1,355 @@
+"""Opening a log after a crash: torn tails, rot, lost files, and what is derived anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from data_plane.log.config import LogConfig
+from data_plane.log.dump import verify_partition
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.segment import file_name
+from odradek.env.ports import Dir
+from sim.disk import SimDisk
+from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, new_disk, open_log
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import iter_batches
+
+CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=200)
+FIRST_LOG = f"{ROOT}/{file_name(0, '.log')}"
+
+
+def written(batches: int = 20, config: LogConfig = CONFIG) -> tuple[SimDisk, PartitionLog]:
+    """A log of batches of three records from two producers, closed."""
+    disk = new_disk()
+    log = open_log(disk.open_dir(ROOT, create=True), config)
+    for at in range(batches):
+        append(
+            log,
+            batch(
+                3, producer_id=at % 2, producer_epoch=0, base_sequence=at // 2 * 3, timestamp=NOW_MS + at * 10
+            ),
+            epoch=at // 8,
+        )
+    log.close()
+    return disk, log
+
+
+def reopened(disk: SimDisk, *, clean: bool = False, recovery_point: int = 0) -> PartitionLog:
+    return open_log(disk.open_dir(ROOT), CONFIG, clean=clean, recovery_point=recovery_point)
+
+
+def check_whole(log: PartitionLog, end_offset: int) -> None:
+    """Content, lookups, epochs and producers are those of a log that ends at `end_offset`."""
+    assert log.log_end_offset == end_offset
+    headers = [header for _, header in iter_batches(content(log))]
+    assert [header.base_offset for header in headers] == list(range(0, end_offset, 3))
+    for offset in range(end_offset):
+        (found, *_) = iter_batches(log.read_bytes(offset, 1, upper_bound=end_offset, min_one=True))
+        assert found[1].base_offset == offset - offset % 3
+        timestamp = NOW_MS + offset // 3 * 10 + offset % 3
+        assert log.offset_for_timestamp(timestamp, upper_bound=end_offset) == (
+            timestamp,
+            offset,
+            offset // 24,
+        )
+    assert log.epochs.entries == tuple((epoch, epoch * 24) for epoch in range(-(-end_offset // 24)))
+    state = log.load_producers()
+    for producer in range(2):
+        last = [header for header in headers if header.producer_id == producer]
+        if last:
+            assert state.entries[producer].last_sequence == last[-1].last_sequence
+            assert state.entries[producer].last_offset == last[-1].last_offset
+        else:
+            assert producer not in state.entries
+
+
+def test_after_a_clean_shutdown_segments_are_not_read() -> None:
+    """Only the last segment is looked at, from its last index entry on."""
+    disk, _ = written()
+    reads: list[tuple[str, int]] = []
+    disk.on_operation = lambda operation, path, position, count: (
+        reads.append((path, position)) if operation == "read" and path.endswith(".log") else None
+    )
+    log = reopened(disk, clean=True)
+    last = log.segments[-1]
+    assert {path for path, _ in reads} == {last.file.path}
+    assert len(log.segments) > 3
+    disk.on_operation = None
+    check_whole(log, 60)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 1, 15, 24, 25, 59, 60])
+def test_what_was_not_synced_is_read_again(recovery_point: int) -> None:
+    """Recovery starts with the segment that holds the recovery point, and derives what belongs to it."""
+    disk, _ = written()
+    directory = disk.open_dir(ROOT)
+    for name in directory.list():
+        if name.endswith((".index", ".timeindex")):
+            directory.remove(name)
+    log = reopened(disk, recovery_point=recovery_point)
+    check_whole(log, 60)
+    assert log.recovery_point == recovery_point
+    log.flush()
+    assert log.recovery_point == 60
+    log.close()
+    assert list(verify_partition(directory)) == []
+    check_whole(reopened(disk, clean=True), 60)
+
+
+def test_a_tail_torn_at_any_byte_is_cut_off() -> None:
+    """The log ends behind the last whole batch, and goes on from there."""
+    size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
+    for cut in range(1, size + 1):
+        disk, log = written(9)
+        active = log.segments[-1]
+        file = disk.open_dir(ROOT).open(active.name(".log"))
+        file.truncate(file.size - cut)
+        log = reopened(disk, recovery_point=10)
+        assert log.log_end_offset == 24
+        assert append(log, batch(3)).base_offset == 24
+        log.close()
+        assert reopened(disk, clean=True).log_end_offset == 27
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_a_bit_flipped_at_any_byte_is_noticed(mask: int) -> None:
+    """Every byte of a batch counts but the leader epoch, which no checksum covers (base offset and length show)."""
+    size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
+    for position in range(size):
+        disk, _ = written(4)
+        disk.corrupt(FIRST_LOG, 2 * size + position, mask)
+        log = reopened(disk)
+        if 12 <= position < 16:
+            assert log.log_end_offset == 12
+        else:
+            assert log.log_end_offset <= 6 or (position < 8 and log.log_end_offset != 12)
+
+
+def test_zeros_behind_the_log_are_cut_off() -> None:
+    """A power loss may leave a file longer than what was written to it."""
+    disk, log = written(4)
+    disk.open_dir(ROOT).open(log.segments[-1].name(".log")).append(bytes(5000))
+    check_whole(reopened(disk), 12)
+
+
+def test_what_follows_damage_is_no_part_of_the_log() -> None:
+    """Later segments are dropped, with their files, and the event names the file and the place."""
+    node = Node(CONFIG)
+    log = node.log()
+    fill(log, 20, 3)
+    bases = [segment.base_offset for segment in log.segments]
+    node.disk.crash("all")
+    node.disk.corrupt(f"{ROOT}/t-0/{file_name(bases[1], '.log')}", 30)
+    node.start()
+    log = node.log()
+    assert log.log_end_offset == bases[1]
+    (event,) = node.events("log.truncated")
+    assert event["file"].endswith(file_name(bases[1], ".log"))
+    assert (event["position"], event["reason"]) == (0, "checksum is wrong")
+    assert len(node.events("log.segment_dropped")) == len(bases) - 2
+    node.look(70_000)
+    names = node.disk.open_dir(ROOT).subdir("t-0").list()
+    assert [name for name in names if name.endswith(".log")] == [
+        file_name(0, ".log"),
+        file_name(bases[1], ".log"),
+    ]
+
+
+def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
+    """It is not read at start; `odradek log dump --verify` names the file and the place."""
+    disk, _ = written()
+    disk.corrupt(FIRST_LOG, 400)
+    log = reopened(disk, recovery_point=60)
+    assert log.log_end_offset == 60
+    damage = list(verify_partition(disk.open_dir(ROOT)))
+    assert [(item["file"], item["reason"]) for item in damage] == [
+        (file_name(0, ".log"), "checksum is wrong")
+    ]
+
+
+def test_a_lost_segment_ends_the_log() -> None:
+    """Segments join without gaps, so a tail that never reached the device is noticed even at a batch's end."""
+    disk, log = written()
+    middle = log.segments[2]
+    disk.open_dir(ROOT).remove(middle.name(".log"))
+    check_whole(reopened(disk), middle.base_offset)
+    disk, log = written()
+    file = disk.open_dir(ROOT).open(file_name(0, ".log"))
+    file.truncate(file.size - len(batch(3)))
+    assert reopened(disk).log_end_offset == log.segments[1].base_offset - 3
+
+
+def test_compacted_logs_may_have_gaps_between_segments() -> None:
+    """Kafka lets a follower of a compacted log begin a segment at the first offset that it has."""
+    disk, log = written()
+    middle = log.segments[2]
+    disk.open_dir(ROOT).remove(middle.name(".log"))
+    compacted = LogConfig(segment_bytes=700, cleanup_policy=("compact",))
+    assert open_log(disk.open_dir(ROOT), compacted, clean=False).log_end_offset == 60
+
+
+def test_a_segment_that_reaches_over_the_next_one_is_cut() -> None:
+    """A power loss may undo a truncation, but not the file that was begun behind it."""
+    disk = new_disk()
+    directory = disk.open_dir(ROOT, create=True)
+    log = open_log(directory)
+    fill(log, 5, 3)
+    log.flush()
+    old = content(log)
+    log.truncate_to(6)
+    append(log, batch(3, value=b"new"), epoch=9)
+    expected = content(log)
+    assert [segment.base_offset for segment in log.segments] == [0, 6]
+    file = directory.open(file_name(0, ".log"))
+    file.append(old[file.size :])
+    log = open_log(directory, clean=False, recovery_point=6)
+    assert (log.log_end_offset, content(log)) == (9, expected)
+
+
+# --- indexes
+
+
+def damage_zero(directory: Dir, name: str) -> None:
+    file = directory.open(name)
+    size = file.size
+    file.truncate(0)
+    file.append(bytes(size))
+
+
+def damage_cut(directory: Dir, name: str) -> None:
+    file = directory.open(name)
+    file.truncate(file.size - 3)
+
+
+def damage_remove(directory: Dir, name: str) -> None:
+    directory.remove(name)
+
+
+def damage_swap(directory: Dir, name: str) -> None:
+    file = directory.open(name)
+    data = file.pread(file.size, 0)
+    file.truncate(0)
+    file.append(data[len(data) // 2 :] + data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("damage", [damage_cut, damage_remove, damage_swap])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_cannot_be_right_is_rebuilt(damage: Callable[[Dir, str], None], suffix: str) -> None:
+    """Missing, cut or disordered: derived from the segment at first use."""
+    config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
+    disk, log = written(40, config)
+    directory = disk.open_dir(ROOT)
+    for segment in log.segments[:-1]:
+        damage(directory, segment.name(suffix))
+    log = open_log(directory, config, clean=True)
+    check_whole(log, 120)
+    log.abandon()
+    assert list(verify_partition(directory)) == []
+
+
+def test_a_bit_flipped_anywhere_in_an_index_leads_nowhere_wrong() -> None:
+    """An entry that still ascends but points at no batch is noticed where it points, and the index is rebuilt."""
+    config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
+    for byte in range(64):
+        disk, log = written(40, config)
+        disk.corrupt(f"{ROOT}/{log.segments[0].name('.index')}", byte, 0x04)
+        log = open_log(disk.open_dir(ROOT), config, clean=True)
+        for offset in range(log.segments[1].base_offset):
+            (found, *_) = iter_batches(log.read_bytes(offset, 1, upper_bound=120, min_one=True))
+            assert found[1].base_offset <= offset <= found[1].last_offset, (byte, offset)
+
+
+def test_an_empty_index_only_costs_time() -> None:
+    """Zeros are what Kafka preallocates; without entries the scan starts at the segment's start."""
+    disk, log = written()
+    directory = disk.open_dir(ROOT)
+    damage_zero(directory, log.segments[0].name(".index"))
+    check_whole(reopened(disk, clean=True), 60)
+
+
+def test_index_files_without_a_segment_are_removed() -> None:
+    """What a crash left of a removed segment."""
+    disk, _ = written()
+    directory = disk.open_dir(ROOT)
+    directory.open(file_name(999, ".index"), create=True)
+    directory.open(file_name(999, ".timeindex"), create=True)
+    reopened(disk, clean=True)
+    assert file_name(999, ".index") not in directory.list()
+
+
+# --- other files
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_snapshot_is_no_source(clean: bool) -> None:
+    """Producer state comes from the last good snapshot and the batches behind it, or from batches alone."""
+    for keep in (0, 1, 2):
+        disk, _ = written()
+        directory = disk.open_dir(ROOT)
+        snapshots = [name for name in directory.list() if name.endswith(".snapshot")]
+        for name in snapshots[keep:]:
+            disk.corrupt(f"{ROOT}/{name}", 8)
+        check_whole(reopened(disk, clean=clean, recovery_point=60), 60)
+
+
+def test_a_damaged_epoch_file_is_rebuilt_as_far_as_batches_are_read() -> None:
+    """Leader epochs stand in the batches; those below the recovery point are unknown then."""
+    disk, _ = written()
+    disk.corrupt(f"{ROOT}/leader-epoch-checkpoint", 0)
+    check_whole(reopened(disk), 60)
+
+
+def test_interrupted_work_is_finished() -> None:
+    """`.deleted` and `.cleaned` files go; a `.swap` that was complete takes the place of what it covers."""
+    disk, log = written()
+    directory = disk.open_dir(ROOT)
+    expected = content(reopened(disk, clean=True))
+    first, second = (directory.read_bytes(segment.name(".log")) for segment in log.segments[:2])
+    directory.open(file_name(0, ".log.swap"), create=True).append(first + second)
+    directory.open(file_name(0, ".log.cleaned"), create=True).append(b"half")
+    directory.open(file_name(7, ".log.deleted"), create=True).append(b"gone")
+    log = open_log(directory, LogConfig(index_interval_bytes=200), clean=False)
+    assert content(log) == expected
+    assert not any(name.endswith((".swap", ".cleaned", ".deleted")) for name in directory.list())
+    assert [segment.base_offset for segment in log.segments][:2] == [0, 24]
+
+
+def test_the_checkpointed_log_start_wins_over_a_shorter_log() -> None:
+    """As in Kafka: a log that ends below its start offset begins anew there."""
+    disk, _ = written()
+    log = open_log(disk.open_dir(ROOT), CONFIG, clean=False, log_start_offset=70)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (70, 70, 0)
+    log = open_log(disk.open_dir(ROOT), CONFIG, clean=False)
+    assert log.log_end_offset == 70
+
+
+def test_checkpoints_are_reconciled_with_the_log() -> None:
+    """The high watermark lies between log start and log end, whatever its checkpoint says."""
+    for high_watermark, expected in ((-1, 6), (3, 6), (20, 20), (99, 60)):
+        disk, _ = written()
+        log = open_log(
+            disk.open_dir(ROOT), CONFIG, clean=True, log_start_offset=6, high_watermark=high_watermark
+        )
+        assert (log.log_start_offset, log.high_watermark) == (6, expected)
+        with pytest.raises(KafkaError) as caught:
+            log.read(5, 1, upper_bound=60)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_batch_longer_than_the_chunk_is_checked_piece_by_piece() -> None:
+    """Recovery reads through one buffer of a fixed size, whatever the size of batches."""
+    disk = new_disk()
+    directory = disk.open_dir(ROOT, create=True)
+    log = open_log(directory)
+    for size in (10, 900, 70_000, 5, 200_000, 1):
+        append(log, batch(2, value=b"x" * size))
+    for buffer_bytes in (100, 1000, 65_536, 1 << 20):
+        found = open_log(directory, clean=False, buffer=bytearray(buffer_bytes))
+        assert found.log_end_offset == 12
+    disk.corrupt(FIRST_LOG, log.size_bytes - 300)
+    for buffer_bytes in (100, 1000, 65_536, 1 << 20):
+        disk.crash("all")
+        damaged = open_log(disk.open_dir(ROOT), clean=False, buffer=bytearray(buffer_bytes))
+        assert damaged.log_end_offset == 8
