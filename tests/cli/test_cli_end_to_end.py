@@ -35,7 +35,10 @@ def topic(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> str
 def test_a_topics_life_for_people(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
     """Create, list, describe, delete; tables as README and quickstart show them."""
     name = fresh_topic("life")
-    assert run("topic", "create", name, "--partitions", "3").out == f"topic {name} created: 3 partitions, 1 replica\n"
+    assert (
+        run("topic", "create", name, "--partitions", "3").out
+        == f"topic {name} created: 3 partitions, 1 replica\n"
+    )
     assert "TOPIC_ALREADY_EXISTS" in run("topic", "create", name).refusal()
     assert run("topic", "create", name, "--if-not-exists").out == f"topic {name} exists already\n"
     rows = words_of(run("topic", "list").out)
@@ -56,7 +59,9 @@ def test_a_topics_life_for_people(run: Callable[..., Outcome], fresh_topic: Call
 def test_a_topics_life_for_scripts(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
     """The keys of the JSON documents are a promise: added to, never renamed."""
     name = fresh_topic("life")
-    created = run("topic", "create", name, "--partitions", "2", "--config", "segment.bytes=2097152", "--json").json()
+    created = run(
+        "topic", "create", name, "--partitions", "2", "--config", "segment.bytes=2097152", "--json"
+    ).json()
     assert created == {
         "topic": name,
         "created": True,
@@ -89,7 +94,9 @@ def test_a_topics_life_for_scripts(run: Callable[..., Outcome], fresh_topic: Cal
     assert run("topic", "delete", name, "--json").json() == {"deleted": [name]}
 
 
-def test_validate_only_creates_nothing(run: Callable[..., Outcome], fresh_topic: Callable[[str], str]) -> None:
+def test_validate_only_creates_nothing(
+    run: Callable[..., Outcome], fresh_topic: Callable[[str], str]
+) -> None:
     """Everything is checked, as the broker would; bad settings are its own words."""
     name = fresh_topic("dry")
     assert "would be created" in run("topic", "create", name, "--validate-only").out
@@ -100,7 +107,10 @@ def test_validate_only_creates_nothing(run: Callable[..., Outcome], fresh_topic:
 
 def test_lines_become_records_and_records_lines(run: Callable[..., Outcome], topic: str) -> None:
     """One line, one record; the last line needs no end; empty lines are empty values."""
-    assert run("produce", topic, "--partition", "1", stdin=b"one\n\nthree").out == f"3 records written to {topic}\n"
+    assert (
+        run("produce", topic, "--partition", "1", stdin=b"one\n\nthree").out
+        == f"3 records written to {topic}\n"
+    )
     assert run("consume", topic).out == "one\n\nthree\n"
     assert run("consume", topic, "--partition", "0").out == ""
     assert run("consume", topic, "--max-messages", "1").out == "one\n"
@@ -112,7 +122,14 @@ def test_lines_become_records_and_records_lines(run: Callable[..., Outcome], top
 def test_keys_headers_and_other_bytes(run: Callable[..., Outcome], topic: str) -> None:
     """Keys before the separator, headers on every record; what is no text is base64 in JSON and itself otherwise."""
     written = run(
-        "produce", topic, "--key-separator", ":", "--header", "source=test", "--json", stdin=b"k:v:w\nk:\xff\n"
+        "produce",
+        topic,
+        "--key-separator",
+        ":",
+        "--header",
+        "source=test",
+        "--json",
+        stdin=b"k:v:w\nk:\xff\n",
     ).json()
     assert (written["topic"], written["records"], written["bytes"]) == (topic, 2, 8)
     first, second = run("consume", topic, "--json").json_lines()
@@ -140,7 +157,9 @@ def test_every_codec_from_a_file(run: Callable[..., Outcome], topic: str, tmp_pa
     lines = [f"line {number} {'x' * (number % 90)}" for number in range(5000)]
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines) + "\n")
-    report = run("produce", topic, "--file", path, "--compression", codec, "--partition", "0", "--json").json()
+    report = run(
+        "produce", topic, "--file", path, "--compression", codec, "--partition", "0", "--json"
+    ).json()
     assert report["records"] == 5000
     assert run("consume", topic).out.splitlines() == lines
 
@@ -149,7 +168,10 @@ def test_acks(run: Callable[..., Outcome], topic: str) -> None:
     """acks=1 is answered; acks=0 is not, but the connection's order makes it visible to the next request."""
     assert run("produce", topic, "--acks", "1", "--partition", "0", stdin=b"a\n").code == 0
     assert run("produce", topic, "--acks", "0", "--partition", "0", stdin=b"b\n").code == 0
-    assert run("consume", topic, "--partition", "0", "--follow", "--from-beginning", "--max-messages", "2").out == "a\nb\n"
+    assert (
+        run("consume", topic, "--partition", "0", "--follow", "--from-beginning", "--max-messages", "2").out
+        == "a\nb\n"
+    )
 
 
 def test_a_start_by_time(run: Callable[..., Outcome], topic: str) -> None:
@@ -161,7 +183,9 @@ def test_a_start_by_time(run: Callable[..., Outcome], topic: str) -> None:
     assert run("consume", topic, "--timestamp", "2020-01-31T12:00:00+00:00").out == "a\n"
 
 
-def test_follow_prints_records_as_they_come(run: Callable[..., Outcome], node: RunningNode, topic: str) -> None:
+def test_follow_prints_records_as_they_come(
+    run: Callable[..., Outcome], node: RunningNode, topic: str
+) -> None:
     """From the beginning, then on; each record is printed when it is there, not when a buffer is full."""
     run("produce", topic, "--partition", "0", stdin=b"early\n")
     follower = subprocess.Popen(
@@ -224,7 +248,9 @@ def test_cluster_status(run: Callable[..., Outcome], node: RunningNode, topic: s
     assert words_of(text)[-1][:2] == ["1", node.bootstrap]
 
 
-def test_a_line_at_a_terminal_is_sent_at_once(run: Callable[..., Outcome], node: RunningNode, topic: str) -> None:
+def test_a_line_at_a_terminal_is_sent_at_once(
+    run: Callable[..., Outcome], node: RunningNode, topic: str
+) -> None:
     """A pipe that stays open is no reason to wait: what was read is written."""
     writer = subprocess.Popen(
         command("produce", topic, "--partition", "0"),
@@ -252,15 +278,29 @@ def test_own_time_of_a_command_is_below_300_ms(run: Callable[..., Outcome], topi
         before = os.times()
         run("topic", "describe", topic)
         after = os.times()
-        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        times.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
     assert min(times) < 0.3, f"{times} s on {sys.implementation.cache_tag}"
 
 
-def test_log_dump_of_a_partition_that_is_served(run: Callable[..., Outcome], node: RunningNode, topic: str) -> None:
+def test_log_dump_of_a_partition_that_is_served(
+    run: Callable[..., Outcome], node: RunningNode, topic: str
+) -> None:
     """The files of a running node, batches and records."""
     if node.process is None:
         pytest.skip("the server was named by the environment: its files are not ours to read")
-    run("produce", topic, "--partition", "0", "--key-separator", "=", "--compression", "lz4", stdin=b"k=v\nk=w\n")
+    run(
+        "produce",
+        topic,
+        "--partition",
+        "0",
+        "--key-separator",
+        "=",
+        "--compression",
+        "lz4",
+        stdin=b"k=v\nk=w\n",
+    )
     directory = node.process.log_path.parent / "data" / f"{topic}-0"
     items = odradek("log", "dump", directory, "--records", "--json").json_lines()
     assert [item["kind"] for item in items] == ["batch", "record", "record"]
@@ -272,7 +312,9 @@ def test_log_dump_of_a_partition_that_is_served(run: Callable[..., Outcome], nod
     assert odradek("log", "dump", directory, "--verify").out == f"{directory}: no damage\n"
 
 
-def test_log_dump_names_damage(run: Callable[..., Outcome], node: RunningNode, topic: str, tmp_path: Path) -> None:
+def test_log_dump_names_damage(
+    run: Callable[..., Outcome], node: RunningNode, topic: str, tmp_path: Path
+) -> None:
     """A flipped bit: the file, the place, exit code 1."""
     if node.process is None:
         pytest.skip("the server was named by the environment: its files are not ours to read")

@@ -102,7 +102,10 @@ def test_dev_ends_its_node_and_starts_it_again_on_the_same_data(tmp_path: Path) 
         assert line(dev.stdout) == "ready"
         bootstrap = f"127.0.0.1:{other}"
         assert odradek("topic", "create", "five", bootstrap=bootstrap, stdin=b"").code == 0
-        topics = {t["topic"]: t["partitions"] for t in odradek("topic", "list", "--json", bootstrap=bootstrap).json()["topics"]}
+        topics = {
+            t["topic"]: t["partitions"]
+            for t in odradek("topic", "list", "--json", bootstrap=bootstrap).json()["topics"]
+        }
         assert topics == {"five": 5, "kept": 1}, "our keys are kept up to date, the user's are left alone"
 
 
