@@ -19,8 +19,10 @@ from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
 from metadata_quorum.image import MetadataDelta, MetadataImage, TopicImage
 from metadata_quorum.ports import PeerChannel
-from odradek.env.ports import DiskError, Env, TaskGroup
+from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
+
+DISK_FULL_RETRY_SECONDS = 1.0
 
 
 @attrs.frozen(slots=True)
@@ -77,6 +79,8 @@ class Broker:
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )
         self.woken: list[Callable[[], None]] = []
+        self._without_room: dict[str, None] = {}
+        """Topics with logs that a full disk has not taken yet; tried again until it does."""
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -166,10 +170,38 @@ class Broker:
                     hosted.name, index, hosted.topic_id, hosted.config
                 )
             except DiskError as error:
-                self.log.error("partition.not_created", topic=hosted.name, partition=index, error=str(error))
+                if hosted.name not in self._without_room:
+                    self.log.error(
+                        "partition.not_created", topic=hosted.name, partition=index, error=str(error)
+                    )
+                if isinstance(error, DiskFull):
+                    self._try_again_later(hosted.name)
                 return None
         partition = hosted.partitions[index] = Partition(log)
         return partition
+
+    def _try_again_later(self, topic: str) -> None:
+        if not self._without_room:
+            self.timers.at(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS, self._try_again)
+        self._without_room[topic] = None
+
+    def _try_again(self) -> None:
+        topics = self._without_room
+        for name in topics:
+            if name in self.image.topics:
+                self._apply_topic(self.image.topics[name])
+        self._without_room = {}
+        for name in topics:
+            image = self.image.topics.get(name)
+            if image is not None and not self._is_whole(image):
+                self._try_again_later(name)
+
+    def _is_whole(self, topic: TopicImage) -> bool:
+        """Whether every partition that the metadata places here is hosted."""
+        hosted = self.topics_by_id.get(topic.topic_id)
+        present = {} if hosted is None else hosted.partitions
+        node_id = self.settings.node_id
+        return all(index in present for index, image in topic.partitions.items() if node_id in image.replicas)
 
     def _directory_for_new_log(self) -> LogDir:
         """The online directory with the fewest logs (Kafka's rule), the first of equals."""

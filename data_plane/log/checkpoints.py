@@ -86,7 +86,10 @@ def read_meta_properties(directory: Dir) -> MetaProperties:
         data = directory.read_bytes(META_PROPERTIES_FILE)
     except FileMissing:
         raise NotALogDirectory(f"{directory.path} has no {META_PROPERTIES_FILE}: format it first") from None
-    return MetaProperties.decode(data)
+    try:
+        return MetaProperties.decode(data)
+    except NotALogDirectory as error:
+        raise NotALogDirectory(f"{directory.path}/{META_PROPERTIES_FILE}: {error}") from None
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:

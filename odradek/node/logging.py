@@ -14,6 +14,23 @@ from odradek.env.ports import Clock
 _EPOCH = datetime(1970, 1, 1)
 
 
+class _LineLogger:
+    """Writes lines. One that cannot be written (a full disk, a closed pipe) is lost: a node outlives its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = 0
+
+    def msg(self, line: str) -> None:
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except OSError:
+            self.lost += 1
+
+    info = warning = error = debug = critical = exception = msg
+
+
 def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any:
     """A logger whose lines are `timestamp level event key=value ...`; time is the node's own clock."""
 
@@ -24,7 +41,7 @@ def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any
 
     target = stream if stream is not None else sys.stderr
     return structlog.wrap_logger(
-        structlog.PrintLogger(target),
+        _LineLogger(target),
         processors=[
             structlog.processors.add_log_level,
             add_timestamp,
