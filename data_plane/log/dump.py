@@ -81,21 +81,21 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
             if scan.damage is None:
                 break
             yield _damage(name, scan.position, scan.damage)
-            beyond = _behind(file, scan.position, scan.next_offset) if verify else None
-            if beyond is None:
+            header = _header_at(file, scan.position, scan.next_offset) if verify else None
+            if header is None:
                 break
-            position, next_offset = beyond
+            batches[scan.position] = (header[0], header[0] + header[6], header[8])
+            position, next_offset = scan.position + header[1] + SIZE_PREFIX, header[0] + header[6] + 1
         if verify:
             yield from _compare_index(directory, base_offset, file.size, batches)
     finally:
         file.close()
 
 
-def _behind(file: File, position: int, next_offset: int) -> tuple[int, int] | None:
-    """Where to go on behind a batch with a wrong checksum: its header must still make sense."""
-    scan = SegmentScan(file, position, file.size, next_offset)
-    for _ in scan:
-        return scan.position, scan.next_offset
+def _header_at(file: File, position: int, next_offset: int) -> HeaderTuple | None:
+    """The header of a batch with a wrong checksum, if it still makes sense: verification goes on behind it."""
+    for _, header in SegmentScan(file, position, file.size, next_offset):
+        return header
     return None
 
 

@@ -1,0 +1,119 @@
+"""Leader epochs: KIP-101's and KIP-320's rules, and the checkpoint file."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from tests.log.support import append, batch, fill, new_log
+
+EPOCHS = ((1, 0), (3, 10), (6, 25))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 0)),
+        (1, (1, 10)),
+        (2, (1, 10)),
+        (3, (3, 25)),
+        (5, (3, 25)),
+        (6, (6, 40)),
+        (7, (-1, -1)),
+    ],
+)
+def test_an_epoch_ends_where_the_next_one_starts(asked: int, answer: tuple[int, int]) -> None:
+    """KIP-320: the greatest known epoch not above the one asked for, and its end; undefined for newer ones."""
+    assert LeaderEpochs(EPOCHS).end_offset_for(asked, 40) == answer
+
+
+def test_without_epochs_nothing_is_known() -> None:
+    """A log that never had a leader."""
+    assert LeaderEpochs().end_offset_for(0, 5) == (-1, -1)
+    assert LeaderEpochs().epoch_for_offset(0) is None
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(0, 1), (9, 1), (10, 3), (24, 3), (25, 6), (99, 6)])
+def test_an_offset_belongs_to_the_last_epoch_that_started_before_it(offset: int, epoch: int) -> None:
+    """The epoch that wrote, or will write, it."""
+    assert LeaderEpochs(EPOCHS).epoch_for_offset(offset) == epoch
+    assert LeaderEpochs(EPOCHS[1:]).epoch_for_offset(9) is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "start", "expected"),
+    [
+        (6, 30, EPOCHS),
+        (7, 30, (*EPOCHS, (7, 30))),
+        (7, 25, (*EPOCHS[:2], (7, 25))),
+        (7, 12, (*EPOCHS[:2], (7, 12))),
+        (3, 25, EPOCHS[:2]),
+        (2, 25, ((1, 0), (2, 25))),
+        (-1, 30, EPOCHS),
+    ],
+)
+def test_a_new_epoch_drops_what_contradicts_it(
+    epoch: int, start: int, expected: tuple[tuple[int, int], ...]
+) -> None:
+    """Epochs and start offsets both ascend."""
+    epochs = LeaderEpochs(EPOCHS)
+    epochs.assign(epoch, start)
+    assert epochs.entries == expected
+    assert epochs.latest == expected[-1][0]
+    assert epochs.is_dirty == (expected != EPOCHS)
+
+
+def test_truncation_forgets_epochs_at_both_ends() -> None:
+    """From the end those that start behind it; from the start the first one that is left begins there."""
+    epochs = LeaderEpochs(EPOCHS)
+    epochs.truncate_from_end(25)
+    assert epochs.entries == EPOCHS[:2]
+    epochs.truncate_from_start(12)
+    assert epochs.entries == ((3, 12),)
+    epochs.truncate_from_start(5)
+    assert epochs.entries == ((3, 12),)
+    epochs.clear()
+    assert (epochs.entries, epochs.latest) == ((), -1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 50)), max_size=12))
+def test_entries_always_ascend(assigned: list[tuple[int, int]]) -> None:
+    """Whatever is assigned, the file can be read again and lookups make sense."""
+    epochs = LeaderEpochs()
+    for epoch, start in assigned:
+        epochs.assign(epoch, start)
+        assert epochs.epoch_for_offset(start) == epoch
+    entries = epochs.entries
+    assert list(entries) == sorted(entries)
+    assert len({epoch for epoch, _ in entries}) == len({start for _, start in entries}) == len(entries)
+    assert LeaderEpochs.decode(epochs.encode()).entries == entries
+
+
+def test_the_file_is_kafkas() -> None:
+    """Version 0, the number of entries, a line for each."""
+    assert LeaderEpochs(EPOCHS).encode() == b"0\n3\n1 0\n3 10\n6 25\n"
+    assert LeaderEpochs.decode(b"").entries == ()
+
+
+@pytest.mark.parametrize(
+    "data", [b"1\n0\n", b"0\n2\n1 0\n", b"0\n1\n1\n", b"0\n1\nx 0\n", b"0\n2\n3 0\n1 5\n", b"\xff", b"0"]
+)
+def test_another_text_is_refused(data: bytes) -> None:
+    """A checkpoint that cannot be read is not guessed at."""
+    with pytest.raises(MalformedCheckpoint):
+        LeaderEpochs.decode(data)
+
+
+def test_a_log_knows_its_epochs_from_its_leaders() -> None:
+    """A leader's epoch begins at the log's end, with or without records."""
+    log = new_log()
+    fill(log, 2)
+    append(log, batch(), epoch=4)
+    log.assign_epoch(6)
+    log.assign_epoch(5)
+    assert log.epochs.entries == ((0, 0), (4, 2), (6, 3))
+    assert log.end_offset_for_epoch(5) == (4, 3)
+    assert log.epoch_for_offset(2) == 4

@@ -1,0 +1,92 @@
+"""The sparse indexes: lookups, file formats, Kafka's padding, damage."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_plane.log.segment_index import DamagedIndex, SegmentIndex
+
+LOG_BYTES = 1 << 30
+ascending = st.lists(st.integers(1, LOG_BYTES - 1), unique=True, max_size=30).map(sorted)
+
+
+def built(offsets: list[int], positions: list[int], times: list[int]) -> SegmentIndex:
+    index = SegmentIndex()
+    for offset, position in zip(offsets, positions, strict=False):
+        index.append(offset, position)
+    for at, timestamp in enumerate(times):
+        index.append_time(timestamp, at // 2)
+    return index
+
+
+@given(ascending, ascending, st.lists(st.integers(0, 1 << 60), unique=True, max_size=30).map(sorted))
+def test_files_are_read_as_they_were_written(
+    offsets: list[int], positions: list[int], times: list[int]
+) -> None:
+    """Big-endian (int32, int32) and (int64, int32), also when written in parts and padded as Kafka pads."""
+    index = built(offsets, positions, times)
+    count = len(index.offsets)
+    data = index.offset_bytes(0, count // 2) + index.offset_bytes(count // 2, count)
+    time_data = index.time_bytes(0, len(times))
+    assert data == b"".join(
+        struct.pack(">ii", offset, position) for offset, position in zip(offsets, positions, strict=False)
+    )
+    assert time_data == b"".join(struct.pack(">qi", timestamp, at // 2) for at, timestamp in enumerate(times))
+    for padding in (0, 1, 50):
+        again = SegmentIndex.from_bytes(data + bytes(8 * padding), time_data + bytes(12 * padding), LOG_BYTES)
+        assert (again.offsets, again.positions) == (index.offsets, index.positions)
+        if padding == 0 or times != [0]:
+            assert (again.times, again.time_offsets) == (index.times, index.time_offsets)
+
+
+@given(ascending, st.integers(0, LOG_BYTES))
+def test_lookups_find_the_greatest_entry_not_above(offsets: list[int], asked: int) -> None:
+    """By offset, by position, by timestamp."""
+    index = built(offsets, offsets, offsets)
+    below = [offset for offset in offsets if offset <= asked]
+    assert index.position_for_offset(asked) == ((len(below) - 1, below[-1]) if below else (-1, 0))
+    assert index.position_floor(asked) == (below[-1] if below else 0)
+    assert index.offset_for_timestamp(asked) == ((len(below) - 1) // 2 if below else 0)
+
+
+@given(ascending, st.integers(0, LOG_BYTES), st.integers(1, LOG_BYTES))
+def test_truncation_keeps_what_lies_before(offsets: list[int], offset: int, size: int) -> None:
+    """No entry of an offset or a position that is gone."""
+    index = built(offsets, offsets, offsets)
+    index.truncate(offset, size)
+    kept = [entry for entry in offsets if entry < offset and entry < size]
+    assert index.offsets.tolist() == index.positions.tolist() == kept
+    assert all(entry < offset for entry in index.time_offsets)
+
+
+def test_time_entries_only_ascend() -> None:
+    """Kafka's maybeAppend: a timestamp that is not newer adds nothing."""
+    index = SegmentIndex()
+    for timestamp, offset in ((5, 0), (5, 1), (3, 2), (9, 3), (-1, 4)):
+        index.append_time(timestamp, offset)
+    assert list(zip(index.times, index.time_offsets, strict=True)) == [(5, 0), (9, 3)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "times"),
+    [
+        (struct.pack(">iii", 1, 2, 3), b""),
+        (struct.pack(">iiii", 5, 1, 5, 2), b""),
+        (struct.pack(">iiii", 5, 2, 6, 1), b""),
+        (struct.pack(">ii", 5, 100), b""),
+        (struct.pack(">ii", -5, 10), b""),
+        (struct.pack(">iiii", 0, 0, 6, 1), b""),
+        (b"", struct.pack(">qi", 5, 1)[:-2]),
+        (b"", struct.pack(">qiqi", 5, 1, 5, 2)),
+        (b"", struct.pack(">qiqi", 5, 2, 6, 1)),
+        (b"", struct.pack(">qi", -5, 2)),
+    ],
+)
+def test_what_cannot_be_an_index_is_refused(offsets: bytes, times: bytes) -> None:
+    """Cut entries, disorder, positions behind the segment's end."""
+    with pytest.raises(DamagedIndex):
+        SegmentIndex.from_bytes(offsets, times, 100)
