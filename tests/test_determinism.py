@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+from sim.scenario import Scenario
 from sim.weather import Weather
 from sim.world import World
 from tests.sim import echo_world
@@ -16,11 +17,19 @@ from tests.sim import echo_world
 SEEDS = ("1", "2", "3")
 
 
+def node_digest(seed: int) -> str:
+    """Digest of a run of the whole node, which dies and recovers while clients are at work."""
+    scenario = Scenario(seed)
+    scenario.run()
+    return scenario.world.digest()
+
+
 def _digests(hash_seed: str) -> list[str]:
     """Digests of runs in a process of its own, with another memory layout."""
     script = (
         f"import sys, random; pad = [bytearray(random.randrange(1, 5000)) for _ in range({hash_seed} * 500)];"
-        "from tests.sim import echo_world; [print(*echo_world.run(int(text))) for text in sys.argv[1:]]"
+        "from tests.sim import echo_world; from tests.test_determinism import node_digest;"
+        "[print(*echo_world.run(int(text)), node_digest(int(text))) for text in sys.argv[1:]]"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, *SEEDS],
@@ -35,7 +44,7 @@ def _digests(hash_seed: str) -> list[str]:
 def test_two_processes_with_different_hash_seeds_agree() -> None:
     """Crashes, timeouts, cancellations and torn disks included: one digest per seed, in any process."""
     first, second = _digests("1"), _digests("3")
-    here = [" ".join(map(str, echo_world.run(int(text)))) for text in SEEDS]
+    here = [" ".join(map(str, (*echo_world.run(int(text)), node_digest(int(text))))) for text in SEEDS]
     assert first == second == here
     assert len(set(first)) == len(SEEDS)
 
