@@ -1,0 +1,204 @@
+"""Produce: what is appended, and why the rest is not."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+
+from crc32c import crc32c
+
+from tests.conformance.talk import Talk, case
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.record_batch import CompressionType, RecordBatchBuilder
+
+NOBODYS_ID = bytes(range(16))
+DAY_MS = 86_400_000
+Batch = bytes | bytearray | None
+
+
+def batch(count: int = 3, *, timestamp: int = 1_000, value: bytes = b"value", **header: int) -> bytearray:
+    """A good batch; `header` goes to the builder."""
+    builder = RecordBatchBuilder(**header)  # type: ignore[arg-type]  # counts and ids
+    for number in range(count):
+        builder.append(timestamp + number, b"key", value)
+    return builder.build()
+
+
+def sealed(data: bytearray) -> bytearray:
+    """With its checksum made right again."""
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return data
+
+
+def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytearray:
+    """A good batch with one field of the header changed."""
+    data = batch()
+    struct.pack_into(layout, data, offset, value)
+    return sealed(data) if seal else data
+
+
+def produce(
+    talk: Talk, topic: str, data: Batch, *, version: int = 9, acks: int = -1, topic_id: bytes = bytes(16), at: int = 0
+) -> None:
+    """Ask, and keep the answer without its text (ours says what is wrong in its own words)."""
+    sent = [TopicProduceData(topic, topic_id, [PartitionProduceData(at, data)])]
+    request = ProduceRequest(None, acks, 5_000, sent)
+
+    def without_text(response: object) -> object:
+        for answered in response.responses:  # type: ignore[attr-defined]  # a ProduceResponse
+            for answer in answered.partition_responses:
+                answer.error_message = None
+                for error in answer.record_errors:
+                    error.batch_index_error_message = None
+        return response
+
+    if acks == 0:
+        talk.without_answer(request, version)
+    else:
+        talk.ask(request, version, without_text)
+
+
+def _versions(talk: Talk, *, version: int) -> None:
+    name, topic_id = talk.topic(f"produce{version}")
+    for acks in (-1, 1, 0, 2, -2):
+        produce(talk, name, batch(), version=version, acks=acks, topic_id=topic_id)
+    produce(talk, name, batch(), version=version, topic_id=topic_id, at=5)
+    produce(talk, talk.name("unknown"), batch(), version=version, topic_id=NOBODYS_ID)
+    produce(talk, name, batch(compression_type=CompressionType.ZSTD), version=version, topic_id=topic_id)
+
+
+for _version in range(3, 14):
+    case(f"produce v{_version}")(partial(_versions, version=_version))
+
+
+def _one(talk: Talk, *, stem: str, make: Callable[[], Batch], configs: dict[str, str]) -> None:
+    """One batch, then a good one: whether something was appended shows in its offset."""
+    name, _ = talk.topic("p-" + stem.replace(" ", "-"), **configs)
+    produce(talk, name, make())
+    produce(talk, name, batch(1))
+
+
+def _magic(magic: int) -> bytes:
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"") + struct.pack(">ii", -1, 1) + b"x"
+    message = struct.pack(">I", 0) + body
+    return struct.pack(">qi", 0, len(message)) + message
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+# Null records are not here: Kafka 4.3 never answers them (we: INVALID_RECORD).
+BATCHES: dict[str, tuple[Callable[[], Batch], dict[str, str]]] = {
+    "empty records": (lambda: b"", {}),
+    "two batches": (lambda: batch() + batch(), {}),
+    "a cut batch": (lambda: batch()[:-5], {}),
+    "a cut header": (lambda: batch()[:30], {}),
+    "a tail behind": (lambda: batch() + b"\0\0\0", {}),
+    "wrong checksum": (lambda: patched(17, ">I", 1, seal=False), {}),
+    "more records than offsets": (lambda: patched(57, ">i", 4), {}),
+    "fewer records than offsets": (lambda: patched(57, ">i", 2), {}),
+    "no records": (lambda: patched(57, ">i", 0), {}),
+    "negative count": (lambda: patched(57, ">i", -1), {}),
+    "negative last offset": (lambda: patched(23, ">i", -1), {}),
+    "a base offset": (lambda: patched(0, ">q", 7), {}),
+    "a leader epoch": (lambda: patched(12, ">i", 7), {}),
+    "control batch": (lambda: patched(21, ">h", 0x20), {}),
+    "magic 0": (lambda: _magic(0), {}),
+    "magic 1": (lambda: _magic(1), {}),
+    "magic 3": (lambda: patched(16, ">b", 3), {}),
+    "negative length": (lambda: patched(8, ">i", -1), {}),
+    "short length": (lambda: patched(8, ">i", 20), {}),
+    "too long length": (lambda: patched(8, ">i", 10_000), {}),
+    "producer without sequence": (lambda: batch(producer_id=5, producer_epoch=0, base_sequence=-1), {}),
+    "a producer's first batch is 0": (lambda: batch(producer_id=5, producer_epoch=0, base_sequence=0), {}),
+    "a producer's first batch is 7": (lambda: batch(producer_id=5, producer_epoch=0, base_sequence=7), {}),
+    "too large": (lambda: batch(value=b"x" * 2_000), {"max_message_bytes": "1000"}),
+    "just small enough": (lambda: batch(1, value=b"x" * 923), {"max_message_bytes": "1000"}),
+    "larger than a segment": (
+        lambda: batch(value=b"x" * 400_000),
+        {"segment_bytes": "1048576", "max_message_bytes": "8000000"},
+    ),
+    "the future": (lambda: batch(timestamp=_now() + 2 * DAY_MS), {}),
+    "a future that is allowed": (
+        lambda: batch(timestamp=_now() + 2 * DAY_MS),
+        {"message_timestamp_after_max_ms": str(9 * DAY_MS)},
+    ),
+    "the past": (lambda: batch(timestamp=1000), {"message_timestamp_before_max_ms": str(DAY_MS)}),
+    "no timestamp": (lambda: batch(1, timestamp=-1), {}),
+    "log append time": (lambda: batch(), {"message_timestamp_type": "LogAppendTime"}),
+    "the future at log append time": (
+        lambda: batch(timestamp=_now() + 2 * DAY_MS),
+        {"message_timestamp_type": "LogAppendTime"},
+    ),
+    "claims log append time": (lambda: batch(timestamp_type=1), {}),
+    "claims log append time where it is": (
+        lambda: batch(timestamp_type=1),
+        {"message_timestamp_type": "LogAppendTime"},
+    ),
+    "compacted, with keys": (lambda: batch(), {"cleanup_policy": "compact"}),
+    "compression by the topic": (lambda: batch(), {"compression_type": "lz4"}),
+    "one policy of two": (lambda: batch(), {"cleanup_policy": "compact,delete"}),
+}
+for _codec in CompressionType:
+    BATCHES[f"codec {_codec.name}"] = (lambda codec=_codec: batch(compression_type=codec), {})
+for _label, (_make, _configs) in BATCHES.items():
+    case(f"produce {_label}")(
+        partial(_one, stem=_label.replace("'", "").replace(",", ""), make=_make, configs=_configs)
+    )
+
+
+@case("produce without keys to a compacted topic")
+def _(talk: Talk) -> None:
+    name, _ = talk.topic("p-keyless", cleanup_policy="compact")
+    builder = RecordBatchBuilder()
+    for number in range(3):
+        builder.append(1_000, None if number else b"k", b"v")
+    produce(talk, name, builder.build())
+    produce(talk, name, batch(1))
+
+
+def _sequences(talk: Talk, *, label: str, steps: list[tuple[int, int, int]]) -> None:
+    name, _ = talk.topic("p-sequence-" + label.replace(" ", "-"))
+    for epoch, sequence, count in steps:
+        produce(talk, name, batch(count, producer_id=9_000, producer_epoch=epoch, base_sequence=sequence))
+
+
+SEQUENCES = {
+    "in order": [(0, 0, 3), (0, 3, 2), (0, 5, 1)],
+    "duplicate": [(0, 0, 3), (0, 0, 3), (0, 3, 1)],
+    "duplicate of five ago": [(0, n, 1) for n in range(6)] + [(0, 1, 1)],
+    "duplicate of six ago": [(0, n, 1) for n in range(6)] + [(0, 0, 1)],
+    "overlap": [(0, 0, 3), (0, 2, 3)],
+    "part of a duplicate": [(0, 0, 3), (0, 0, 2)],
+    "gap": [(0, 0, 3), (0, 4, 1), (0, 3, 1)],
+    "new epoch from 0": [(0, 0, 3), (1, 0, 2), (1, 2, 1)],
+    "new epoch not from 0": [(0, 0, 3), (1, 3, 1)],
+    "old epoch": [(1, 0, 3), (0, 3, 1), (0, 0, 1)],
+    "duplicate of an old epoch": [(0, 0, 3), (1, 0, 1), (0, 0, 3)],
+    "wraps around": [(0, 2_147_483_646, 2), (0, 0, 1), (0, 1, 1)],
+    "wraps within": [(0, 2_147_483_646, 4), (0, 2, 1)],
+    "negative epoch": [(-1, 0, 1)],
+}
+for _label, _steps in SEQUENCES.items():
+    case(f"produce sequence: {_label}")(partial(_sequences, label=_label, steps=_steps))
+
+
+@case("produce to several partitions, one unknown")
+def _(talk: Talk) -> None:
+    name, _ = talk.topic("p-several", 2)
+    data = [PartitionProduceData(index, batch()) for index in (0, 7, 1)]
+    talk.ask(ProduceRequest(None, -1, 5_000, [TopicProduceData(name, bytes(16), data)]), 9)
+
+
+@case("produce to nothing")
+def _(talk: Talk) -> None:
+    talk.ask(ProduceRequest(None, -1, 5_000, []), 9)
+
+
+@case("produce a transactional batch without a transaction")
+def _(talk: Talk) -> None:
+    name, _ = talk.topic("p-transactional")
+    produce(talk, name, batch(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True))

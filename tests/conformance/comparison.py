@@ -1,0 +1,37 @@
+"""Apache Kafka's recorded answers, and where others differ from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RECORDING = Path(__file__).with_name("kafka_4.3.json")
+
+
+def load() -> dict[str, list[Any]]:
+    """What Apache Kafka answered: name of the case -> its answers."""
+    recorded: dict[str, list[Any]] = json.loads(RECORDING.read_text())
+    return recorded
+
+
+def save(answers: dict[str, list[Any]]) -> None:
+    """One answer a line, so that a change shows in a diff."""
+    cases = [
+        f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(answer, sort_keys=True) for answer in given) + "\n]"
+        for name, given in answers.items()
+    ]
+    RECORDING.write_text("{\n" + ",\n".join(cases) + "\n}\n")
+
+
+def differences(expected: Any, given: Any, path: str = "") -> Iterator[str]:
+    """One line per field that differs: where, what Kafka says, what is given."""
+    if isinstance(expected, dict) and isinstance(given, dict):
+        for key in sorted(expected.keys() | given.keys()):
+            yield from differences(expected.get(key), given.get(key), f"{path}.{key}")
+    elif isinstance(expected, list) and isinstance(given, list) and len(expected) == len(given):
+        for index, (one, other) in enumerate(zip(expected, given, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif expected != given:
+        yield f"{path}: Kafka {json.dumps(expected)}, here {json.dumps(given)}"
