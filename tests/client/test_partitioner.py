@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.client.partitioner import StickyPartitioner, murmur2, partition_for_key
@@ -26,6 +26,7 @@ def test_murmur2_gives_kafkas_hashes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib", "ignore::DeprecationWarning:kafka")
+@settings(deadline=None)
 @given(st.binary(max_size=64), st.integers(1, 1000))
 def test_keys_go_where_kafka_python_sends_them(key: bytes, count: int) -> None:
     """An independent implementation of the same rule: toPositive(murmur2(key)) % partitions."""
