@@ -40,10 +40,13 @@ class ReceiveBuffers:
         self._free_bytes = 0
         self._waiters: deque[Event] = deque()
 
-    def take(self, size: int) -> PooledBuffer | None:
-        """A buffer of at least `size` bytes, or None when the pool's limit is reached."""
+    def take(self, size: int, replacing: int = 0) -> PooledBuffer | None:
+        """A buffer of at least `size` bytes, or None when the pool's limit is reached.
+
+        Who is alone gets one beyond the limit, also while still holding the `replacing` bytes of a smaller one.
+        """
         rounded = max(SMALLEST_BYTES, 1 << (size - 1).bit_length())
-        if self.bytes_used + rounded > self.bytes_max and self.bytes_used:
+        if self.bytes_used + rounded > self.bytes_max and self.bytes_used > replacing:
             return None
         self.bytes_used += rounded
         free = self._free.get(rounded)

@@ -283,7 +283,7 @@ class Connection:
         announced = 4 + _SIZE.unpack_from(old.data, 0)[0]
         buffers = self.services.buffers
         size = min(max(2 * old.size, GROWN_BYTES_MIN), announced)
-        while (grown := buffers.take(size)) is None:
+        while (grown := buffers.take(size, old.size)) is None:
             self.memory = self.services.new_event()
             try:
                 await buffers.wait_for_room(self.memory)
