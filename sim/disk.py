@@ -142,6 +142,11 @@ class SimDisk:
         """Fail the next `times` operations of this kind on a path that contains `path_part`."""
         self._faults.append(_Fault(errno, operation, path_part, times))
 
+    def forget_faults(self) -> None:
+        """Take back the faults that were to come."""
+        self._fail_at.clear()
+        self._faults.clear()
+
     def crash_at(self, number: int) -> None:
         """Cut the power in the middle of the operation with this number; an append leaves a random prefix."""
         self._crash_at = number

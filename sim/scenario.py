@@ -1,12 +1,18 @@
 """One node that dies again and again, and clients that remember what they were told. PORTED.
 
-The seed draws the weather, the load and the deaths: clean stops, killed processes, losses of power, power that
-fails in the middle of a disk operation. In the end the node is started once more, everything is read back, and
-`sim.history` holds it against what clients were told.
+The seed draws the weather, the load, the deaths (clean stops, killed processes, losses of power, power that fails in
+the middle of a disk operation, a disk that reports errors) and lesser trouble (a full disk, a frozen process, a cut
+link, a clock that is set). In the end the node is started once more, everything is read back, and `sim.history`
+holds it against what clients were told.
+
+What the fault model permits: a node whose disk reports errors or is full may stop, but never by an exception that
+says something else. After a disk error the machine always loses power, because a kernel that has failed to write
+pages out may forget them later, and no later sync would tell.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from random import Random
 
@@ -18,12 +24,13 @@ from odradek.client.errors import ClientError
 from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.producing import ProduceConfig, Producing, RecordToSend
-from odradek.env.ports import Env, Event
+from odradek.env.ports import DiskError, Env, Event
 from odradek.node.config import NodeConfig
+from odradek.node.node import NodeFailed
 from odradek.node.run_node import run_node
 from sim.history import History, SafetyViolation, Told
 from sim.weather import Weather
-from sim.world import World
+from sim.world import Running, World
 from wire.errors import KafkaError
 
 NODE = "node-1"
@@ -95,6 +102,7 @@ class Scenario:
         self._clients = clients
         self._random = Random(f"{seed}/scenario")
         self._storm_is_over = False
+        self._disk_is_bad = False
         self._stop: Event | None = None
         self._started: Event | None = None
 
@@ -144,13 +152,20 @@ class Scenario:
         serving = self._started
         assert serving is not None
         log = TraceLog(self.world, NODE)
-        await run_node(self.config, env, started=lambda _: serving.set(), stop=stop, log=log, poison=True)
+        try:
+            await run_node(self.config, env, started=lambda _: serving.set(), stop=stop, log=log, poison=True)
+        except* (NodeFailed, DiskError) as group:
+            if not self._disk_is_bad:
+                raise
+            log.error("process.failed", reason=str(_first(group)))
 
     async def _storm(self) -> None:
         world, random = self.world, self._random
         for _ in range(self._crashes):
             await world.sleep(random.uniform(0.0, 3.0))
-            await self._kill(random.choice(("stop", "all", "all", "synced", "random", "cut")))
+            while random.random() < 0.4:
+                await self._vex(random.choice(("full", "pause", "partition", "clock")))
+            await self._kill(random.choice(("stop", "all", "all", "synced", "random", "cut", "error")))
             while random.random() < 0.3:  # die again before it is up
                 running = world.start(NODE, self._serve)
                 await world.sleep(random.uniform(0.0, 0.2))
@@ -165,11 +180,15 @@ class Scenario:
         machine = world.machine(NODE)
         running = machine.running
         assert running is not None
+        if running.ended.is_set():
+            return
         if how == "stop":
             assert self._stop is not None
             self._stop.set()
         elif how == "cut":
             machine.disk.crash_at(machine.disk.operation_count + self._random.randint(1, 300))
+        elif how == "error":
+            await self._fail_the_disk(running)
         elif how == "all":
             world.crash(NODE, "all")
         else:
@@ -178,6 +197,51 @@ class Scenario:
         await running.ended.wait()
         if how == "cut":
             history.power_losses.append(world.now)
+
+    async def _fail_the_disk(self, running: Running) -> None:
+        """Let some operations fail; the node stops by itself or goes on, and then the power is gone."""
+        random, world = self._random, self.world
+        disk = world.machine(NODE).disk
+        self._disk_is_bad = True
+        for _ in range(random.choice((1, 1, 3))):
+            disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
+        await world.sleep(random.uniform(0.0, 5.0))
+        world.machine(NODE).disk.forget_faults()
+        world.node_env(NODE)  # a process that has failed leaves a machine that is up
+        world.crash(NODE, random.choice(("synced", "random")))
+        self.history.power_losses.append(world.now)
+        await running.ended.wait()
+        self._disk_is_bad = False
+
+    async def _vex(self, how: str) -> None:
+        """Trouble that a node lives through, or at least stops for with the right words."""
+        random, world = self._random, self.world
+        machine = world.machine(NODE)
+        seconds = random.choice(
+            (random.uniform(0.0, 0.1), random.uniform(0.0, 3.0), random.uniform(0.0, 30.0))
+        )
+        peer = random.choice([f"client-{number}" for number in range(self._clients)])
+        if machine.running is None or machine.running.ended.is_set():
+            return
+        if how == "full":
+            self._disk_is_bad = True
+            machine.disk.capacity_bytes = machine.disk.used_bytes + random.randint(0, 5000)
+        elif how == "pause":
+            world.pause(NODE)
+        elif how == "partition":
+            for source, target in random.choice(
+                (((NODE, peer), (peer, NODE)), ((NODE, peer),), ((peer, NODE),))
+            ):
+                world.fabric.cut(source, target)
+        else:
+            world.node_env(NODE).clock.wall_offset_ms += random.randint(-3_600_000, 3_600_000)
+        await world.sleep(seconds)
+        world.resume(NODE)
+        world.heal(NODE, peer)
+        machine.disk.capacity_bytes = None
+        if self._disk_is_bad and machine.running.ended.is_set():
+            await self._start()
+        self._disk_is_bad = False
 
     # --- clients
 
@@ -259,3 +323,10 @@ class Scenario:
             "starts": self.world.machine(NODE).starts,
             "power_losses": len(self.history.power_losses),
         }
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 import trio
 
-from odradek.env import real
 from odradek.env.real import RealEnv, is_valid_uuid
 
 pytestmark = pytest.mark.trio
@@ -99,7 +99,7 @@ async def test_an_event_stays_set() -> None:
 async def test_uuids_are_what_kafka_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's Uuid.randomUuid: not a reserved value, and its text never begins with a dash."""
     offered = [bytes(16), bytes(15) + b"\x01", b"\xf8" + bytes(15), b"\xfb" + bytes(15), b"\xfc" + bytes(15)]
-    monkeypatch.setattr(real.os, "urandom", lambda count: offered.pop(0))
+    monkeypatch.setattr(os, "urandom", lambda count: offered.pop(0))
     assert RealEnv(seed=1).new_uuid() == b"\xfc" + bytes(15)
     assert is_valid_uuid(b"\xf7" + bytes(15))
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from odradek.env import real_files
 from odradek.env.ports import DiskError, DiskFull, FileMissing
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.env.real_files import RealDir, RealFile
@@ -61,7 +60,7 @@ def test_short_writes_are_completed(root: RealDir, monkeypatch: pytest.MonkeyPat
     """write(2): 'may transfer fewer than count bytes'."""
     file = root.open("a.log", create=True)
     write = os.write
-    monkeypatch.setattr(real_files.os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
     assert file.append(b"0123456789") == 0
     assert (file.size, file.pread(20, 0)) == (10, b"0123456789")
 
@@ -106,7 +105,7 @@ def test_a_failed_sync_is_final(root: RealDir, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(real_files.os, "fdatasync", fail)
+        patch.setattr(os, "fdatasync", fail)
         with pytest.raises(DiskError, match="Input/output error"):
             file.sync()
     with pytest.raises(DiskError, match="an earlier sync failed"):
@@ -126,7 +125,7 @@ def test_close_during_a_sync_leaves_the_descriptor_to_it(
         file.close()
         seen.append(os.fstat(fd).st_size)
 
-    monkeypatch.setattr(real_files.os, "fdatasync", close_meanwhile)
+    monkeypatch.setattr(os, "fdatasync", close_meanwhile)
     assert file.sync() == 3
     assert seen == [3]
     with pytest.raises(ValueError, match="closed"):
@@ -144,7 +143,7 @@ def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> 
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return 1
 
-    monkeypatch.setattr(real_files.os, "preadv", preadv)
+    monkeypatch.setattr(os, "preadv", preadv)
     assert file.is_warm(0, 8192)
     assert not file.is_warm(0, 8193)
     assert not file.is_warm(9000, 10)
