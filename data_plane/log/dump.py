@@ -81,11 +81,11 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
             if scan.damage is None:
                 break
             yield _damage(name, scan.position, scan.damage)
-            header = _header_at(file, scan.position, scan.next_offset) if verify else None
-            if header is None:
+            bad = _header_at(file, scan.position, scan.next_offset) if verify else None
+            if bad is None:
                 break
-            batches[scan.position] = (header[0], header[0] + header[6], header[8])
-            position, next_offset = scan.position + header[1] + SIZE_PREFIX, header[0] + header[6] + 1
+            batches[scan.position] = (bad[0], bad[0] + bad[6], bad[8])
+            position, next_offset = scan.position + bad[1] + SIZE_PREFIX, bad[0] + bad[6] + 1
         if verify:
             yield from _compare_index(directory, base_offset, file.size, batches)
     finally:

@@ -107,7 +107,8 @@ class Background:
         share = -(-len(log_dir.logs) * int(_TICK_SECONDS * 1000) // cycle_ms)
         for _ in range(min(share, len(self._round))):
             due = log_dir.logs.get(self._round.popleft())
-            if due is not None and _has_unsynced(due):
+            # A little less than a cycle, so that a late look does not cost a log its turn.
+            if due is not None and _has_unsynced(due) and now_ms - due.last_flush_ms >= cycle_ms * 3 // 4:
                 await self._flush_log(due, now_ms)
 
     async def _flush_log(self, log: PartitionLog, now_ms: int) -> None:

@@ -48,6 +48,7 @@ from odradek.env.ports import Dir, DiskError, DiskFull, FileMissing
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     SIZE_PREFIX,
+    TRANSACTIONAL_MASK,
     CorruptBatch,
     assign_offsets,
     check_crc,
@@ -218,6 +219,10 @@ class PartitionLog:
             if producers is None:
                 producers = self.load_producers()
             if origin is _CLIENT:
+                if header[5] & TRANSACTIONAL_MASK and guard is None:
+                    raise KafkaError(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+                    )
                 duplicate = producers.check(producer_id, producer_epoch, sequence, delta)
                 if duplicate is not None:
                     return AppendResult(*duplicate, leader_epoch, True)

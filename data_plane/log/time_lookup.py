@@ -70,7 +70,7 @@ def _newest_below(segment: Segment, upper_bound: int) -> int:
     file = segment.pinned_file()
     try:
         for _, header in SegmentScan(file, 0, segment.size, segment.base_offset):
-            if header[0] >= upper_bound:
+            if header[0] + header[6] >= upper_bound:
                 break
             newest = max(newest, header[8])
     finally:

@@ -23,7 +23,7 @@ def built(offsets: list[int], positions: list[int], times: list[int]) -> Segment
     return index
 
 
-@given(ascending, ascending, st.lists(st.integers(0, 1 << 60), unique=True, max_size=30).map(sorted))
+@given(ascending, ascending, st.lists(st.integers(1, 1 << 60), unique=True, max_size=30).map(sorted))
 def test_files_are_read_as_they_were_written(
     offsets: list[int], positions: list[int], times: list[int]
 ) -> None:
@@ -39,8 +39,7 @@ def test_files_are_read_as_they_were_written(
     for padding in (0, 1, 50):
         again = SegmentIndex.from_bytes(data + bytes(8 * padding), time_data + bytes(12 * padding), LOG_BYTES)
         assert (again.offsets, again.positions) == (index.offsets, index.positions)
-        if padding == 0 or times != [0]:
-            assert (again.times, again.time_offsets) == (index.times, index.time_offsets)
+        assert (again.times, again.time_offsets) == (index.times, index.time_offsets)
 
 
 @given(ascending, st.integers(0, LOG_BYTES))

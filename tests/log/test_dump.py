@@ -1,0 +1,105 @@
+"""`odradek log dump`: every kind of file, and what verification finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_plane.log.config import LogConfig
+from data_plane.log.dump import dump_segment, verify_partition
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.segment import file_name
+from sim.disk import SimDisk
+from tests.log.support import NOW_MS, ROOT, append, batch, fill, new_disk, open_log
+
+
+def closed_log() -> tuple[SimDisk, PartitionLog]:
+    disk = new_disk()
+    log = open_log(disk.open_dir(ROOT, create=True), LogConfig(index_interval_bytes=100))
+    for at in range(6):
+        append(
+            log,
+            batch(2, timestamp=NOW_MS + at, producer_id=1, producer_epoch=0, base_sequence=2 * at),
+            epoch=at // 4,
+        )
+    log.close()
+    return disk, log
+
+
+def test_batches_and_records_are_listed() -> None:
+    """A batch by its header, with its records if asked."""
+    _, log = closed_log()
+    items = list(dump_segment(log.directory, file_name(0, ".log"), with_records=True))
+    assert [item["kind"] for item in items] == ["batch", "record", "record"] * 6
+    assert [item["base_offset"] for item in items if item["kind"] == "batch"] == list(range(0, 12, 2))
+    assert [item["offset"] for item in items if item["kind"] == "record"] == list(range(12))
+    first = items[0]
+    assert (first["position"], first["producer_id"], first["compression"]) == (0, 1, "none")
+    assert (items[1]["key"], items[1]["timestamp"]) == (b"k0", NOW_MS)
+
+
+def test_the_other_files_are_listed() -> None:
+    """Indexes, producer snapshots, leader epochs."""
+    _, log = closed_log()
+    size = len(batch(2, producer_id=1, producer_epoch=0, base_sequence=0))
+    index = list(dump_segment(log.directory, file_name(0, ".index")))
+    assert [(item["offset"], item["position"]) for item in index] == [
+        (2 * at + 1, at * size) for at in range(1, 6)
+    ]
+    times = list(dump_segment(log.directory, file_name(0, ".timeindex")))
+    assert [(item["timestamp"], item["offset"]) for item in times] == [
+        (NOW_MS + at + 1, 2 * at + 1) for at in range(1, 6)
+    ]
+    (producer,) = dump_segment(log.directory, file_name(12, ".snapshot"))
+    assert (producer["producer_id"], producer["last_sequence"]) == (1, 11)
+    epochs = list(dump_segment(log.directory, "leader-epoch-checkpoint"))
+    assert [(item["epoch"], item["start_offset"]) for item in epochs] == [(0, 0), (1, 8)]
+    with pytest.raises(ValueError, match="notes"):
+        list(dump_segment(log.directory, "notes.txt"))
+
+
+def test_a_sound_directory_has_no_damage() -> None:
+    """Also while the log is open and its indexes are not written yet."""
+    _, log = closed_log()
+    assert list(verify_partition(log.directory)) == []
+    log = open_log(log.directory, clean=True)
+    fill(log, 3)
+    assert list(verify_partition(log.directory)) == []
+
+
+def test_each_damage_is_named_with_its_place() -> None:
+    """Verification goes on behind a batch with a wrong checksum, and compares the indexes with the batches."""
+    size = len(batch(2, producer_id=1, producer_epoch=0, base_sequence=0))
+    found = {}
+    for name, position in (
+        (file_name(0, ".log"), size + 70),
+        (file_name(0, ".log"), 3 * size + 16),
+        (file_name(0, ".index"), 3),
+        (file_name(0, ".index"), 15),
+        (file_name(0, ".timeindex"), 7),
+        (file_name(12, ".snapshot"), 12),
+        ("leader-epoch-checkpoint", 0),
+    ):
+        disk, log = closed_log()
+        disk.corrupt(f"{ROOT}/{name}", position, 0x10)
+        damage = list(verify_partition(log.directory))
+        assert damage, (name, position)
+        found[name, position] = damage[0]
+    first = found[file_name(0, ".log"), size + 70]
+    assert (first["file"], first["position"], first["reason"]) == (
+        file_name(0, ".log"),
+        size,
+        "checksum is wrong",
+    )
+    assert found[file_name(0, ".log"), 3 * size + 16]["position"] == 3 * size
+    assert "points at no such batch" in found[file_name(0, ".index"), 15]["reason"]
+
+
+def test_two_damaged_batches_are_both_found() -> None:
+    """A wrong checksum does not hide what follows."""
+    disk, log = closed_log()
+    size = len(batch(2, producer_id=1, producer_epoch=0, base_sequence=0))
+    for at in (1, 4):
+        disk.corrupt(f"{ROOT}/{file_name(0, '.log')}", at * size + 80)
+    damage = list(dump_segment(log.directory, file_name(0, ".log"), verify=True))
+    assert [item["position"] for item in damage if item["kind"] == "damage"] == [size, 4 * size]
+    assert len([item for item in damage if item["kind"] == "batch"]) == 4

@@ -1,0 +1,457 @@
+"""A log directory: start and stop, checkpoints, what is deleted and what is left alone, background work."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_plane.log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    MetaProperties,
+    NotALogDirectory,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_offsets,
+    take_clean_shutdown,
+)
+from data_plane.log.config import LogConfig
+from data_plane.log.format import AlreadyFormatted, format_log_dir
+from data_plane.log.leader_epochs import MalformedCheckpoint
+from data_plane.log.log_dir import LogDir, parse_partition_name
+from odradek.env.ports import DiskError
+from tests.log.support import (
+    DIRECTORY_ID,
+    NOW_MS,
+    ROOT,
+    TOPIC_ID,
+    Node,
+    append,
+    batch,
+    content,
+    fill,
+    finish,
+    new_disk,
+)
+
+SIZE = len(batch())
+
+
+def offsets_in(node: Node, name: str) -> dict[tuple[str, int], int]:
+    return decode_offsets(node.disk.open_dir(ROOT).read_bytes(name))
+
+
+# --- the small files
+
+
+def test_meta_properties_say_who_owns_the_directory() -> None:
+    """Kafka's version 1, comments and escapes included."""
+    meta = MetaProperties("H5nlA7uKR0-zDRxvMJS5iw", 3, DIRECTORY_ID)
+    assert MetaProperties.decode(meta.encode()) == meta
+    text = b"#\n#Sat Nov 21 2026\nnode.id=3\nversion=1\ncluster.id=a\\:b\\=c\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n"
+    assert MetaProperties.decode(text) == MetaProperties("a:b=c", 3, DIRECTORY_ID)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"version=0\ncluster.id=x\nnode.id=1\ndirectory.id=EBESExQVFhcYGRobHB0eHw\n",
+        b"version=1\nnode.id=1\n",
+    ]
+    + [
+        b"version=1\ncluster.id=x\nnode.id=%s\ndirectory.id=%s\n" % pair
+        for pair in ((b"x", b"x"), (b"1", b"x"))
+    ],
+)
+def test_another_meta_properties_is_refused(data: bytes) -> None:
+    """A directory without a known owner is not touched."""
+    with pytest.raises(NotALogDirectory):
+        MetaProperties.decode(data)
+
+
+def test_a_directory_is_formatted_once() -> None:
+    """Formatting over somebody's data is refused, and opening an unformatted directory too."""
+    disk = new_disk()
+    directory = disk.open_dir("fresh", create=True)
+    node = Node()
+    with pytest.raises(NotALogDirectory):
+        LogDir.open(directory, node.log_dir.context, config_for=lambda topic: LogConfig())
+    format_log_dir(directory, cluster_id="c", node_id=2, directory_id=DIRECTORY_ID)
+    with pytest.raises(AlreadyFormatted):
+        format_log_dir(directory, cluster_id="c", node_id=2, directory_id=DIRECTORY_ID)
+    opened = LogDir.open(directory, node.log_dir.context, config_for=lambda topic: LogConfig())
+    assert (opened.cluster_id, opened.node_id, opened.directory_id) == ("c", 2, DIRECTORY_ID)
+
+
+def test_offset_checkpoints_are_kafkas_text() -> None:
+    """Version 0, the number of entries, `topic partition offset` lines."""
+    offsets = {("a", 0): 5, ("b.c-d", 12): 0}
+    assert encode_offsets(offsets) == b"0\n2\na 0 5\nb.c-d 12 0\n"
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+    assert decode_offsets(b"") == {}
+    for data in (b"0\n1\n", b"0\n1\na 0\n", b"0\n1\na x 0\n", b"7\n0\n", b"0\nx\n"):
+        with pytest.raises(MalformedCheckpoint):
+            decode_offsets(data)
+
+
+def test_the_clean_shutdown_marker_counts_once() -> None:
+    """Kafka's JSON; what names no epoch is still a clean shutdown; it is gone once read, also after a power loss."""
+    assert encode_clean_shutdown(322) == b'{"version":0,"brokerEpoch":322}'
+    disk = new_disk()
+    directory = disk.open_dir(ROOT, create=True)
+    for data, epoch in ((encode_clean_shutdown(322), 322), (b"", -1), (b"[]", -1), (b'{"version":9}', -1)):
+        directory.write_atomic(CLEAN_SHUTDOWN_FILE, data)
+        assert take_clean_shutdown(directory) == epoch
+        disk.crash("synced")
+        directory = disk.open_dir(ROOT)
+        assert take_clean_shutdown(directory) is None
+
+
+# --- start and stop
+
+
+def test_everything_is_back_after_a_clean_shutdown() -> None:
+    """No recovery: contents, high watermarks, log starts, topic ids, the broker's epoch."""
+    node = Node()
+    log, other = node.log(), node.log("other.topic", 7)
+    fill(log, 5, 2)
+    log.set_log_start_offset(3)
+    append(log, batch())
+    fill(other, 1)
+    stored = content(other)
+    node.log_dir.close_clean(41)
+    node.disk.crash("synced")
+    node.start()
+    assert node.log_dir.clean_shutdown_broker_epoch == 41
+    assert node.events("log.recovered") == []
+    log, other = node.log(), node.log("other.topic", 7)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 10, 11)
+    assert (content(other), other.topic_id) == (stored, TOPIC_ID)
+    assert log.recovery_point == 11
+    node.disk.crash("all")
+    node.start()
+    assert node.log_dir.clean_shutdown_broker_epoch is None
+    assert len(node.events("log.recovered")) == 2
+
+
+def test_after_a_crash_recovery_starts_at_the_recovery_point() -> None:
+    """The background flush advances it, the checkpoint keeps it; one line per recovered log."""
+    node = Node(LogConfig(segment_bytes=4 * SIZE))
+    log = node.log()
+    fill(log, 10)
+    node.look(60_000)
+    node.look(60_000)
+    fill(log, 3)
+    node.disk.crash("all")
+    node.start()
+    (event,) = node.events("log.recovered")
+    assert (event["segments"], event["log_end_offset"]) == (2, 13)
+    assert node.log().recovery_point == 10
+
+
+def test_a_second_process_is_kept_out() -> None:
+    """The directory is locked as long as somebody has it open."""
+    node = Node()
+    with pytest.raises(DiskError):
+        LogDir.open(node.disk.open_dir(ROOT), node.log_dir.context, config_for=lambda topic: LogConfig())
+
+
+def test_an_unreadable_checkpoint_costs_only_time() -> None:
+    """Without recovery points everything is recovered."""
+    node = Node()
+    fill(node.log(), 5)
+    node.look(60_000)
+    node.look(60_000)
+    node.disk.crash("all")
+    for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE):
+        node.disk.open_dir(ROOT).write_atomic(name, b"7\nwhat\n")
+    node.start()
+    assert len(node.events("log_dir.checkpoint_unreadable")) == 2
+    assert (node.log().log_end_offset, node.log().high_watermark) == (5, 0)
+
+
+def test_a_crash_while_loading_loses_no_recovery_point() -> None:
+    """Checkpoints that are written before all logs are loaded keep what they said of the others."""
+    node = Node()
+    for partition in range(40):
+        fill(node.log("t", partition), 1)
+    node.log_dir.close_clean(1)
+    node.disk.crash("all")
+    directory = node.disk.open_dir(ROOT)
+    log_dir = LogDir.open(directory, node.log_dir.context, config_for=lambda topic: LogConfig())
+    log_dir.write_recovery_points()
+    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", partition): 1 for partition in range(40)}
+
+
+# --- what is in the directory
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("t-0", ("t", 0)),
+        ("a-b.c_d-12", ("a-b.c_d", 12)),
+        ("t", None),
+        ("t-x", None),
+        ("-1", None),
+        ("t-0.0123456789abcdef0123456789abcdef-delete", None),
+        ("t-0.0123456789abcdef0123456789abcdef-stray", None),
+        ("t-0.0123456789abcdef0123456789abcdef-future", None),
+        ("lost+found", None),
+    ],
+)
+def test_partition_directories_are_known_by_name(name: str, parsed: tuple[str, int] | None) -> None:
+    """`topic-partition`; the last dash counts."""
+    assert parse_partition_name(name) == parsed
+
+
+def test_foreign_files_and_directories_are_left_alone() -> None:
+    """An operator's notes, lost+found, the metadata log, strays, future replicas; half-deleted logs go."""
+    node = Node()
+    node.log_dir.close_clean(1)
+    directory = node.disk.open_dir(ROOT)
+    kept = ["lost+found", "__cluster_metadata-0", "t-1.00-stray", "t-2.00-future", "backup"]
+    for name in [*kept, "t-3.00-delete"]:
+        directory.subdir(name, create=True).open("file", create=True).append(b"mine")
+    directory.open("notes-1", create=True)
+    node.disk.crash("all")
+    node.start()
+    node.look()
+    assert node.log_dir.logs == {}
+    left = node.disk.open_dir(ROOT).list()
+    assert {"notes-1", *kept} <= set(left)
+    assert "t-3.00-delete" not in left
+    assert all(node.disk.open_dir(ROOT).subdir(name).read_bytes("file") == b"mine" for name in kept)
+    assert [event["name"] for event in node.events("log_dir.stray")] == ["t-1.00-stray"]
+
+
+def test_a_deleted_log_goes_after_a_delay() -> None:
+    """Renamed at once, so that a topic of that name can be created; removed after file.delete.delay.ms."""
+    node = Node(LogConfig(file_delete_delay_ms=60_000))
+    fill(node.log(), 3)
+    reader = node.log().read(0, 100, upper_bound=3)
+    assert reader.file is not None
+    node.log_dir.delete_log("t", 0)
+    assert node.log_dir.get("t", 0) is None
+    fill(node.log(), 1)
+    (renamed,) = (name for name in node.disk.open_dir(ROOT).list() if name.endswith("-delete"))
+    assert renamed.startswith("t-0.")
+    assert len(renamed) == len("t-0.") + 32 + len("-delete")
+    node.look(59_000)
+    assert node.disk.open_dir(ROOT).exists(renamed)
+    assert node.log_dir.statistics()["directories_to_remove"] == 1
+    node.look(1_000)
+    assert not node.disk.open_dir(ROOT).exists(renamed)
+    assert len(reader.file.pread(reader.count, 0)) == reader.count
+    reader.release()
+    assert node.log().log_end_offset == 1
+
+
+def test_long_topic_names_are_cut_in_the_new_name() -> None:
+    """A file name has at most 255 bytes."""
+    node = Node()
+    node.log("x" * 249, 12)
+    node.log_dir.delete_log("x" * 249, 12)
+    (renamed,) = (name for name in node.disk.open_dir(ROOT).list() if name.endswith("-delete"))
+    assert len(renamed) == 255
+
+
+def test_a_stray_is_set_aside_and_kept() -> None:
+    """A log that the cluster does not know is for an operator to judge."""
+    node = Node()
+    fill(node.log(), 3)
+    node.log_dir.set_stray("t", 0)
+    node.look(10_000_000)
+    (renamed,) = (name for name in node.disk.open_dir(ROOT).list() if name.endswith("-stray"))
+    assert "00000000000000000000.log" in node.disk.open_dir(ROOT).subdir(renamed).list()
+
+
+def test_a_log_of_another_topic_with_the_same_name_becomes_a_stray() -> None:
+    """The topic id tells a topic from an older one of its name."""
+    node = Node()
+    log = node.log()
+    fill(log, 3)
+    assert node.log_dir.create_log("t", 0, TOPIC_ID, node.config) is log
+    fresh = node.log_dir.create_log("t", 0, bytes(reversed(TOPIC_ID)), node.config)
+    assert (fresh.log_end_offset, fresh.topic_id) == (0, bytes(reversed(TOPIC_ID)))
+    assert any(name.endswith("-stray") for name in node.disk.open_dir(ROOT).list())
+
+
+def test_a_new_log_is_durable_with_its_first_flush() -> None:
+    """Directory, topic id and records: what is acknowledged with flush.messages=1 survives a power loss."""
+    node = Node()
+    log = node.log()
+    fill(log, 2)
+    node.disk.crash("synced")
+    node.start()
+    assert node.log_dir.logs == {}
+    log = node.log()
+    fill(log, 2)
+    log.flush()
+    node.disk.crash("synced")
+    node.start()
+    assert (node.log().log_end_offset, node.log().topic_id) == (2, TOPIC_ID)
+
+
+# --- background work
+
+
+def test_rolled_segments_are_flushed_at_the_next_look() -> None:
+    """As Kafka schedules a flush behind every roll."""
+    node = Node(LogConfig(segment_bytes=2 * SIZE))
+    log = node.log()
+    fill(log, 3)
+    node.look(1_000)
+    assert log.recovery_point == 3
+
+
+def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
+    """A topic's flush.ms; without it once per cycle, a share of the logs at a time."""
+    node = Node(LogConfig(flush_ms=5_000))
+    log = node.log()
+    node.look(10_000)
+    fill(log, 1)
+    node.look(4_999)
+    assert log.recovery_point == 0
+    node.look(1)
+    assert log.recovery_point == 1
+    node = Node()
+    for partition in range(120):
+        fill(node.log("t", partition), 1)
+    node.look(100_000)
+    assert sum(log.recovery_point for log in node.log_dir.logs.values()) == 2
+    for _ in range(59):
+        node.look(1_000)
+    assert sum(log.recovery_point for log in node.log_dir.logs.values()) == 120
+    before = node.log_dir.background.flush_count
+    for log in node.log_dir.logs.values():
+        fill(log, 1)
+    for _ in range(10):
+        node.look(1_000)
+    assert node.log_dir.background.flush_count == before + 20
+
+
+def test_checkpoints_are_written_when_due() -> None:
+    """High watermarks every 5 s, recovery points and log starts every minute; unchanged ones are not written."""
+    node = Node()
+    log = node.log()
+    node.look()
+    fill(log, 4)
+    log.set_log_start_offset(2)
+    node.look(4_999)
+    assert not node.disk.open_dir(ROOT).exists(HIGH_WATERMARK_FILE)
+    node.look(1)
+    assert offsets_in(node, HIGH_WATERMARK_FILE) == {("t", 0): 4}
+    node.look(60_000)
+    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 4}
+    assert offsets_in(node, LOG_START_FILE) == {("t", 0): 2}
+    writes: list[str] = []
+    node.disk.on_operation = lambda operation, path, *_: (
+        writes.append(path) if operation == "create" else None
+    )
+    node.look(5_000)
+    assert [path for path in writes if HIGH_WATERMARK_FILE in path] == []
+
+
+def test_a_truncation_below_the_recovery_point_rewrites_the_checkpoint_first() -> None:
+    """Else a power loss might leave new, unverified bytes below the recovery point."""
+    node = Node()
+    log = node.log()
+    fill(log, 6)
+    node.look(60_000)
+    node.look(60_000)
+    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 6}
+    order: list[str] = []
+    node.disk.on_operation = lambda operation, path, *_: order.append(
+        f"{operation} {path.rpartition('/')[2]}"
+    )
+    log.truncate_to(2)
+    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 2}
+    cut = order.index("truncate 00000000000000000000.log")
+    assert f"rename {RECOVERY_POINT_FILE}.tmp" in order[:cut]
+
+
+def test_retention_runs_in_the_background_and_files_go_later() -> None:
+    """Renamed to `.deleted` at once, removed after file.delete.delay.ms; a restart removes what is left."""
+    node = Node(LogConfig(segment_bytes=2 * SIZE, retention_ms=3_600_000, file_delete_delay_ms=60_000))
+    log = node.log()
+    for at in range(6):
+        append(log, batch(timestamp=NOW_MS + at * 600_000), now_ms=NOW_MS + at * 600_000)
+    log.advance_high_watermark(6)
+    node.look()
+    node.look(300_000)
+    assert len(log.segments) == 3
+    node.look(4_000_000)
+    assert log.log_start_offset == 2
+    (event,) = node.events("log.segments_removed")
+    assert (event["segments"], event["log_start_offset"]) == (1, 2)
+    deleted = [name for name in log.directory.list() if name.endswith(".deleted")]
+    assert "00000000000000000000.log.deleted" in deleted
+    node.look(60_000)
+    assert not any(name.endswith(".deleted") for name in log.directory.list())
+    node.look(1_500_000)
+    assert log.log_start_offset == 4
+    node.disk.crash("all")
+    node.start()
+    assert not any(name.endswith(".deleted") for name in node.log().directory.list())
+    assert node.log().log_end_offset == 6
+
+
+def test_producers_expire_in_the_background() -> None:
+    """producer.id.expiration.ms, looked at every producer.id.expiration.check.interval.ms."""
+    node = Node()
+    log = node.log()
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    node.look()
+    node.look(600_000)
+    assert list(log.load_producers().entries) == [1]
+    node.look(86_400_000)
+    assert list(log.load_producers().entries) == []
+
+
+def test_idle_indexes_are_dropped_in_the_background() -> None:
+    """Memory and descriptors are for what is read."""
+    node = Node(LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=10))
+    log = node.log()
+    fill(log, 9)
+    assert log.segments[0].index is not None
+    node.look()
+    for _ in range(2):
+        node.look(600_000)
+    assert log.segments[0].index is None
+    assert len(log.read_bytes(2, 1, upper_bound=9, min_one=True)) == SIZE
+
+
+def test_the_background_loop_ends_with_the_directory() -> None:
+    """It looks once a second, until the directory is offline."""
+    node = Node()
+    log = node.log()
+    fill(log, 1)
+    looks: list[int] = []
+
+    class Stop:
+        async def run(self, function: object, *args: object) -> None:
+            looks.append(node.clock.now_ms)
+            raise DiskError(ROOT, "x", "sync", 5, "gone")
+
+    context = node.log_dir.context
+    object.__setattr__(context, "workers", Stop())
+    finish(node.log_dir.run_background())
+    assert len(looks) == 1
+    assert len(node.offline) == 1
+
+
+def test_statistics_name_the_directory() -> None:
+    """Every long-lived object has figures."""
+    node = Node()
+    fill(node.log(), 1)
+    figures = node.log_dir.statistics()
+    assert (figures["path"], figures["logs"], figures["size_bytes"], figures["offline_reason"]) == (
+        ROOT,
+        1,
+        SIZE,
+        None,
+    )
+    assert node.log_dir.free_bytes() > 0

@@ -1,0 +1,247 @@
+"""Retention, DeleteRecords, truncation, and lookups by time."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_plane.log.config import LogConfig
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.segment import file_name
+from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import iter_batches
+
+SIZE = len(batch())
+HOUR_MS = 3_600_000
+
+
+def hourly(config: LogConfig, segments: int = 5) -> PartitionLog:
+    """Segments of one record each, the first `segments` hours old, the last one hour old."""
+    log = new_log(config)
+    for hours in range(segments, 0, -1):
+        append(log, batch(timestamp=NOW_MS - hours * HOUR_MS))
+        log.roll(NOW_MS)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def names(log: PartitionLog, suffix: str = ".log") -> list[int]:
+    return [int(name[:20]) for name in log.directory.list() if name.endswith(suffix)]
+
+
+# --- retention
+
+
+@pytest.mark.parametrize(
+    ("hours", "kept"), [(10, [0, 1, 2, 3, 4, 5]), (4, [1, 2, 3, 4, 5]), (2, [3, 4, 5]), (0, [5])]
+)
+def test_old_segments_go_by_the_time_of_their_newest_record(hours: int, kept: list[int]) -> None:
+    """retention.ms; the active segment is empty here and stays."""
+    log = hourly(LogConfig(retention_ms=hours * HOUR_MS))
+    assert log.delete_old_segments(NOW_MS) == 6 - len(kept)
+    assert names(log) == kept
+    assert log.log_start_offset == kept[0]
+    assert log.log_end_offset == 5
+
+
+def test_when_everything_has_expired_the_end_offset_stays() -> None:
+    """The active segment expires too: a new one is rolled, which holds the end offset."""
+    disk = new_disk()
+    log = new_log(LogConfig(retention_ms=HOUR_MS), disk)
+    fill(log, 3, timestamp=NOW_MS - 2 * HOUR_MS)
+    assert log.delete_old_segments(NOW_MS) == 1
+    assert (names(log), log.log_start_offset, log.log_end_offset) == ([3], 3, 3)
+    disk.crash("synced")
+    assert open_log(disk.open_dir("disk"), clean=False).log_end_offset == 3
+
+
+def test_segments_without_timestamps_age_by_their_file() -> None:
+    """Kafka falls back to the time of the file's last change."""
+    log = new_log(LogConfig(retention_ms=HOUR_MS))
+    fill(log, 1, timestamp=-1, step=0)
+    assert log.delete_old_segments(NOW_MS + HOUR_MS) == 0
+    assert log.delete_old_segments(NOW_MS + HOUR_MS + 1) == 1
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(5, 6), (4, 5), (3.5, 5), (1, 2), (0, 1)])
+def test_the_oldest_segments_go_until_the_size_fits(limit: float, kept: int) -> None:
+    """retention.bytes; a segment goes only if the log stays at least that large without it."""
+    log = hourly(LogConfig(retention_ms=-1, retention_bytes=int(limit * SIZE)))
+    log.delete_old_segments(NOW_MS)
+    assert len(log.segments) == kept
+
+
+def test_only_committed_records_go() -> None:
+    """A segment that reaches over the high watermark stays, however old."""
+    log = hourly(LogConfig(retention_ms=0))
+    log.high_watermark = 2
+    assert log.delete_old_segments(NOW_MS) == 2
+
+
+def test_compacted_topics_are_not_deleted_by_age() -> None:
+    """cleanup.policy=compact: only what DeleteRecords freed goes."""
+    log = hourly(LogConfig(retention_ms=0, retention_bytes=0, cleanup_policy=("compact",)))
+    assert log.delete_old_segments(NOW_MS) == 0
+    log.set_log_start_offset(2)
+    assert log.delete_old_segments(NOW_MS) == 2
+    assert names(log) == [2, 3, 4, 5]
+
+
+def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:
+    """Up to the high watermark; records below the new start are gone for readers at once."""
+    log = new_log(LogConfig(segment_bytes=2 * SIZE))
+    fill(log, 7)
+    log.high_watermark = 5
+    with pytest.raises(KafkaError) as caught:
+        log.set_log_start_offset(6)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    log.set_log_start_offset(3)
+    log.set_log_start_offset(1)
+    assert log.log_start_offset == 3
+    assert log.epochs.entries == ((0, 3),)
+    assert log.delete_old_segments(NOW_MS) == 1
+    assert names(log) == [2, 4, 6]
+    assert [h.base_offset for _, h in iter_batches(log.read_bytes(3, 1 << 20, upper_bound=7))] == [3]
+
+
+# --- truncation
+
+
+def test_truncation_removes_what_is_behind() -> None:
+    """At every offset: content, end, high watermark and epochs; later appends go on from there."""
+    for offset in range(13):
+        log = new_log(LogConfig(segment_bytes=5 * SIZE, index_interval_bytes=100))
+        for at in range(12):
+            append(log, batch(timestamp=NOW_MS + at), epoch=at // 5)
+        before = [bytes(content(log)[at : at + header.size]) for at, header in iter_batches(content(log))]
+        log.advance_high_watermark(12)
+        log.truncate_to(offset)
+        assert log.log_end_offset == log.high_watermark == offset
+        assert content(log) == b"".join(before[:offset])
+        assert log.epochs.entries == tuple((epoch, epoch * 5) for epoch in range(-(-offset // 5)))
+        assert append(log, batch(timestamp=NOW_MS + 99), epoch=9).base_offset == offset
+        assert log.offset_for_timestamp(NOW_MS + 50, upper_bound=99) == (NOW_MS + 99, offset, 9)
+        log.close()
+        assert open_log(log.directory, clean=True).log_end_offset == offset + 1
+
+
+def test_a_cut_within_a_batch_drops_the_whole_batch() -> None:
+    """Batches are never split: the leader sends what is missing again."""
+    log = new_log()
+    fill(log, 3, 4)
+    log.truncate_to(6)
+    assert log.log_end_offset == 4
+
+
+def test_truncation_undoes_what_producers_appended() -> None:
+    """Their state is as of the new end: sequences go on from there."""
+    log = new_log(LogConfig(segment_bytes=1000))
+    for at in range(12):
+        append(log, batch(2, producer_id=at % 2, producer_epoch=0, base_sequence=at // 2 * 2))
+    log.truncate_to(15)
+    state = log.load_producers()
+    assert (state.entries[0].last_sequence, state.entries[1].last_sequence) == (7, 5)
+    assert append(log, batch(2, producer_id=1, producer_epoch=0, base_sequence=6)).base_offset == 14
+    log.truncate_to(0)
+    assert log.load_producers().entries == {}
+
+
+def test_truncation_before_the_log_empties_it() -> None:
+    """A leader whose log ends before this one's starts: begin anew where it says."""
+    log = hourly(LogConfig(retention_ms=3 * HOUR_MS))
+    log.delete_old_segments(NOW_MS)
+    log.truncate_to(1)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1, 1, 1)
+    assert names(log) == [1]
+    assert log.epochs.entries == ()
+
+
+def test_a_log_can_start_over_anywhere() -> None:
+    """A follower whose log ends before its leader's starts."""
+    log = hourly(LogConfig())
+    log.truncate_fully_and_start_at(1000)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1000, 1000, 0)
+    assert append(log, batch()).base_offset == 1000
+    log.close()
+    assert open_log(log.directory, clean=True).log_end_offset == 1001
+
+
+def test_the_recovery_point_falls_with_a_truncation() -> None:
+    """A flush that a truncation has overtaken does not raise it again."""
+    log = new_log()
+    fill(log, 5)
+    log.flush()
+    assert log.recovery_point == 5
+    overtaken = log.durable
+    log.truncate_to(3)
+    assert log.recovery_point == 3
+    fill(log, 4)
+    log.durable = overtaken
+    assert log.recovery_point == 3
+    log.flush()
+    assert log.recovery_point == 7
+
+
+# --- lookups by time
+
+
+def test_the_first_record_that_is_not_older() -> None:
+    """Timestamps need not ascend; compressed batches are searched too; nothing above the bound is found."""
+    log = new_log(LogConfig(segment_bytes=900, index_interval_bytes=100))
+    timestamps = [5, 9, 2, 30, 12, 11, 40, 40, 8, 60, 1, 70]
+    for at in range(0, 12, 2):
+        first, second = timestamps[at : at + 2]
+        append(log, batch(2, timestamp=first, step=second - first, compression_type=at % 5), epoch=at)
+    for bound in (0, 3, 4, 12):
+        for asked in range(75):
+            expected = next(
+                (
+                    (timestamp, offset, offset // 2 * 2)
+                    for offset, timestamp in enumerate(timestamps[:bound])
+                    if timestamp >= asked
+                ),
+                None,
+            )
+            assert log.offset_for_timestamp(asked, upper_bound=bound) == expected
+        newest = max(timestamps[:bound], default=None)
+        found = log.offset_of_max_timestamp(bound)
+        assert (found and found[:2]) == (newest and (newest, timestamps.index(newest)))
+
+
+def test_deleted_records_are_not_found_by_time() -> None:
+    """The search starts at the log start offset."""
+    log = new_log()
+    fill(log, 3, 2)
+    log.set_log_start_offset(3)
+    assert log.offset_for_timestamp(0, upper_bound=6) == (NOW_MS + 1, 3, 0)
+
+
+def test_a_lookup_that_meets_damage_says_so() -> None:
+    """Not a wrong answer: CORRUPT_MESSAGE."""
+    disk = new_disk()
+    log = new_log(disk=disk)
+    fill(log, 3, 2)
+    disk.corrupt("disk/" + file_name(0, ".log"), 100)
+    with pytest.raises(KafkaError) as caught:
+        log.offset_for_timestamp(NOW_MS, upper_bound=6)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+# --- memory
+
+
+def test_idle_segments_give_back_index_and_descriptor() -> None:
+    """Twice unused: the index is read again at need, and the file opened again."""
+    log = new_log(LogConfig(segment_bytes=1000, index_interval_bytes=100))
+    fill(log, 30)
+    first = log.segments[0]
+    file = first.file
+    first.grow_idle()
+    assert (first.index is None, first.file is file) == (False, True)
+    first.grow_idle()
+    assert (first.index is None, first.file is file) == (True, False)
+    assert len(log.read_bytes(5, 1 << 20, upper_bound=30)) > 0
+    assert first.index is not None
+    log.active.grow_idle()
+    log.active.grow_idle()
+    assert log.active.index is not None or log.active.bytes_since_index == log.active.size
