@@ -101,6 +101,8 @@ class LogDir:
         self._is_loaded = False
         self._small_files_lock = threading.Lock()
         """Writers in workers and on the loop must not meet at a temporary file."""
+        self._entry_is_dirty = True
+        """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
         self.background = Background(self)
 
@@ -215,6 +217,8 @@ class LogDir:
             self.disk_failed_unless_full(error)
             raise
         log.entry_is_dirty = True
+        with self._small_files_lock:
+            self._entry_is_dirty = True
         self.logs[topic, partition] = log
         return log
 
@@ -275,7 +279,10 @@ class LogDir:
             log_upkeep.write_epochs(log)
 
     def sync_entry(self) -> None:
-        self.directory.sync()
+        with self._small_files_lock:
+            if self._entry_is_dirty:
+                self.directory.sync()
+                self._entry_is_dirty = False
 
     # --- checkpoints
 

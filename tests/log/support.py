@@ -50,8 +50,9 @@ def append(
     epoch: int = 0,
     now_ms: int = NOW_MS,
     origin: Origin = Origin.CLIENT,
+    guard: object | None = None,
 ) -> AppendResult:
-    return log.append(memoryview(data), origin, epoch, now_ms)
+    return log.append(memoryview(data), origin, epoch, now_ms, guard)
 
 
 def fill(log: PartitionLog, batches: int, count: int = 1, **fields: Any) -> None:

@@ -73,6 +73,14 @@ def test_what_kafka_refuses_is_refused(
     assert refused(new_log(LogConfig(**config)), batch(**fields)) == code
 
 
+def test_a_transactional_batch_needs_a_verified_transaction() -> None:
+    """KIP-890: whoever appends it has asked the transaction's coordinator."""
+    data = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log = new_log()
+    assert refused(log, bytearray(data)) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert append(log, data, guard=object()).base_offset == 0
+
+
 def test_a_flipped_bit_is_refused() -> None:
     """The checksum is always checked."""
     log = new_log()

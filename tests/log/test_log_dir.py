@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from pathlib import Path
+
 import pytest
 
 from data_plane.log.checkpoints import (
@@ -21,6 +25,7 @@ from data_plane.log.format import AlreadyFormatted, format_log_dir
 from data_plane.log.leader_epochs import MalformedCheckpoint
 from data_plane.log.log_dir import LogDir, parse_partition_name
 from odradek.env.ports import DiskError
+from odradek.env.real_files import open_dir
 from tests.log.support import (
     DIRECTORY_ID,
     NOW_MS,
@@ -455,3 +460,45 @@ def test_statistics_name_the_directory() -> None:
         None,
     )
     assert node.log_dir.free_bytes() > 0
+
+
+# --- many partitions
+
+
+def test_an_empty_partition_costs_little_memory(tmp_path: Path) -> None:
+    """A node holds thousands: at most 2.5 KiB of objects each, with nothing made before it is needed."""
+    directory = open_dir(str(tmp_path))
+    format_log_dir(directory, cluster_id="c", node_id=1, directory_id=DIRECTORY_ID)
+    log_dir = LogDir.open(directory, Node().log_dir.context, config_for=lambda topic: LogConfig())
+    finish(log_dir.load())
+    config = LogConfig()
+    log_dir.create_log("warm", 0, TOPIC_ID, config)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for partition in range(200):
+            log_dir.create_log("t", partition, TOPIC_ID, config)
+        gc.collect()
+        each = (tracemalloc.get_traced_memory()[0] - before) / 200
+    finally:
+        tracemalloc.stop()
+    assert each <= 2560
+
+
+def test_loading_many_partitions_syncs_nothing_per_partition() -> None:
+    """After a clean shutdown: a listing, sizes, two small files, and no segment of those that are empty."""
+    node = Node()
+    for partition in range(50):
+        node.log("t", partition)
+    fill(node.log("t", 7), 3)
+    node.log_dir.close_clean(1)
+    node.disk.crash("all")
+    operations: list[tuple[str, str]] = []
+    node.disk.on_operation = lambda operation, path, *_: operations.append((operation, path))
+    node.start()
+    assert len(node.log_dir.logs) == 50
+    assert [path for operation, path in operations if operation == "sync"] == [ROOT]
+    assert {path for operation, path in operations if operation == "read" and path.endswith(".log")} == {
+        f"{ROOT}/t-7/00000000000000000000.log"
+    }
+    assert len(operations) < 50 * 8

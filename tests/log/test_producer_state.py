@@ -130,8 +130,8 @@ def test_transactions_are_tracked_by_their_first_offset_and_markers() -> None:
     log = open_log(directory)
     append(log, batch(2))
     ids = {"producer_id": 1, "producer_epoch": 3, "is_transactional": True}
-    append(log, batch(2, base_sequence=0, **ids))
-    append(log, batch(2, base_sequence=2, **ids))
+    append(log, batch(2, base_sequence=0, **ids), guard=object())
+    append(log, batch(2, base_sequence=2, **ids), guard=object())
     (producer,) = log.active_producers()
     assert (producer.current_txn_start_offset, producer.last_sequence) == (2, 3)
     append(log, marker(1, 3, 7), origin=Origin.COORDINATOR)
