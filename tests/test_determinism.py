@@ -19,7 +19,7 @@ SEEDS = ("1", "2", "3")
 
 def node_digest(seed: int) -> str:
     """Digest of a run of the whole node, which dies and recovers while clients are at work."""
-    scenario = Scenario(seed)
+    scenario = Scenario(seed, crashes=2)
     scenario.run()
     return scenario.world.digest()
 

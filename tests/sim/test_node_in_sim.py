@@ -132,13 +132,12 @@ def test_storms_leave_every_promise_kept(seed: int) -> None:
 def test_a_node_that_acknowledges_before_it_syncs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checker that finds nothing is worth nothing: without `flush.messages` some seed must lose a record."""
     monkeypatch.setattr(PartitionLog, "needs_flush", property(lambda log: False))
-    caught = 0
     for seed in range(12):
         try:
             Scenario(seed).run()
         except SafetyViolation:
-            caught += 1
-    assert caught >= 3
+            return
+    pytest.fail("no seed has lost a record")
 
 
 def test_the_command_prints_its_verdict_last(capsys: pytest.CaptureFixture[str]) -> None:
