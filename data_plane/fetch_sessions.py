@@ -112,7 +112,7 @@ class FetchSessions:
         partitions: dict[PartitionKey, FetchedPartition] = {}
         _update(partitions, request, by_id)
         session = None
-        if request.session_epoch == INITIAL_EPOCH and partitions and self._make_room(len(partitions), now_ms):
+        if request.session_epoch == INITIAL_EPOCH and self._make_room(len(partitions), now_ms):
             session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions)
             self._sessions[session.session_id] = session
         return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result
 from metadata_quorum.effective_config import ConfigEntry, describe_broker_config, describe_topic_config
@@ -18,6 +20,7 @@ from wire.messages.describe_configs import (
 
 TOPIC = 2
 BROKER = 4
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class DescribeConfigsHandler:
@@ -39,12 +42,12 @@ class DescribeConfigsHandler:
             elif kind == BROKER:
                 entries = self._broker_entries(name)
             else:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
         except KafkaError as error:
             return DescribeConfigsResult(error.code, error.message, kind, name, [])
         wanted = resource.configuration_keys
         shown = [_shown(entry, with_synonyms) for entry in entries if not wanted or entry.name in wanted]
-        return DescribeConfigsResult(ErrorCode.NONE, None, kind, name, shown)
+        return DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown)
 
     def _topic_entries(self, topic: str) -> list[ConfigEntry]:
         reason = invalid_topic_name_reason(topic)
@@ -52,12 +55,14 @@ class DescribeConfigsHandler:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         image = self._broker.image
         if image.topics.get(topic) is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         return describe_topic_config(image.topic_configs(topic), self._broker.settings.config_layers)
 
     def _broker_entries(self, name: str) -> list[ConfigEntry]:
         settings = self._broker.settings
         own = str(settings.node_id)
+        if name and not _INTEGER.fullmatch(name):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
         if name not in ("", own):
             message = f"Unexpected broker id, expected {own} or empty string, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -40,6 +40,7 @@ _NOT_DIVERGING = EpochEndOffset()
 _NO_LEADER = LeaderIdAndEpoch()
 _NO_SNAPSHOT = SnapshotId()
 _NO_ENDPOINTS: list[NodeEndpoint] = []
+_NONE_ABORTED: list[Any] = []
 
 
 class FetchRound:
@@ -124,7 +125,10 @@ class FetchJob:
         high_watermark = log.high_watermark
         stable = log.last_stable_offset
         if fetched.last_fetched_epoch >= 0:
-            diverging = _divergence(partition, fetched)
+            try:
+                diverging = _divergence(partition, fetched)
+            except KafkaError as error:
+                return self._error(fetched, partition, error.code)
             if diverging is not None:
                 return PartitionData(
                     fetched.key[1],
@@ -167,7 +171,7 @@ class FetchJob:
             _NOT_DIVERGING,
             _NO_LEADER,
             _NO_SNAPSHOT,
-            None,
+            _NONE_ABORTED if self.committed else None,
             -1,
             records,
         )
@@ -178,8 +182,12 @@ class FetchJob:
         answer = PartitionData(
             fetched.key[1], code, -1, -1, -1, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, b""
         )
+        if partition is None:
+            answer.aborted_transactions = _NONE_ABORTED
         hinted = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if partition is not None and partition.image is not None and code in hinted:
+        if self.api_version < LEADER_HINTS_SINCE or partition is None or partition.image is None:
+            return answer
+        if code in hinted:
             answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
         return answer
 
@@ -411,9 +419,11 @@ class FetchHandler:
 def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
     """KIP-595: where the fetcher's log stops being a prefix of this one, if it does.
 
-    Raises nothing: an epoch that this log does not know diverges at the end of the epoch before it.
+    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch that is later than all of this log's.
     """
     epoch, end_offset = partition.log.end_offset_for_epoch(fetched.last_fetched_epoch)
+    if epoch < 0:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
         return EpochEndOffset(epoch, end_offset)
     return None

@@ -49,7 +49,16 @@ class MetadataHandler:
         if wants_all:
             topics = [self._describe(topic, request) for _, topic in sorted(image.topics.items())]
         else:
-            topics = [self._find(asked, request, version) for asked in request.topics or ()]
+            asked_topics = request.topics or []
+            if version < QUERY_BY_ID_SINCE and any(
+                asked.name is None or asked.topic_id != ZERO_UUID for asked in asked_topics
+            ):
+                code = ErrorCode.INVALID_REQUEST
+                refused = [_missing(asked.name or "", asked.topic_id, code) for asked in asked_topics]
+                return MetadataResponse(0, [], None, -1, refused, NOT_REQUESTED, code)
+            found = [self._find(asked, request, version) for asked in asked_topics]
+            # A topic that is asked for twice, by name or by id, is described once.
+            topics = list({(topic.name, topic.topic_id): topic for topic in found}.values())
         brokers = [
             MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
@@ -71,8 +80,6 @@ class MetadataHandler:
         self, asked: MetadataRequestTopic, request: MetadataRequest, version: int
     ) -> MetadataResponseTopic:
         image = self._broker.image
-        if version < QUERY_BY_ID_SINCE and (asked.name is None or asked.topic_id != ZERO_UUID):
-            return _missing(asked.name, asked.topic_id, ErrorCode.INVALID_REQUEST)
         if asked.name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
             by_id = image.topics_by_id.get(asked.topic_id)
             if by_id is None:
@@ -81,11 +88,12 @@ class MetadataHandler:
         topic = image.topics.get(asked.name)
         if topic is not None:
             return self._describe(topic, request)
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
         if invalid_topic_name_reason(asked.name) is not None:
-            return _missing(asked.name, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return _missing(asked.name, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
         if request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable:
             self._start_creation(asked.name)
-        return _missing(asked.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _missing(asked.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
     def _start_creation(self, name: str) -> None:
         """Ask the controller once; the client tries again, as it does with Kafka."""
@@ -127,9 +135,11 @@ class MetadataHandler:
         )
 
 
-def _missing(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:
+def _missing(
+    name: str | None, topic_id: bytes, code: ErrorCode, operations: int = NOT_REQUESTED
+) -> MetadataResponseTopic:
     internal = name in INTERNAL_TOPICS
-    return MetadataResponseTopic(code, name, topic_id, internal, [], NOT_REQUESTED)
+    return MetadataResponseTopic(code, name, topic_id, internal, [], operations)
 
 
 def _describe_partition(
@@ -164,7 +174,9 @@ class DescribeClusterHandler:
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE
                 if request.endpoint_type == 2
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                "The request was sent to an endpoint of the wrong type.",
+                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+                if request.endpoint_type == 2
+                else f"Unsupported endpoint type {request.endpoint_type}",
                 BROKERS_ENDPOINT,
             )
         brokers = [

@@ -61,7 +61,7 @@ class ListOffsetsHandler:
         for topic in request.topics:
             asked_indexes = [asked.partition_index for asked in topic.partitions]
             answers = []
-            for asked in topic.partitions:
+            for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
                 if asked_indexes.count(asked.partition_index) > 1:
                     answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))
                 else:

@@ -13,6 +13,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -26,6 +27,16 @@ TOPIC_IDS_SINCE = 13
 LEADER_HINTS_SINCE = 10
 ZSTD_SINCE = 7
 
+_WITHOUT_LOG_START = frozenset(
+    (
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    )
+)
 _NO_ERRORS: list[Any] = []
 _NO_LEADER = LeaderIdAndEpoch()
 _NO_ENDPOINTS: list[NodeEndpoint] = []
@@ -136,7 +147,7 @@ class ProduceHandler:
                         parse_produced(data.records or b"", context.api_version)
                     result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # a view, as decoded
                 except KafkaError as error:
-                    answers.append(_error_answer(data.index, error.code, error.message))
+                    answers.append(_refused_batch(data, partition, error))
                     failed = True
                     continue
                 except DiskError as error:
@@ -229,6 +240,21 @@ class ProduceHandler:
             for node_id in sorted(leaders)
             if node_id in brokers and (endpoint := brokers[node_id].endpoint(listener)) is not None
         ]
+
+
+def _refused_batch(
+    data: PartitionProduceData, partition: Partition, error: KafkaError
+) -> PartitionProduceResponse:
+    """As in Kafka, what is refused after its framing was found good tells where the log starts."""
+    answer = _error_answer(data.index, error.code, error.message)
+    if error.code in _WITHOUT_LOG_START:
+        return answer
+    try:
+        parse_produced(data.records or b"", TOPIC_IDS_SINCE)
+    except KafkaError:
+        return answer
+    answer.log_start_offset = partition.log.log_start_offset
+    return answer
 
 
 def _error_answer(index: int, code: ErrorCode, message: str | None) -> PartitionProduceResponse:

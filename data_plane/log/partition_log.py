@@ -50,11 +50,13 @@ from wire.record_batch import (
     SIZE_PREFIX,
     TRANSACTIONAL_MASK,
     CorruptBatch,
+    InvalidRecord,
     assign_offsets,
     check_crc,
     check_timestamps,
     parse_header,
     parse_produced,
+    records,
     set_max_timestamp,
     validate_for_append,
 )
@@ -205,6 +207,8 @@ class PartitionLog:
                 config.message_timestamp_before_max_ms,
                 config.message_timestamp_after_max_ms,
             )
+            if config.is_compacted:
+                _check_keys(batch, config)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes:
@@ -221,7 +225,8 @@ class PartitionLog:
             if origin is _CLIENT:
                 if header[5] & TRANSACTIONAL_MASK and guard is None:
                     raise KafkaError(
-                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                        "a transactional batch without a transaction",
                     )
                 duplicate = producers.check(producer_id, producer_epoch, sequence, delta)
                 if duplicate is not None:
@@ -548,3 +553,13 @@ class PartitionLog:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
+
+
+def _check_keys(batch: memoryview, config: LogConfig) -> None:
+    """A compacted topic is made of keys. Raises `InvalidRecord` for a record that has none, KafkaError for bytes
+    that are no records."""
+    for record in records(batch, decompressed_bytes_max=config.decompressed_bytes_max, crc=False):
+        if record.key is None:
+            raise InvalidRecord(
+                f"compacted topic cannot accept message without key at offset {record.offset}"
+            )

@@ -53,6 +53,7 @@ class Partition:
         self.leader_epoch = image.leader_epoch
         self._weigh_isr()
         if self.is_leader:
+            self.log.assign_epoch(image.leader_epoch)
             self.advance_high_watermark()
         self.wake_watchers()
 

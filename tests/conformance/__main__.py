@@ -1,7 +1,7 @@
 """Hold the corpus against servers.
 
-    python -m tests.conformance record BOOTSTRAP          write down what Apache Kafka answers
-    python -m tests.conformance compare BOOTSTRAP [CASE]  show where a server differs from what is written down
+python -m tests.conformance record BOOTSTRAP          write down what Apache Kafka answers
+python -m tests.conformance compare BOOTSTRAP [CASE]  show where a server differs from what is written down
 """
 
 from __future__ import annotations

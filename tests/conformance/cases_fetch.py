@@ -145,7 +145,9 @@ def _(talk: Talk) -> None:
 def _session(talk: Talk, *, version: int) -> None:
     name, topic_id = filled(talk, f"session{version}", 3)
 
-    def turn(session: int, epoch: int, partitions: tuple[int, ...] = (), offset: int = 0, forget: int = -1) -> int:
+    def turn(
+        session: int, epoch: int, partitions: tuple[int, ...] = (), offset: int = 0, forget: int = -1
+    ) -> int:
         request = fetch(
             name, topic_id, offset=offset, partitions=partitions, session_id=session, session_epoch=epoch
         )
@@ -191,12 +193,8 @@ def _(talk: Talk) -> None:
     name, topic_id = filled(talk, "session-names")
     for first, second in ((12, 13), (13, 12)):
         started = talk.ask(fetch(name, topic_id, session_epoch=0), first)
-        talk.ask(
-            fetch(name, topic_id, partitions=(), session_id=started.session_id, session_epoch=1), second
-        )
-        talk.ask(
-            fetch(name, topic_id, offset=3, session_id=started.session_id, session_epoch=1), second
-        )
+        talk.ask(fetch(name, topic_id, partitions=(), session_id=started.session_id, session_epoch=1), second)
+        talk.ask(fetch(name, topic_id, offset=3, session_id=started.session_id, session_epoch=1), second)
 
 
 @case("fetch session with an id that nobody has")
@@ -218,7 +216,26 @@ def _at(timestamp: int, partition: int = 0, epoch: int = -1) -> ListOffsetsParti
     return ListOffsetsPartition(partition, epoch, timestamp)
 
 
-TIMESTAMPS = (-1, -2, -3, -4, -5, -6, -7, -100, 0, 500, 1_000, 1_001, 1_999, 2_002, 2_003, 3_002, 3_003, 9_999)
+TIMESTAMPS = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+    -7,
+    -100,
+    0,
+    500,
+    1_000,
+    1_001,
+    1_999,
+    2_002,
+    2_003,
+    3_002,
+    3_003,
+    9_999,
+)
 
 
 def _list_offsets(talk: Talk, *, version: int) -> None:

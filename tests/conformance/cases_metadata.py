@@ -67,7 +67,9 @@ def _(talk: Talk) -> None:
 
 def _metadata(*topics: str | bytes | None, auto_create: bool = False) -> MetadataRequest:
     asked = [
-        MetadataRequestTopic(topic, None) if isinstance(topic, bytes) else MetadataRequestTopic(ZERO_UUID, topic)
+        MetadataRequestTopic(topic, None)
+        if isinstance(topic, bytes)
+        else MetadataRequestTopic(ZERO_UUID, topic)
         for topic in topics
     ]
     return MetadataRequest(asked, auto_create)
@@ -194,7 +196,6 @@ BROKER_KEYS = [
     "log.retention.ms",
     "log.retention.hours",
     "log.segment.bytes",
-    "auto.create.topics.enable",
     "min.insync.replicas",
     "ssl.keystore.password",
     "message.max.bytes",
@@ -206,7 +207,6 @@ BROKER_KEYS = [
     "log.cleanup.policy",
     "num.io.threads",
     "log.flush.interval.ms",
-    "offsets.topic.replication.factor",
 ]
 
 
@@ -225,7 +225,9 @@ def _describe_configs(
 
 for _version in range(1, 5):
     case(f"describe_configs v{_version} of a broker")(
-        partial(_describe_configs, version=_version, kind=BROKER, resource="1", keys=BROKER_KEYS, synonyms=True)
+        partial(
+            _describe_configs, version=_version, kind=BROKER, resource="1", keys=BROKER_KEYS, synonyms=True
+        )
     )
 for _label, _kind, _resource, _keys in (
     ("the default broker", BROKER, "", BROKER_KEYS),
@@ -253,7 +255,9 @@ def _describe_topic(talk: Talk, *, version: int, synonyms: bool) -> None:
     )
     talk.ask(DescribeConfigsRequest([DescribeConfigsResource(TOPIC, name, None)], synonyms, False), version)
     talk.ask(
-        DescribeConfigsRequest([DescribeConfigsResource(TOPIC, name, ["retention.ms", "x"])], synonyms, False),
+        DescribeConfigsRequest(
+            [DescribeConfigsResource(TOPIC, name, ["retention.ms", "x"])], synonyms, False
+        ),
         version,
     )
 
@@ -281,7 +285,9 @@ def _(talk: Talk) -> None:
     name, _ = talk.topic("configs-no-keys")
     asked = DescribeConfigsResource(TOPIC, name, [])
     talk.ask(
-        DescribeConfigsRequest([asked], False, False), 4, lambda response: len(response.results[0].configs) > 0
+        DescribeConfigsRequest([asked], False, False),
+        4,
+        lambda response: len(response.results[0].configs) > 0,
     )
 
 

@@ -40,7 +40,14 @@ def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytea
 
 
 def produce(
-    talk: Talk, topic: str, data: Batch, *, version: int = 9, acks: int = -1, topic_id: bytes = bytes(16), at: int = 0
+    talk: Talk,
+    topic: str,
+    data: Batch,
+    *,
+    version: int = 9,
+    acks: int = -1,
+    topic_id: bytes = bytes(16),
+    at: int = 0,
 ) -> None:
     """Ask, and keep the answer without its text (ours says what is wrong in its own words)."""
     sent = [TopicProduceData(topic, topic_id, [PartitionProduceData(at, data)])]
@@ -81,7 +88,12 @@ def _one(talk: Talk, *, stem: str, make: Callable[[], Batch], configs: dict[str,
 
 
 def _magic(magic: int) -> bytes:
-    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"") + struct.pack(">ii", -1, 1) + b"x"
+    body = (
+        struct.pack(">bb", magic, 0)
+        + (struct.pack(">q", 5) if magic else b"")
+        + struct.pack(">ii", -1, 1)
+        + b"x"
+    )
     message = struct.pack(">I", 0) + body
     return struct.pack(">qi", 0, len(message)) + message
 

@@ -113,12 +113,12 @@ CONFIGS: dict[str, dict[str, str | None]] = {
     "min isr 0": {"min.insync.replicas": "0"},
 }
 for _label, _arguments in SIZES.items():
-    case(f"create_topics with {_label}")(
-        partial(_one, stem=_label.replace(" ", "-"), arguments=_arguments)
-    )
+    case(f"create_topics with {_label}")(partial(_one, stem=_label.replace(" ", "-"), arguments=_arguments))
 for _label, _configs in CONFIGS.items():
     case(f"create_topics with config: {_label}")(
-        partial(_one, stem="config-" + _label.replace(" ", "-").replace(",", ""), arguments={"configs": _configs})
+        partial(
+            _one, stem="config-" + _label.replace(" ", "-").replace(",", ""), arguments={"configs": _configs}
+        )
     )
 
 

@@ -19,7 +19,9 @@ def load() -> dict[str, list[Any]]:
 def save(answers: dict[str, list[Any]]) -> None:
     """One answer a line, so that a change shows in a diff."""
     cases = [
-        f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(answer, sort_keys=True) for answer in given) + "\n]"
+        f"{json.dumps(name)}: [\n"
+        + ",\n".join(json.dumps(answer, sort_keys=True) for answer in given)
+        + "\n]"
         for name, given in answers.items()
     ]
     RECORDING.write_text("{\n" + ",\n".join(cases) + "\n}\n")
