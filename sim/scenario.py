@@ -41,6 +41,12 @@ SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2
 VIRTUAL_SECONDS_MAX = 1800.0
 REQUEST_SECONDS = 20.0
+FETCH_BYTES_MAX = 1 << 18
+"""As much as the slowest line of the weather carries well within `REQUEST_SECONDS`."""
+CLOCK_OFF_MS_MAX = 1_800_000
+"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+CUT_SECONDS_MAX = 30.0
+"""How long to wait for the disk operation in which the power fails."""
 
 __all__ = ["SafetyViolation", "Scenario", "node_config"]
 
@@ -187,6 +193,9 @@ class Scenario:
             self._stop.set()
         elif how == "cut":
             machine.disk.crash_at(machine.disk.operation_count + self._random.randint(1, 300))
+            await world.wait(running.ended, CUT_SECONDS_MAX)
+            if not running.ended.is_set():
+                world.crash(NODE, "random")
         elif how == "error":
             await self._fail_the_disk(running)
         elif how == "all":
@@ -234,7 +243,7 @@ class Scenario:
             ):
                 world.fabric.cut(source, target)
         else:
-            world.node_env(NODE).clock.wall_offset_ms += random.randint(-3_600_000, 3_600_000)
+            world.node_env(NODE).clock.wall_offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
         await world.sleep(seconds)
         world.resume(NODE)
         world.heal(NODE, peer)
@@ -280,7 +289,9 @@ class Scenario:
 
     async def _consume(self, name: str) -> None:
         client = self._client(name)
-        fetcher = Fetcher(client.core, FetchConfig(reset_to=EARLIEST, unavailable_timeout=300.0))
+        fetcher = Fetcher(
+            client.core, FetchConfig(reset_to=EARLIEST, unavailable_timeout=300.0, max_bytes=FETCH_BYTES_MAX)
+        )
         for topic in (SYNCED, CACHED):
             for partition in range(PARTITIONS):
                 fetcher.assign(topic, partition, 0)
@@ -304,7 +315,7 @@ class Scenario:
         ends = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, LATEST), timeout=REQUEST_SECONDS)
         )
-        fetcher = Fetcher(client.core, FetchConfig())
+        fetcher = Fetcher(client.core, FetchConfig(max_bytes=FETCH_BYTES_MAX))
         content: dict[tuple[str, int], list[tuple[int, bytes]]] = {key: [] for key in partitions}
         for key in partitions:
             fetcher.assign(*key, starts[key].offset)

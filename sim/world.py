@@ -243,6 +243,13 @@ class World:
         self.agenda.at(self.now + seconds, woken.set)
         await woken.wait()
 
+    async def wait(self, event: Event, seconds: float) -> None:
+        """Wait for an event, but no longer than that."""
+        with trio.CancelScope() as scope:
+            timer = self.agenda.at(self.now + seconds, scope.cancel)
+            await event.wait()
+            timer.cancel()
+
     # --- the run
 
     def run(
