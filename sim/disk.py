@@ -20,8 +20,8 @@ The disk keeps every file and directory twice: as processes see it (the page cac
 
 Faults are injected by operation number, so that a test can run once, read `operation_count`, and run again with
 each operation failing in turn: `fail_at(n, errno)` raises `DiskError`, `crash_at(n)` cuts the power in the middle
-of the operation (`PowerCut`, which no handler of disk errors catches). The fault model of the data logs is in
-ARCHITECTURE.md; bit rot is made by `corrupt`.
+of the operation (`PowerCut`, which no handler of disk errors catches). `corrupt` makes bit rot. Writes that were
+synced are never lost and never land elsewhere: a disk that lies is outside of the fault model.
 
 No trio, no async and no clock here: property tests of the log use this module by itself.
 """

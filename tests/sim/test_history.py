@@ -1,0 +1,79 @@
+"""The checker of promises: what it must accept, and each kind of breach that it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sim.history import History, SafetyViolation, Told
+
+SYNCED = ("synced", 0)
+CACHED = ("cached", 0)
+VALUES = (b"a:0", b"a:1", b"b:0", b"a:2")
+
+
+def history(
+    *, acknowledged: Sequence[Told] = (), read: Sequence[Told] = (), lost: Sequence[float] = ()
+) -> History:
+    """Two producers sent `VALUES` to both partitions."""
+    made = History(("synced",), acknowledged=list(acknowledged), read=list(read), power_losses=list(lost))
+    for partition in (SYNCED, CACHED):
+        for value in VALUES:
+            made.send(partition, value)
+    return made
+
+
+def test_what_was_told_is_there() -> None:
+    """Offsets start anywhere; records that failed or were never acknowledged may be there or not."""
+    told = [Told(SYNCED, 7, b"b:0", 1.0)]
+    assert (
+        history(acknowledged=told, read=told).check(SYNCED, 5, [(5, b"a:0"), (6, b"a:2"), (7, b"b:0")]) == 3
+    )
+    assert history().check(SYNCED, 0, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([(0, b"a:0"), (2, b"a:1")], "follows"),
+        ([(0, b"a:0"), (0, b"a:1")], "follows"),
+        ([(0, b"x")], "nobody sent"),
+        ([(0, b"a:0"), (1, b"a:0")], "is at 0 and at 1"),
+        ([(0, b"a:1"), (1, b"b:0"), (2, b"a:0")], "after a later one of its producer"),
+    ],
+)
+def test_gaps_inventions_repetitions_and_disorder_are_found(
+    records: list[tuple[int, bytes]], reason: str
+) -> None:
+    """Promises 3 and 4."""
+    with pytest.raises(SafetyViolation, match=reason):
+        history().check(SYNCED, 0, records)
+
+
+def test_a_lost_or_moved_acknowledgement_is_found() -> None:
+    """Promise 1: there, at its offset, byte for byte."""
+    told = history(acknowledged=[Told(SYNCED, 1, b"a:1", 1.0)])
+    with pytest.raises(SafetyViolation, match="acknowledged at offset 1"):
+        told.check(SYNCED, 0, [(0, b"a:0")])
+    with pytest.raises(SafetyViolation, match="acknowledged at offset 1"):
+        told.check(SYNCED, 0, [(0, b"a:0"), (1, b"b:0"), (2, b"a:2")])
+    assert told.check(CACHED, 0, []) == 0
+
+
+def test_a_loss_of_power_excuses_only_what_was_not_synced() -> None:
+    """Promise 1: 'after a loss of power that is promised for topics that sync each batch only'."""
+    lost = history(acknowledged=[Told(CACHED, 0, b"a:0", 1.0), Told(SYNCED, 0, b"a:0", 1.0)], lost=[2.0])
+    assert lost.check(CACHED, 0, []) == 0
+    with pytest.raises(SafetyViolation):
+        lost.check(SYNCED, 0, [])
+    with pytest.raises(SafetyViolation):
+        history(acknowledged=[Told(CACHED, 0, b"a:0", 3.0)], lost=[2.0]).check(CACHED, 0, [])
+
+
+def test_what_was_read_stays_unless_the_power_was_lost() -> None:
+    """Promise 2, in any topic: a consumer may read before a sync."""
+    read = [Told(SYNCED, 0, b"a:0", 1.0)]
+    with pytest.raises(SafetyViolation, match="read at offset 0"):
+        history(read=read).check(SYNCED, 0, [])
+    assert history(read=read, lost=[2.0]).check(SYNCED, 0, []) == 0
