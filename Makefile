@@ -40,7 +40,7 @@ run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=)
 	@exec $(BIN)/odradek dev --port $(PORT) --data $(DATA) $(ARGS)
 
 test: install-dev ## the whole test suite (JOBS=, ARGS=)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: install-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
