@@ -29,6 +29,8 @@ _FILE_MODE = 0o644
 _PAGE_BYTES = 4096
 _LOCK_NAME = ".lock"
 _references_lock = threading.Lock()
+_probe = (bytearray(1),)
+"""Where probes read to; nobody looks at it."""
 
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
@@ -134,9 +136,8 @@ class RealFile:
         return last // _PAGE_BYTES == offset // _PAGE_BYTES or self._page_is_warm(last)
 
     def _page_is_warm(self, offset: int) -> bool:
-        probe = bytearray(1)
         try:
-            os.preadv(self.fileno(), (probe,), offset, os.RWF_NOWAIT)
+            os.preadv(self.fileno(), _probe, offset, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
