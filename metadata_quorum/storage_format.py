@@ -20,6 +20,12 @@ from metadata_quorum.checkpoint_files import (
     snapshot_name,
 )
 from metadata_quorum.features import BOOTSTRAP_FEATURES, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
+from metadata_quorum.meta_properties import (
+    META_PROPERTIES,
+    MetaProperties,
+    NotALogDirectory,
+    read_meta_properties,
+)
 from odradek.env.ports import Dir
 from wire.messages.control_records import (
     Endpoint,
@@ -32,11 +38,9 @@ from wire.messages.metadata_records import FeatureLevelRecord
 from wire.structure import Message
 from wire.uuid_text import uuid_from_text, uuid_to_text
 
-META_PROPERTIES = "meta.properties"
 METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
 _HARMLESS = frozenset((".lock", "lost+found"))
 _UNFINISHED = ".tmp"
-_META_SIZE_MAX = 1 << 16
 
 
 class StorageError(Exception):
@@ -50,15 +54,6 @@ class VoterEndpoint:
     listener: str
     host: str
     port: int
-
-
-@attrs.frozen
-class MetaProperties:
-    """The identity of a log directory."""
-
-    cluster_id: str
-    node_id: int
-    directory_id: bytes
 
 
 @attrs.frozen
@@ -86,36 +81,14 @@ def check_cluster_id(cluster_id: str) -> None:
         ) from None
 
 
-def encode_meta_properties(meta: MetaProperties) -> bytes:
-    lines = [
-        "#",
-        f"node.id={meta.node_id}",
-        f"directory.id={uuid_to_text(meta.directory_id)}",
-        "version=1",
-        f"cluster.id={meta.cluster_id}",
-    ]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def read_meta_properties(directory: Dir) -> MetaProperties | None:
+def find_meta_properties(directory: Dir) -> MetaProperties | None:
     """None when the file is missing. Raises `StorageError` when it is damaged or of another version."""
     if not directory.exists(META_PROPERTIES):
         return None
-    text = directory.read_bytes(META_PROPERTIES, _META_SIZE_MAX).decode("utf-8", "replace")
-    values: dict[str, str] = {}
-    for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and not key.startswith("#"):
-            values[key.strip()] = value.strip()
-    where = f"{directory.path}/{META_PROPERTIES}"
-    if values.get("version") != "1":
-        raise StorageError(f"{where}: version {values.get('version', 'missing')} is not supported, only 1 is")
     try:
-        return MetaProperties(
-            values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"])
-        )
-    except (KeyError, ValueError) as error:
-        raise StorageError(f"{where}: {error}") from error
+        return read_meta_properties(directory)
+    except NotALogDirectory as error:
+        raise StorageError(str(error)) from error
 
 
 def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple[Message, ...]:
@@ -163,15 +136,13 @@ def format_storage(
         if directory.path == metadata_directory.path:
             _format_metadata_log(directory, node_id, directory_id, voter, timestamp_ms)
         # The last file: a directory that has it is completely formatted.
-        directory.write_atomic(
-            META_PROPERTIES, encode_meta_properties(MetaProperties(cluster_id, node_id, directory_id))
-        )
+        directory.write_atomic(META_PROPERTIES, MetaProperties(cluster_id, node_id, directory_id).encode())
         formatted.append(directory.path)
     return formatted
 
 
 def _check_formattable(directory: Dir) -> MetaProperties | None:
-    meta = read_meta_properties(directory)
+    meta = find_meta_properties(directory)
     if meta is None:
         # What a format that was interrupted leaves behind is written again.
         ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
@@ -220,7 +191,7 @@ def _format_metadata_log(
 def storage_info(directory: Dir) -> StorageInfo:
     """What a log directory says about itself; damage becomes `problem`."""
     try:
-        meta = read_meta_properties(directory)
+        meta = find_meta_properties(directory)
         problem = None if meta is not None else "not formatted"
     except StorageError as error:
         meta, problem = None, str(error)

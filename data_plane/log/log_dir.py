@@ -34,7 +34,6 @@ from data_plane.log.checkpoints import (
     Offsets,
     encode_clean_shutdown,
     encode_offsets,
-    read_meta_properties,
     read_offsets,
     take_clean_shutdown,
 )
@@ -44,6 +43,7 @@ from data_plane.log.loading import LoadOptions, open_partition_log, write_topic_
 from data_plane.log.log_dir_background import Background
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
+from metadata_quorum.meta_properties import read_meta_properties
 from odradek.env.ports import Clock, Dir, DiskError, DiskFull, Workers
 
 DELETE_SUFFIX = "-delete"

@@ -10,9 +10,9 @@ from typing import Any
 
 import trio
 
-from data_plane.log.checkpoints import NotALogDirectory
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.image import InvalidMetadata
+from metadata_quorum.meta_properties import NotALogDirectory
 from metadata_quorum.ports import MetadataLogCorrupt
 from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit

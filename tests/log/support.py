@@ -10,10 +10,10 @@ import structlog
 from structlog.testing import LogCapture
 
 from data_plane.log.config import LogConfig
-from data_plane.log.format import format_log_dir
 from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.log_dir import LogDir, LogDirContext
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from metadata_quorum.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.env.ports import Dir
 from sim.disk import SimDisk
 from wire.record_batch import RecordBatchBuilder
@@ -145,7 +145,7 @@ class Node:
         self.offline: list[str] = []
         self.captured = LogCapture()
         directory = self.disk.open_dir(ROOT, create=True)
-        format_log_dir(directory, cluster_id="c", node_id=1, directory_id=DIRECTORY_ID)
+        directory.write_atomic(META_PROPERTIES, MetaProperties("c", 1, DIRECTORY_ID).encode())
         self.log_dir = self.start()
 
     def start(self, **context: Any) -> LogDir:

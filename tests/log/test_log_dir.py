@@ -13,17 +13,15 @@ from data_plane.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
-    MetaProperties,
-    NotALogDirectory,
     decode_offsets,
     encode_clean_shutdown,
     encode_offsets,
     take_clean_shutdown,
 )
 from data_plane.log.config import LogConfig
-from data_plane.log.format import AlreadyFormatted, format_log_dir
 from data_plane.log.leader_epochs import MalformedCheckpoint
 from data_plane.log.log_dir import LogDir, parse_partition_name
+from metadata_quorum.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
 from odradek.env.ports import DiskError
 from odradek.env.real_files import open_dir
 from tests.log.support import (
@@ -76,16 +74,14 @@ def test_another_meta_properties_is_refused(data: bytes) -> None:
         MetaProperties.decode(data)
 
 
-def test_a_directory_is_formatted_once() -> None:
-    """Formatting over somebody's data is refused, and opening an unformatted directory too."""
+def test_an_unformatted_directory_is_refused() -> None:
+    """A directory without a known owner is not opened; a formatted one tells whose it is."""
     disk = new_disk()
     directory = disk.open_dir("fresh", create=True)
     node = Node()
     with pytest.raises(NotALogDirectory):
         LogDir.open(directory, node.log_dir.context, config_for=lambda topic: LogConfig())
-    format_log_dir(directory, cluster_id="c", node_id=2, directory_id=DIRECTORY_ID)
-    with pytest.raises(AlreadyFormatted):
-        format_log_dir(directory, cluster_id="c", node_id=2, directory_id=DIRECTORY_ID)
+    directory.write_atomic(META_PROPERTIES, MetaProperties("c", 2, DIRECTORY_ID).encode())
     opened = LogDir.open(directory, node.log_dir.context, config_for=lambda topic: LogConfig())
     assert (opened.cluster_id, opened.node_id, opened.directory_id) == ("c", 2, DIRECTORY_ID)
 
@@ -468,7 +464,7 @@ def test_statistics_name_the_directory() -> None:
 def test_an_empty_partition_costs_little_memory(tmp_path: Path) -> None:
     """A node holds thousands: at most 2.5 KiB of objects each, with nothing made before it is needed."""
     directory = open_dir(str(tmp_path))
-    format_log_dir(directory, cluster_id="c", node_id=1, directory_id=DIRECTORY_ID)
+    directory.write_atomic(META_PROPERTIES, MetaProperties("c", 1, DIRECTORY_ID).encode())
     log_dir = LogDir.open(directory, Node().log_dir.context, config_for=lambda topic: LogConfig())
     finish(log_dir.load())
     config = LogConfig()

@@ -12,7 +12,7 @@ from data_plane.metadata_log import MetadataLog
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import ControllerService
-from metadata_quorum.storage_format import VoterEndpoint, format_storage, read_meta_properties
+from metadata_quorum.storage_format import VoterEndpoint, find_meta_properties, format_storage
 from odradek.env.ports import Dir, Env
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -57,7 +57,7 @@ async def running_controller(
     """A controller that leads; on a normal exit it stops cleanly."""
     logger = journal or Journal()
     root = env.open_dir(path)
-    meta = read_meta_properties(root)
+    meta = find_meta_properties(root)
     assert meta is not None
     log = await env.workers.run(lambda: MetadataLog.open(root, clock=env.clock, logger=logger))
     bootstrap = log.bootstrap()

@@ -9,8 +9,8 @@ from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.storage_format import (
     StorageError,
     VoterEndpoint,
+    find_meta_properties,
     format_storage,
-    read_meta_properties,
     storage_info,
 )
 from odradek.env.ports import Dir
@@ -47,7 +47,7 @@ def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
     first, second = directories()
     assert format_all(first, second) == ["/a", "/b"]
     for directory, directory_id in ((first, DIRECTORY_ID), (second, OTHER_ID)):
-        meta = read_meta_properties(directory)
+        meta = find_meta_properties(directory)
         assert meta is not None
         assert (meta.cluster_id, meta.node_id, meta.directory_id) == (CLUSTER_ID, 1, directory_id)
     bootstrap = decode_snapshot(first.read_bytes("bootstrap.checkpoint"), source="bootstrap")

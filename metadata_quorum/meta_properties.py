@@ -1,0 +1,74 @@
+"""`meta.properties`: whose a log directory is (version 1: cluster.id, node.id, directory.id), as Kafka writes it."""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.env.ports import Dir, FileMissing
+from wire.uuid_text import uuid_from_text, uuid_to_text
+
+META_PROPERTIES = "meta.properties"
+_SIZE_MAX = 1 << 16
+
+
+class NotALogDirectory(Exception):
+    """`meta.properties` is missing or not valid: the directory has not been formatted."""
+
+
+@attrs.frozen
+class MetaProperties:
+    """Who a log directory belongs to."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+    def encode(self) -> bytes:
+        return (
+            f"node.id={self.node_id}\n"
+            f"directory.id={uuid_to_text(self.directory_id)}\n"
+            "version=1\n"
+            f"cluster.id={self.cluster_id}\n"
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> MetaProperties:
+        """Raises `NotALogDirectory`."""
+        fields = parse_properties(data)
+        version = fields.get("version", "missing")
+        if version != "1":
+            raise NotALogDirectory(f"version {version} is not supported, only 1 is")
+        try:
+            return cls(fields["cluster.id"], int(fields["node.id"]), uuid_from_text(fields["directory.id"]))
+        except KeyError as missing:
+            raise NotALogDirectory(f"no {missing.args[0]}") from None
+        except ValueError as error:
+            raise NotALogDirectory(str(error)) from None
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    """The `key=value` lines of a Java properties file that a program wrote; backslashes escape one character."""
+    fields = {}
+    for line in data.decode("latin-1").splitlines():
+        text = line.strip()
+        if text and text[0] not in "#!":
+            key, _, value = text.partition("=")
+            fields[_unescape(key.strip())] = _unescape(value.strip())
+    return fields
+
+
+def _unescape(text: str) -> str:
+    parts = text.split("\\")
+    return parts[0] + "".join(parts[1:])
+
+
+def read_meta_properties(directory: Dir) -> MetaProperties:
+    """Raises `NotALogDirectory`, `DiskError`."""
+    try:
+        data = directory.read_bytes(META_PROPERTIES, _SIZE_MAX)
+    except FileMissing:
+        raise NotALogDirectory(f"{directory.path} has no {META_PROPERTIES}: format it first") from None
+    try:
+        return MetaProperties.decode(data)
+    except NotALogDirectory as error:
+        raise NotALogDirectory(f"{directory.path}/{META_PROPERTIES}: {error}") from None
