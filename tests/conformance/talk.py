@@ -13,7 +13,9 @@ from typing import Any
 
 from tests.node.raw_client import RawClient
 from wire.api import ApiKey
+from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.record_batch import HEADER_SIZE, parse_header
@@ -192,8 +194,24 @@ class Talk:
         return shown
 
 
+def wait_until_ready(bootstrap: str) -> None:
+    """Wait until the server gives out producer ids.
+
+    A Kafka that has just started serves everything else before its first block of ids has come from the
+    controller, and answers InitProducerId with COORDINATOR_LOAD_IN_PROGRESS until then.
+    """
+    with RawClient(bootstrap, ANSWER_SECONDS_MAX) as client:
+        for _ in range(1_000):
+            answer = client.request(InitProducerIdRequest(None, 60_000), 4)
+            if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return
+            time.sleep(0.005)
+    raise TimeoutError(f"{bootstrap} has no producer ids")
+
+
 def hold(bootstrap: str, tag: str, names: Sequence[str] = ()) -> dict[str, list[Any]]:
     """All conversations (or the named ones) with a server: name of the case -> its answers."""
+    wait_until_ready(bootstrap)
     answers: dict[str, list[Any]] = {}
     for name in names or CORPUS:
         talk = Talk(bootstrap, tag)
