@@ -97,8 +97,8 @@ class FetchSessions:
             return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, ())
         if session.uses_topic_ids != by_id:
             return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, ())
-        self._forget(session, request, by_id)
         _update(session.partitions, request, by_id)
+        self._forget(session, request, by_id)
         session.used_ms = now_ms
         if not session.partitions:
             del self._sessions[session.session_id]
@@ -132,8 +132,11 @@ class FetchSessions:
             return False
         if now_ms - stalest.used_ms > self._eviction_ms:
             return self._evict(stalest)
-        smallest = min(self._sessions.values(), key=lambda session: len(session.partitions))
-        if len(smallest.partitions) < size and now_ms - smallest.created_ms > self._eviction_ms:
+        settled = [
+            session for session in self._sessions.values() if now_ms - session.created_ms > self._eviction_ms
+        ]
+        smallest = min(settled, key=lambda session: len(session.partitions), default=None)
+        if smallest is not None and len(smallest.partitions) < size:
             return self._evict(smallest)
         return False
 
@@ -174,5 +177,6 @@ def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequ
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
     """Partitions that got records are served last next time, so that a full response starves nobody."""
     for fetched in served:
-        if session.partitions.pop(fetched.key, None) is not None:
+        if session.partitions.get(fetched.key) is fetched:
+            del session.partitions[fetched.key]
             session.partitions[fetched.key] = fetched

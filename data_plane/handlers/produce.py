@@ -107,6 +107,9 @@ class DelayedProduce(Delayed):
 
 
 def _set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
+    """The first reason stays: a failed flush also ends the leadership, and a deadline knows less than either."""
+    if answer.error_code:
+        return
     answer.error_code = code
     answer.error_message = message
     answer.base_offset = -1

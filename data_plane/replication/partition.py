@@ -54,7 +54,7 @@ class Partition:
         self._weigh_isr()
         if self.is_leader:
             self.log.assign_epoch(image.leader_epoch)
-            self.advance_high_watermark()
+            self._raise_high_watermark()
         self.wake_watchers()
 
     def set_config(self, config: LogConfig) -> None:
@@ -86,13 +86,16 @@ class Partition:
         return result
 
     def advance_high_watermark(self) -> None:
-        """The lowest log end offset of the in-sync replicas, if the gate is open. Only this broker's log counts
-        until replication joins it."""
+        """Catch up with the log's end, if the gate is open and nobody else is in sync."""
+        if self._raise_high_watermark():
+            self.wake_watchers()
+
+    def _raise_high_watermark(self) -> bool:
         log = self.log
-        if log.high_watermark < log.log_end_offset and self.has_min_isr:
+        if log.high_watermark < log.log_end_offset and self.advances_alone and self.has_min_isr:
             log.advance_high_watermark(log.log_end_offset)
-            if self._watchers:
-                self.wake_watchers()
+            return True
+        return False
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` whenever the high watermark or the leadership changes, until `unwatch`."""

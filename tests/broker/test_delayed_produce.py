@@ -1,0 +1,153 @@
+"""A Produce that waits: for replicas, for a flush, for its deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from data_plane.broker import Broker
+from data_plane.handlers.produce import DelayedProduce
+from data_plane.log.config import LogConfig
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timers
+from metadata_quorum.image import PartitionImage
+from tests.log.support import NOW_MS, ManualClock, batch, new_log
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.produce import PartitionProduceResponse, ProduceResponse
+
+TIMEOUT_MS = 1000
+BOTH, ALONE, GONE = (
+    PartitionImage(1, 3, 0, (1, 2), (1, 2)),
+    PartitionImage(1, 3, 1, (1, 2), (1,)),
+    PartitionImage(2, 4, 1, (1, 2), (2,)),
+)
+TIMED_OUT, NOT_LEADER = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class FakeBroker:
+    """What a waiting Produce asks of its broker; flushes end when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock, cast("Callable[[], Any]", _Event))
+        self.flushes: list[Callable[[KafkaError | None], None]] = []
+
+    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
+        self.flushes.append(done)
+
+
+class _Event:
+    def set(self) -> None:
+        """Nobody sleeps."""
+
+
+class Case:
+    """One batch at offset 0 of a partition whose other replica has not fetched it."""
+
+    def __init__(self) -> None:
+        self.broker = FakeBroker()
+        self.partition = Partition(new_log(LogConfig()))
+        self.partition.apply(BOTH, 1)
+        self.partition.append_as_leader(memoryview(batch()), NOW_MS)
+        self.answer = PartitionProduceResponse(0, 0, 0, -1, 0)
+        self.response = ProduceResponse([], 0, [])
+        self.produce = DelayedProduce(cast("Broker", self.broker), self.response, TIMEOUT_MS)
+
+    def wait(self, *, replicas: bool = True, flush: bool = False) -> None:
+        if flush:
+            self.produce.wait_for_sync(self.partition, self.answer)
+        if replicas:
+            self.produce.wait_for_replicas(self.partition, 0, self.answer)
+        self.produce.check()
+        assert self.produce.response is None
+
+    def expire(self) -> None:
+        self.broker.timers.fire_due(TIMEOUT_MS / 1000)
+
+    def assert_answered(self, code: ErrorCode) -> None:
+        """Once, with this code, and nobody waits any more."""
+        assert self.produce.response is self.response
+        assert self.answer.error_code == code
+        assert self.answer.base_offset == (-1 if code else 0)
+        assert watchers(self.partition) == 0
+        self.expire()
+        assert self.answer.error_code == code
+
+
+def watchers(partition: Partition) -> int:
+    return len(partition._watchers or ())
+
+
+def test_it_completes_when_the_high_watermark_passes() -> None:
+    """acks=all: all in-sync replicas have the record."""
+    case = Case()
+    case.wait()
+    case.partition.apply(ALONE, 1)
+    case.assert_answered(ErrorCode.NONE)
+
+
+def test_it_fails_when_the_leadership_goes() -> None:
+    """NOT_LEADER_OR_FOLLOWER: whether the record survives is for the next leader to say."""
+    case = Case()
+    case.wait()
+    case.partition.apply(GONE, 1)
+    case.assert_answered(NOT_LEADER)
+
+
+@pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True), (True, True)])
+def test_it_times_out(replicas: bool, flush: bool) -> None:
+    """REQUEST_TIMED_OUT at the deadline and not before, also while a requested flush has not finished."""
+    case = Case()
+    case.wait(replicas=replicas, flush=flush)
+    case.broker.timers.fire_due(TIMEOUT_MS / 1000 - 0.001)
+    assert case.produce.response is None
+    case.expire()
+    case.assert_answered(TIMED_OUT)
+    for done in case.broker.flushes:
+        done(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too late"))
+    case.assert_answered(TIMED_OUT)
+
+
+def test_a_flush_and_the_replicas_are_both_awaited() -> None:
+    """Whichever comes first, the answer leaves with the second."""
+    for flush_first in (True, False):
+        case = Case()
+        case.wait(flush=True)
+        steps: list[Callable[[], None]] = [
+            lambda case=case: case.broker.flushes[0](None),  # type: ignore[misc]  # a default binds the loop variable
+            lambda case=case: case.partition.apply(ALONE, 1),  # type: ignore[misc]  # as above
+        ]
+        for step in steps if flush_first else reversed(steps):
+            assert case.produce.response is None
+            step()
+        case.assert_answered(ErrorCode.NONE)
+
+
+def test_the_first_reason_stays() -> None:
+    """A failed flush also takes the directory and with it the leadership; a deadline knows less than either."""
+    failed = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk")
+    case = Case()
+    case.wait(flush=True)
+    case.broker.flushes[0](failed)
+    case.partition.apply(GONE, 1)
+    case.assert_answered(ErrorCode.KAFKA_STORAGE_ERROR)
+    case = Case()
+    case.wait(flush=True)
+    case.partition.apply(GONE, 1)
+    case.expire()
+    case.assert_answered(NOT_LEADER)
+
+
+def test_an_abandoned_one_leaves_nothing() -> None:
+    """The connection is gone: no watchers, no timer, and a flush that ends later is harmless."""
+    case = Case()
+    case.wait(flush=True)
+    case.produce.abandon()
+    assert watchers(case.partition) == 0
+    case.expire()
+    assert case.produce.response is None
+    case.partition.apply(ALONE, 1)
+    case.broker.flushes[0](None)
+    assert case.broker.timers.statistics()["timers"] == 0

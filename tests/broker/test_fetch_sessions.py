@@ -1,0 +1,226 @@
+"""Incremental fetch sessions, by the rules of KIP-227."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_plane.fetch_sessions import (
+    EPOCH_MAX,
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchedPartition,
+    FetchPlan,
+    FetchSessions,
+    move_to_end,
+)
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+EVICTION_MS = 1000
+ID = bytes(range(16))
+
+
+class Cache:
+    """A cache of sessions, asked in few words; partitions are those of topic `t`."""
+
+    def __init__(self, slots_max: int = 2) -> None:
+        self.sessions = FetchSessions(slots_max, EVICTION_MS, Random(1))
+
+    def ask(
+        self,
+        epoch: int,
+        fetch: dict[int, int] | None = None,
+        *,
+        session_id: int = NO_SESSION,
+        forget: tuple[int, ...] = (),
+        by_id: bool = False,
+        now_ms: int = 0,
+    ) -> FetchPlan:
+        """One request that names partitions with their fetch offsets."""
+        name, topic_id = ("", ID) if by_id else ("t", bytes(16))
+        asked = [FetchPartition(index, fetch_offset=offset) for index, offset in (fetch or {}).items()]
+        request = FetchRequest(session_id=session_id, session_epoch=epoch)
+        request.topics = [FetchTopic(name, topic_id, asked)]
+        request.forgotten_topics_data = [ForgottenTopic(name, topic_id, list(forget))]
+        return self.sessions.plan(request, by_id, now_ms)
+
+    def open(self, size: int = 1, *, now_ms: int = 0, by_id: bool = False) -> int:
+        """Ask for a session; its id, 0 when there is none."""
+        plan = self.ask(INITIAL_EPOCH, dict.fromkeys(range(size), 0), now_ms=now_ms, by_id=by_id)
+        assert plan.error == ErrorCode.NONE
+        return plan.session_id
+
+    def holds(self, session_id: int) -> bool:
+        """Whether the session is known, without touching it."""
+        return self.ask(EPOCH_MAX, session_id=session_id).error != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def offsets(plan: FetchPlan) -> dict[int, int]:
+    """What is fetched, in order."""
+    return {fetched.key[1]: fetched.fetch_offset for fetched in plan.partitions}
+
+
+def test_a_session_from_open_to_close() -> None:
+    """Full (epoch 0), incremental (1, 2, ...: only changes are named), then full without a session (-1)."""
+    cache = Cache()
+    full = cache.ask(INITIAL_EPOCH, {0: 10, 1: 20, 2: 30})
+    sid = full.session_id
+    assert sid > 0
+    assert not full.incremental
+    steps: list[tuple[dict[int, int], tuple[int, ...], dict[int, int]]] = [
+        ({}, (), {0: 10, 1: 20, 2: 30}),
+        ({1: 21}, (), {0: 10, 1: 21, 2: 30}),
+        ({3: 40}, (0,), {1: 21, 2: 30, 3: 40}),
+        ({0: 11}, (7,), {1: 21, 2: 30, 3: 40, 0: 11}),
+        ({2: 31}, (2,), {1: 21, 3: 40, 0: 11}),  # named in both: Kafka updates, then forgets
+    ]
+    for epoch, (fetch, forget, expected) in enumerate(steps, start=1):
+        plan = cache.ask(epoch, fetch, session_id=sid, forget=forget)
+        assert (plan.error, plan.session_id, plan.incremental) == (ErrorCode.NONE, sid, True)
+        assert list(offsets(plan).items()) == list(expected.items())
+    closed = cache.ask(FINAL_EPOCH, {5: 50}, session_id=sid)
+    assert (closed.error, closed.session_id, closed.incremental) == (ErrorCode.NONE, NO_SESSION, False)
+    assert offsets(closed) == {5: 50}
+    assert not cache.holds(sid)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "is_known", "by_id", "code"),
+    [
+        (1, False, False, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (2, True, False, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (-2, True, False, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (2, True, True, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (1, True, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+    ],
+)
+def test_refusals(epoch: int, is_known: bool, by_id: bool, code: ErrorCode) -> None:
+    """Unknown id, wrong epoch, topic ids in a session of names (KIP-516), in this order; nothing has changed."""
+    cache = Cache()
+    sid = cache.open()
+    plan = cache.ask(epoch, {0: 99}, session_id=sid if is_known else sid ^ 1, by_id=by_id)
+    assert (plan.error, plan.session_id, plan.partitions) == (code, NO_SESSION, ())
+    assert offsets(cache.ask(1, session_id=sid)) == {0: 0}
+
+
+def test_names_in_a_session_of_topic_ids() -> None:
+    """FETCH_SESSION_TOPIC_ID_ERROR in the other direction, too."""
+    cache = Cache()
+    sid = cache.open(by_id=True)
+    assert cache.ask(1, session_id=sid).error == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert cache.ask(1, session_id=sid, by_id=True).partitions[0].key == (ID, 0)
+
+
+def test_a_repeated_request_is_refused() -> None:
+    """The epoch protects against answers that were lost."""
+    cache = Cache()
+    sid = cache.open()
+    assert cache.ask(1, session_id=sid).error == ErrorCode.NONE
+    assert cache.ask(1, session_id=sid).error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_epochs_wrap_to_one() -> None:
+    """0 would mean a new session."""
+    cache = Cache()
+    full = cache.ask(INITIAL_EPOCH, {0: 0})
+    assert full.session is not None
+    full.session.epoch = EPOCH_MAX
+    for epoch in (EPOCH_MAX, 1, 2):
+        assert cache.ask(epoch, session_id=full.session_id).error == ErrorCode.NONE
+
+
+def test_a_session_without_partitions_ends() -> None:
+    """As in Kafka: the answer bears no session id, and the slot is free."""
+    cache = Cache()
+    sid = cache.open(2)
+    plan = cache.ask(1, session_id=sid, forget=(0, 1))
+    assert (plan.error, plan.session_id, plan.partitions) == (ErrorCode.NONE, NO_SESSION, ())
+    assert not cache.holds(sid)
+
+
+def test_a_full_request_replaces_the_session_that_it_names() -> None:
+    """One client never holds two slots."""
+    cache = Cache(slots_max=1)
+    sid = cache.open()
+    again = cache.ask(INITIAL_EPOCH, {4: 0}, session_id=sid)
+    assert again.session_id not in (NO_SESSION, sid)
+    assert not cache.holds(sid)
+
+
+# (what, sizes and times of (creation, last use) of two sessions, size of the newcomer, who goes: 0, 1 or nobody)
+EVICTIONS = [
+    ("all are young and in use", (1, 0, 0), (1, 0, 0), 9, 500, None),
+    ("the one that is idle for longest goes, whatever its size", (9, 0, 10), (1, 0, 0), 1, 1001, 1),
+    ("idle for exactly eviction_ms is not stale", (1, 0, 0), (1, 0, 0), 1, 1000, None),
+    ("a smaller one that is past its first minutes", (2, 0, 900), (3, 0, 900), 4, 1500, 0),
+    ("... the smallest of those", (3, 0, 900), (2, 0, 900), 4, 1500, 1),
+    ("an equal one stays", (2, 0, 900), (2, 0, 900), 2, 1500, None),
+    ("a smaller one that is young is passed over", (1, 800, 900), (2, 0, 900), 4, 1500, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "size", "now_ms", "evicted"),
+    [row[1:] for row in EVICTIONS],
+    ids=[r[0] for r in EVICTIONS],
+)
+def test_evictions(
+    first: tuple[int, int, int], second: tuple[int, int, int], size: int, now_ms: int, evicted: int | None
+) -> None:
+    """KIP-227, "Fetch Session Caching": a full cache gives up the stale, then the smaller ones of some age."""
+    cache = Cache()
+    ids = []
+    for partitions, created_ms, used_ms in (first, second):
+        sid = cache.open(partitions, now_ms=created_ms)
+        cache.ask(1, session_id=sid, now_ms=used_ms)
+        ids.append(sid)
+    newcomer = cache.open(size, now_ms=now_ms)
+    assert bool(newcomer) == (evicted is not None)
+    assert [cache.holds(sid) for sid in ids] == [number != evicted for number in range(2)]
+    assert cache.sessions.statistics()["evictions"] == (evicted is not None)
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    """`max.incremental.fetch.session.cache.slots=0`: every fetch is full, and served."""
+    plan = Cache(slots_max=0).ask(INITIAL_EPOCH, {0: 5})
+    assert (plan.session_id, offsets(plan)) == (NO_SESSION, {0: 5})
+
+
+def test_served_partitions_move_to_the_end() -> None:
+    """So that one that always has records does not starve the others; forgotten ones do not come back."""
+    cache = Cache()
+    full = cache.ask(INITIAL_EPOCH, {0: 0, 1: 0, 2: 0, 3: 0})
+    assert full.session is not None
+    move_to_end(full.session, full.partitions[:2])
+    assert list(offsets(cache.ask(1, session_id=full.session_id))) == [2, 3, 0, 1]
+    cache.ask(2, session_id=full.session_id, forget=(0, 1))
+    fresh = cache.ask(3, {1: 7}, session_id=full.session_id)
+    move_to_end(full.session, full.partitions[:2])
+    assert offsets(cache.ask(4, session_id=full.session_id)) == offsets(fresh) == {2: 0, 3: 0, 1: 7}
+
+
+def test_a_partition_new_to_a_session_has_been_told_nothing() -> None:
+    """Its first answer must not be omitted as old news."""
+    fetched = FetchedPartition(("t", 0))
+    assert (fetched.sent_high_watermark, fetched.sent_log_start_offset) == (-1, -1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.integers(0, 4), st.integers(0, 9)), st.sets(st.integers(0, 4))),
+        max_size=8,
+    )
+)
+def test_a_session_is_a_dict_of_partitions(steps: list[tuple[dict[int, int], set[int]]]) -> None:
+    """Whatever is named and forgotten, a session fetches what a plain dict would hold."""
+    cache = Cache()
+    model = {9: 0}
+    sid = cache.ask(INITIAL_EPOCH, model).session_id
+    for epoch, (fetch, forget) in enumerate(steps, start=1):
+        model = {index: at for index, at in {**model, **fetch}.items() if index not in forget}
+        assert offsets(cache.ask(epoch, fetch, session_id=sid, forget=tuple(sorted(forget)))) == model

@@ -1,0 +1,115 @@
+"""Deadlines of parked requests, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from data_plane.timers import Timer, Timers
+from sim.weather import Weather
+from sim.world import World
+from tests.log.support import ManualClock
+
+
+class Flag:
+    """`odradek.env.ports.Event` that nobody waits for."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def set(self) -> None:
+        self.happened = True
+
+    def is_set(self) -> bool:
+        return self.happened
+
+    async def wait(self) -> None:
+        raise AssertionError("nobody runs these timers")
+
+
+def new_timers() -> Timers:
+    return Timers(ManualClock(), Flag)
+
+
+def test_timers_fire_by_deadline_then_by_creation() -> None:
+    """Ties break by the order of creation; what is not due stays."""
+    timers = new_timers()
+    fired: list[str] = []
+    for name, deadline in (("b1", 2.0), ("c", 3.0), ("a", 1.0), ("b2", 2.0), ("b3", 2.0)):
+        timers.at(deadline, lambda name=name: fired.append(name))  # type: ignore[misc]  # a default binds the loop variable
+    timers.fire_due(0.5)
+    assert fired == []
+    timers.fire_due(2.0)
+    assert fired == ["a", "b1", "b2", "b3"]
+    timers.fire_due(9.0)
+    assert fired == ["a", "b1", "b2", "b3", "c"]
+    assert timers.statistics() == {"timers": 0, "cancelled": 0}
+
+
+def test_a_cancelled_timer_never_fires() -> None:
+    """Also one that an earlier timer cancels in the same instant; cancelling twice, or too late, does nothing."""
+    timers = new_timers()
+    fired: list[str] = []
+    later: list[Timer] = []
+
+    def cancel_later() -> None:
+        fired.append("first")
+        later[0].cancel()
+
+    first = timers.at(1.0, cancel_later)
+    later.append(timers.at(1.0, lambda: fired.append("later")))
+    timers.at(1.0, lambda: fired.append("last"))
+    timers.fire_due(1.0)
+    later[0].cancel()
+    first.cancel()
+    assert fired == ["first", "last"]
+    assert timers.statistics() == {"timers": 0, "cancelled": 0}
+
+
+def test_a_timer_may_enter_another_that_is_due() -> None:
+    """An action that asks for a past deadline is served in the same round."""
+    timers = new_timers()
+    fired: list[str] = []
+    timers.at(1.0, lambda: timers.at(0.5, lambda: fired.append("newcomer")))
+    timers.fire_due(1.0)
+    assert fired == ["newcomer"]
+
+
+@pytest.mark.parametrize("live", [0, 10, 500])
+def test_the_heap_stays_in_proportion_to_the_live_timers(live: int) -> None:
+    """Requests that are answered long before their deadline leave nothing that grows."""
+    timers = new_timers()
+    fired: list[int] = []
+    for number in range(live):
+        timers.at(1000.0 + number, lambda number=number: fired.append(number))  # type: ignore[misc]  # as above
+    for _ in range(5_000):
+        timers.at(500.0, lambda: fired.append(-1)).cancel()
+        assert timers.statistics()["timers"] <= 2 * live + 66
+    timers.fire_due(1e9)
+    assert fired == list(range(live))
+
+
+def test_an_earlier_newcomer_shortens_the_sleep() -> None:
+    """One task sleeps until the next deadline of all, whichever came first."""
+    world = World(1, Weather())
+
+    async def main() -> list[tuple[str, float]]:
+        env = world.node_env("a")
+        timers = Timers(env.clock, env.event)
+        fired: list[tuple[str, float]] = []
+
+        def note(name: str) -> None:
+            fired.append((name, world.now))
+
+        with env.clock.timeout_at(60.0):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(timers.run)
+                await env.clock.sleep_until(1.0)
+                timers.at(30.0, lambda: note("late"))
+                await env.clock.sleep_until(2.0)
+                timers.at(5.0, lambda: note("early"))
+                await env.clock.sleep_until(10.0)
+                timers.at(3.0, lambda: note("overdue"))
+        return fired
+
+    assert world.run(main) == [("early", 5.0), ("overdue", 10.0), ("late", 30.0)]
