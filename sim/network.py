@@ -416,7 +416,15 @@ class SimNetwork:
         self._fabric = fabric
         self._node = node
 
-    def listen(self, host: str, port: int) -> SimListener:
+    def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        send_buffer_bytes: int | None = None,
+        receive_buffer_bytes: int | None = None,
+    ) -> SimListener:
+        """The weather decides the size of buffers, whatever is asked for."""
         own = self._fabric.hosts[self._node.host]
         if not self._node.alive:
             raise OSError(errno.ENETDOWN, "the node has crashed")

@@ -238,8 +238,18 @@ class Listener(Protocol):
 class Network(Protocol):
     """TCP as a node sees it."""
 
-    def listen(self, host: str, port: int) -> Listener:
-        """Raises `OSError` when the address cannot be bound."""
+    def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        send_buffer_bytes: int | None = None,
+        receive_buffer_bytes: int | None = None,
+    ) -> Listener:
+        """The buffers are the kernel's, per connection; None leaves their size to it.
+
+        Raises `OSError` when the address cannot be bound.
+        """
 
     async def connect(self, host: str, port: int) -> Conn:
         """Raises `ConnectionLost`."""

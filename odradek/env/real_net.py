@@ -186,7 +186,14 @@ class TcpNetwork:
     def __init__(self, maxseg: int | None = None) -> None:
         self._maxseg = maxseg
 
-    def listen(self, host: str, port: int) -> TcpListener:
+    def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        send_buffer_bytes: int | None = None,
+        receive_buffer_bytes: int | None = None,
+    ) -> TcpListener:
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         listening = self._socket(family, kind, protocol)
@@ -194,6 +201,11 @@ class TcpNetwork:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            # Accepted sockets inherit both, so that they cost no calls per connection.
+            if send_buffer_bytes is not None:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+            if receive_buffer_bytes is not None:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             listening.bind(address)
             listening.listen(BACKLOG)
             return TcpListener(listening)
