@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,13 +48,9 @@ def _dev(args: argparse.Namespace) -> int:
         raise CliError("this version runs one node: --nodes above 1 has to wait for replication", USAGE)
     if args.port + _CONTROLLER_PORT_DISTANCE > 65535:
         raise CliError(f"--port {args.port} leaves no room for the controller's port 1000 above it", USAGE)
-    with _signals() as wakeup:
-        node = _start(args.data.absolute(), 1, args.port)
-        try:
-            _report_start(node, args.json)
-            return _watch(node, wakeup, args.json)
-        finally:
-            node.end()
+    with _signals() as wakeup, _started(args.data.absolute(), 1, args.port) as node:
+        _report_start(node, args.json)
+        return _watch(node, wakeup, args.json)
 
 
 class _Node:
@@ -64,6 +61,7 @@ class _Node:
         self.address = address
         self.properties = properties
         self.log = log
+        self.serving = False
         with log.open("ab") as stream:
             self._log_start = stream.tell()
             self.process = subprocess.Popen(
@@ -74,12 +72,14 @@ class _Node:
                 start_new_session=True,
             )
 
-    def log_tail(self) -> str:
-        """What the node wrote last, as one line."""
+    def why_it_ended(self) -> str:
+        """What the node wrote last, as one line, without the beginning that all its last words have."""
         with self.log.open("rb") as stream:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it wrote nothing"
+        if not lines:
+            return "it wrote nothing"
+        return lines[-1].removeprefix("odradek: ").removeprefix(f"node {self.node_id} stops: ")
 
     def end(self) -> None:
         """SIGTERM, patience, SIGKILL; and reap."""
@@ -92,20 +92,52 @@ class _Node:
         self.process.wait()
 
 
-def _start(data: Path, node_id: int, client_port: int) -> _Node:
-    directory = data / f"node-{node_id}"
+@contextmanager
+def _started(data: Path, node_id: int, client_port: int) -> Iterator[_Node]:
+    """A node, ended on the way out. Unless it came to serve, its properties are then as they were before.
+
+    The directory may belong to a node that runs: that node's file must not tell of our ports.
+    """
     properties = data / f"node-{node_id}.properties"
-    address = f"127.0.0.1:{client_port}"
-    try:
+    with _usable(data):
         data.mkdir(parents=True, exist_ok=True)
-        _write_properties(properties, _settings(node_id, client_port, directory))
-        if not (directory / "meta.properties").exists():
-            _format(properties)
-        return _Node(node_id, address, properties, data / f"node-{node_id}.log")
+        before = properties.read_bytes() if properties.exists() else None
+    node = None
+    try:
+        with _usable(data):
+            node = _start(data, node_id, client_port, properties)
+        yield node
+    finally:
+        if node is not None:
+            node.end()
+        if node is None or not node.serving:
+            with _usable(data):
+                _restore(properties, before)
+
+
+@contextmanager
+def _usable(data: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CliError(
             f"cannot use {data}: {error.strerror or error} (--data says where to keep the data)"
         ) from error
+
+
+def _start(data: Path, node_id: int, client_port: int, properties: Path) -> _Node:
+    directory = data / f"node-{node_id}"
+    _write_properties(properties, _settings(node_id, client_port, directory))
+    if not (directory / "meta.properties").exists():
+        _format(properties)
+    return _Node(node_id, f"127.0.0.1:{client_port}", properties, data / f"node-{node_id}.log")
+
+
+def _restore(properties: Path, before: bytes | None) -> None:
+    if before is None:
+        properties.unlink(missing_ok=True)
+    else:
+        properties.write_bytes(before)
 
 
 def _format(properties: Path) -> None:
@@ -168,7 +200,6 @@ def _watch(node: _Node, wakeup: int, as_json: bool) -> int:
     """Say when the node serves and when it died; return when a signal asks us to stop."""
     process = node.process
     assert process.stdout is not None
-    serving = False
     reported = False
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
@@ -179,17 +210,24 @@ def _watch(node: _Node, wakeup: int, as_json: bool) -> int:
                 if key.fileobj is process.stdout:
                     if not process.stdout.readline():
                         selector.unregister(process.stdout)
-                    elif not serving:
-                        serving = True
+                    elif not node.serving:
+                        node.serving = True
                         _report({"ready": True}, "ready", as_json)
                 elif _stop_requested(wakeup):
                     return 0
             if process.poll() is None or reported:
                 continue
-            if not serving:
-                raise CliError(f"node {node.node_id} did not start: {node.log_tail()} (its log: {node.log})")
+            if not node.serving:
+                raise CliError(_failed_start(node))
             reported = True
             _report_death(node, as_json)
+
+
+def _failed_start(node: _Node) -> str:
+    reason = node.why_it_ended()
+    if reason.startswith("cannot listen on "):
+        reason += " (--port says which; make run PORT=...)"
+    return f"node {node.node_id} did not start: {reason}; its log: {node.log}"
 
 
 def _stop_requested(wakeup: int) -> bool:
@@ -208,9 +246,21 @@ def _report_death(node: _Node, as_json: bool) -> None:
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
     text = (
         f"node={node.node_id} pid={node.process.pid} ended: {how}; "
-        f"to bring it back: odradek server {node.properties}"
+        f"to bring it back: {shlex.join([*_command(), 'server', str(node.properties)])}"
     )
     _report({"node": node.node_id, "pid": node.process.pid, "ended": how}, text, as_json)
+
+
+def _command() -> list[str]:
+    """How a shell in the current directory starts the `odradek` that this is, whatever its PATH has."""
+    script = Path(sys.executable).parent / "odradek"
+    if not script.exists():
+        return [sys.executable, "-m", "odradek"]
+    here = Path.cwd()
+    if not script.is_relative_to(here):
+        return [str(script)]
+    # A name without a slash would be looked up in PATH.
+    return [os.path.join(".", script.name) if script.parent == here else str(script.relative_to(here))]
 
 
 def _report(document: dict[str, object], text: str, as_json: bool) -> None:

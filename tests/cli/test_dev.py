@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from typing import IO
 import pytest
 
 from bench.processes import free_ports
-from tests.cli.running import odradek, start
+from tests.cli.running import ROOT, odradek, start
 
 pytestmark = pytest.mark.xdist_group("cli")
 
@@ -29,9 +30,15 @@ def client_port() -> int:
 
 
 @contextmanager
-def running(*words: str | Path, stop: signal.Signals = signal.SIGTERM) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that goes on; ended by a signal, and then its status must be 0."""
-    process = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def running(
+    *words: str | Path, stop: signal.Signals = signal.SIGTERM, command: str | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that goes on; ended by a signal, and then its status must be 0. `command`: not ours."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if command is None:
+        process = start(words, **pipes)
+    else:
+        process = subprocess.Popen([command, *words], cwd=ROOT, **pipes)
     try:
         yield process
     except BaseException:
@@ -72,12 +79,14 @@ def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None
 
         os.kill(pid, signal.SIGKILL)
         properties = tmp_path / "data" / "node-1.properties"
-        assert line(dev.stdout) == (
-            f"node=1 pid={pid} ended: killed by SIGKILL; to bring it back: odradek server {properties}"
-        )
+        told = line(dev.stdout)
+        before, _, hint = told.partition("; to bring it back: ")
+        assert before == f"node=1 pid={pid} ended: killed by SIGKILL"
+        command, *words = shlex.split(hint)
+        assert words[-2:] == ["server", str(properties)]
         assert "Connection refused" in odradek("topic", "list", bootstrap=address).refusal()
 
-        with running("server", properties) as server:
+        with running(*words, command=command) as server:
             assert line(server.stdout) == "ready"
             assert odradek("consume", "words", bootstrap=address).out == "one\ntwo\n"
 
@@ -116,12 +125,27 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         outcome = odradek("dev", "--port", str(port), "--data", tmp_path / "data")
     assert outcome.code == 1
     (message,) = outcome.err.splitlines()
-    assert "node 1 did not start" in message
-    assert str(port) in message
+    assert message.startswith(f"odradek: node 1 did not start: cannot listen on 127.0.0.1:{port}")
+    assert "(--port says which; make run PORT=...)" in message
     assert str(tmp_path / "data" / "node-1.log") in message
+    assert not (tmp_path / "data" / "node-1.properties").exists()
     found = re.search(r"pid=(\d+)", outcome.out)
     assert found is not None
     assert not alive(int(found[1]))
+
+
+def test_a_start_on_data_in_use_leaves_the_running_nodes_properties(tmp_path: Path) -> None:
+    """The lock refuses the second node; the first one's file goes on telling the first one's ports."""
+    data = tmp_path / "data"
+    with running("dev", "--port", str(client_port()), "--data", data) as dev:
+        line(dev.stdout)
+        assert line(dev.stdout) == "ready"
+        properties = data / "node-1.properties"
+        before = properties.read_bytes()
+        outcome = odradek("dev", "--port", str(client_port()), "--data", data)
+        assert outcome.code == 1
+        assert "another process holds it" in outcome.err
+        assert properties.read_bytes() == before
 
 
 def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
