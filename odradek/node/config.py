@@ -308,20 +308,29 @@ def _advertised(
     if not own:
         raise ConfigError("listeners", ",".join(controller_names), "a broker needs a listener for clients")
     if values[key] is None:
+        _check_routable("listeners", tuple(own.values()))
         return tuple(own.values())
     advertised = _with_protocols(key, _addresses(key, _texts(values, key)), protocols)
+    _check_routable(key, tuple(each for each in advertised if each.name in own))
     for each in advertised:
         text = f"{each.name}://{each.host}:{each.port}"
-        if each.host == "0.0.0.0":
-            raise ConfigError(
-                key, text, "cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address"
-            )
         if each.name not in own and each.name not in controller_names:
             raise ConfigError(key, text, f"must be one of the listeners: {', '.join(own)}")
     clients = tuple(each for each in advertised if each.name in own)
     if not clients:
         raise ConfigError(key, ",".join(_texts(values, key)), f"at least one of: {', '.join(own)}")
     return clients
+
+
+def _check_routable(key: str, advertised: tuple[ListenerConfig, ...]) -> None:
+    """What clients are told to connect to; `key` is where it was said, for it may be taken from `listeners`."""
+    for each in advertised:
+        if each.host == "0.0.0.0":
+            raise ConfigError(
+                key,
+                f"{each.name}://{each.host}:{each.port}",
+                "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
+            )
 
 
 def _inter_broker_listener(
@@ -364,7 +373,11 @@ def _check_voters(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]
         if match is None:
             raise ConfigError(key, text, "ID@host:port, several separated by commas")
         ids.append(int(match[1]))
-    if voters and ids != [node_id]:
+    if len(ids) == 1 and ids != [node_id]:
+        raise ConfigError(
+            key, ",".join(voters), f"the voter's id {ids[0]} differs from node.id, which is {node_id}"
+        )
+    if len(ids) > 1:
         raise ConfigError(
             key, ",".join(voters), f"This version has quorums of one voter: {node_id}@host:port"
         )

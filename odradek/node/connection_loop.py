@@ -224,7 +224,7 @@ class Connection:
                 return end
         else:
             have = self.have
-            if have >= 4 and _SIZE.unpack_from(own.data, 0)[0] >= LARGE_FRAME_BYTES:
+            if not have or (have >= 4 and _SIZE.unpack_from(own.data, 0)[0] >= LARGE_FRAME_BYTES):
                 count = self.conn.recv_into(own.view[have:])
                 if count:
                     self.have = have + count
