@@ -76,6 +76,16 @@ def test_several_directories_and_listeners() -> None:
     assert config(log_dirs=None).log_dirs == ("/tmp/kafka-logs",)
 
 
+def test_every_interface_needs_an_address_to_advertise() -> None:
+    """0.0.0.0 is for listening only; an empty host, and what a controller listens on, need nothing said."""
+    everywhere = "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093"
+    told = config(listeners=everywhere, advertised_listeners="PLAINTEXT://public.example:9092")
+    assert [each.host for each in told.listeners] == ["0.0.0.0", "0.0.0.0"]
+    assert [each.host for each in told.advertised_listeners] == ["public.example"]
+    empty = config(listeners="PLAINTEXT://:9092,CONTROLLER://0.0.0.0:9093")
+    assert [each.host for each in empty.advertised_listeners] == [""]
+
+
 def test_static_voters_with_this_node_alone() -> None:
     """`controller.quorum.voters`, as older files have it."""
     changes = {"controller_quorum_bootstrap_servers": None}
@@ -128,7 +138,21 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ),
     ({"controller_quorum_voters": "1@a:1,2@b:2"}, "This version has quorums of one voter: 1@host:port"),
     ({"controller_quorum_voters": "localhost:1"}, "ID@host:port"),
-    ({"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot use the nonroutable meta-address 0.0.0.0"),
+    (
+        {"node_id": "2", "controller_quorum_voters": "1@a:9093"},
+        "Invalid value 1@a:9093 for configuration controller.quorum.voters: "
+        "the voter's id 1 differs from node.id, which is 2",
+    ),
+    (
+        {"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"},
+        "Invalid value PLAINTEXT://0.0.0.0:9092 for configuration advertised.listeners: "
+        "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
+    ),
+    (
+        {"listeners": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093"},
+        "Invalid value PLAINTEXT://0.0.0.0:9092 for configuration listeners: "
+        "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
+    ),
     ({"advertised_listeners": "CONTROLLER://a:9093"}, "at least one of: PLAINTEXT"),
     ({"inter_broker_listener_name": "CONTROLLER"}, "must be the name of an advertised listener: PLAINTEXT"),
     ({"security_inter_broker_protocol": "SSL"}, "not supported yet, only PLAINTEXT is"),
