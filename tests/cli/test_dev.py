@@ -33,12 +33,13 @@ def client_port() -> int:
 def running(
     *words: str | Path, stop: signal.Signals = signal.SIGTERM, command: str | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that goes on; ended by a signal, and then its status must be 0. `command`: not ours."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    """A command that goes on; ended by a signal, and then its status must be 0. `command`: instead of ours."""
     if command is None:
-        process = start(words, **pipes)
+        process = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     else:
-        process = subprocess.Popen([command, *words], cwd=ROOT, **pipes)
+        process = subprocess.Popen(
+            [command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     try:
         yield process
     except BaseException:
