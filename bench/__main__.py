@@ -23,6 +23,7 @@ from bench.loopback import SEGMENT_BYTES, enter_own_network
 from bench.mock_cluster import mock_cluster
 from bench.odradek_server import prepare_odradek, start_odradek
 from bench.processes import ServerProcess, spawn, wait_until_serving
+from bench.recycled_pages import RecycledPages
 from bench.small_requests import KINDS, Drive, Kind
 from bench.stages import STAGES
 from bench.supervised import run_client
@@ -46,6 +47,8 @@ FAST_DELETION = {
 SMALL_TOPIC = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
 """Requests that append for seconds write to recycled pages, as a node does that has run for a while."""
 RECOVERY_BYTES = 1 << 30
+RECYCLED_BYTES = 2 << 30
+RECYCLED_BYTES = 2 << 30
 WARM_BYTES = 1 << 30
 
 
@@ -79,9 +82,9 @@ def parse_arguments() -> argparse.Namespace:
     how.add_argument(
         "--pinning",
         choices=("deployed", "split", "none"),
-        default="deployed",
-        help="deployed: our node on one CPU and its client on the others, Kafka and its client on all; "
-        "split: every server on one CPU, its client on the others; none: everything on all (default: deployed)",
+        default="none",
+        help="none: servers and clients alike on all CPUs; deployed: our node on one CPU and its client on the "
+        "others, Kafka and its client on all; split: every server on one CPU, its client on the others (default: none)",
     )
     how.add_argument(
         "--small-segments", action="store_true", help="in a network namespace with segments of 8 KiB"
@@ -158,9 +161,6 @@ class Bench:
         workloads = [each for each in WORKLOADS if each.name in chosen]
         quick = self.options.quick
         with ExitStack() as ending:
-            largest = max((each.value_bytes * each.records for each in workloads), default=0)
-            self.say("warming the page cache")
-            warm_page_cache(self.directory, 2 * (largest // 4 if quick else largest))
             contenders = []
             for key in self.disk_servers:
                 self.say(f"starting {key}")
@@ -170,7 +170,10 @@ class Bench:
             if not self.options.no_mock:
                 mock = ending.enter_context(mock_cluster(cpus=self.server_cpus("mock")))
                 contenders.append(Contender("mock", mock, None, 1, self.client_cpus("mock")))
+            self.say("touching memory")
+            pages = ending.enter_context(RecycledPages(self.directory, RECYCLED_BYTES))
             run = Throughput(
+                pages=pages,
                 contenders=contenders,
                 passes=self.options.passes or (2 if quick else 5),
                 partitions=self.options.topic_partitions,

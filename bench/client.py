@@ -32,7 +32,10 @@ class PassFailed(Exception):
 
 @attrs.frozen
 class Pass:
-    """What to run: `records` values of `value_bytes` each, over all partitions of a topic in turn."""
+    """What to run: `records` values of `value_bytes` each, over all partitions of a topic in turn.
+
+    A consumer reads them `rounds` times.
+    """
 
     action: str
     bootstrap: str
@@ -41,6 +44,7 @@ class Pass:
     records: int
     value_bytes: int
     compressible: bool
+    rounds: int = 1
     client_settings: dict[str, Any] = attrs.field(factory=dict)
 
 
@@ -105,11 +109,19 @@ def produce(task: Pass) -> PassResult:
 
 
 def consume(task: Pass) -> PassResult:
-    """Read the partitions from the start until `records` have come."""
+    """Read the partitions from the start until `records` have come, as many times as asked for."""
     consumer = _consumer(task)
     consumer.list_topics(task.topic, timeout=CONNECT_SECONDS)
     _wait_for_go()
     started, cpu = time.perf_counter(), time.process_time()
+    for _ in range(task.rounds):
+        _read_all(consumer, task)
+    result = PassResult(time.perf_counter() - started, time.process_time() - cpu, task.rounds * task.records)
+    consumer.close()
+    return result
+
+
+def _read_all(consumer: confluent_kafka.Consumer, task: Pass) -> None:
     consumer.assign(
         [confluent_kafka.TopicPartition(task.topic, partition, 0) for partition in range(task.partitions)]
     )
@@ -121,9 +133,6 @@ def consume(task: Pass) -> PassResult:
         if (error := messages[-1].error()) is not None:
             raise PassFailed(str(error))
         received += len(messages)
-    result = PassResult(time.perf_counter() - started, time.process_time() - cpu, received)
-    consumer.close()
-    return result
 
 
 def _consumer(task: Pass) -> confluent_kafka.Consumer:

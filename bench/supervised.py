@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import attrs
@@ -18,10 +19,15 @@ from bench.processes import ServerProcess, command_prefix
 
 
 def run_client(
-    module: str, task: Any, server: ServerProcess, cpus: Sequence[int] | None
+    module: str,
+    task: Any,
+    server: ServerProcess,
+    cpus: Sequence[int] | None,
+    during: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[dict[str, Any], float]:
     """Run `python -m module JSON(task)`; its figures, and the CPU seconds that the server spent meanwhile.
 
+    `during` is entered when the client is connected, right before the clocks start.
     Raises `RuntimeError` with the client's own words when it fails.
     """
     command = [*command_prefix(cpus), sys.executable, "-m", module, json.dumps(attrs.asdict(task))]
@@ -34,11 +40,12 @@ def run_client(
         line = ""
         before = after = 0.0
         if client.stdout.readline().strip() == "ready":
-            before = server.cpu_seconds()
-            client.stdin.write("go\n")
-            client.stdin.flush()
-            line = client.stdout.readline()
-            after = server.cpu_seconds()
+            with during():
+                before = server.cpu_seconds()
+                client.stdin.write("go\n")
+                client.stdin.flush()
+                line = client.stdout.readline()
+                after = server.cpu_seconds()
         complaint = client.stderr.read()
         if client.wait() or not line:
             raise RuntimeError(f"{module} against {server.name} failed: {complaint[-2000:]}")
