@@ -50,10 +50,17 @@ class BrokerConnection:
     """See the module. The core owns it, finishes the calls that fail, and performs its output."""
 
     def __init__(
-        self, connection_id: int, address: tuple[str, int], config: ClientConfig, *, connect_deadline: float
+        self,
+        connection_id: int,
+        address: tuple[str, int],
+        config: ClientConfig,
+        *,
+        connect_deadline: float,
+        lane: int = 0,
     ) -> None:
         self.connection_id = connection_id
         self.address = address
+        self.lane = lane
         self.state = ConnectionState.CONNECTING
         self.waiting: deque[Call] = deque()
         self.in_flight: deque[Call] = deque()

@@ -10,7 +10,8 @@ A shell owns sockets and a clock; the core decides everything else.
   any clock that never falls. An operation's outcome is in its `Task`.
 * Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
   connection to its broker (or to any broker), opening one where there is none.
-* Connections are keyed by address, so that a bootstrap address and a broker's own address share a connection.
+* Connections are keyed by address and lane, so that a bootstrap address and a broker's own address share a
+  connection, and a call that a broker holds back for long (a JoinGroup, a fetch) keeps nobody waiting behind it.
   An attempt has an id that is never used again: reports about a dead attempt are ignored.
 
 Rules
@@ -45,7 +46,7 @@ from odradek.client.errors import (
     ConnectionBroken,
     RequestTimedOut,
 )
-from odradek.client.operation import Call, Operation, Task
+from odradek.client.operation import Call, Operation, Signal, Task
 from wire.errors import ProtocolError
 
 __all__ = ["ClientCore", "Close", "Connect", "Effect", "Send"]
@@ -105,7 +106,7 @@ class ClientCore:
         self.ever_connected = False
         self.closed = False
         self._bootstrap = list(bootstrap)
-        self._connections: dict[Address, BrokerConnection] = {}
+        self._connections: dict[tuple[Address, int], BrokerConnection] = {}
         self._by_id: dict[int, BrokerConnection] = {}
         self._trouble: dict[Address, _Trouble] = {}
         self._last_connection_id = 0
@@ -127,12 +128,22 @@ class ClientCore:
         node: int | None = None,
         version_max: int | None = None,
         expects_response: bool = True,
+        lane: int = 0,
+        patient: bool = False,
     ) -> Call:
-        """Start a request. The call may be done (failed) on return; see `Call`."""
-        deadline = min(deadline, self.now + self.config.request_timeout)
-        call = Call(request, node, deadline, version_max, expects_response)
+        """Start a request. The call may be done (failed) on return; see `Call`.
+
+        `patient`: the broker may hold the answer back until `deadline`, so the request timeout does not hold.
+        """
+        if not patient:
+            deadline = min(deadline, self.now + self.config.request_timeout)
+        call = Call(request, node, deadline, version_max, expects_response, lane)
         self._place(call)
         return call
+
+    def signal(self) -> Signal:
+        """A new signal for operations of this core."""
+        return Signal(self._signalled)
 
     def backoff(self, attempt: int) -> float:
         """Seconds to wait before the next attempt of an operation."""
@@ -142,14 +153,19 @@ class ClientCore:
 
     def start(self, operation: Operation[T], now: float) -> Task[T]:
         """Begin an operation."""
+        task = Task(operation)
+        self.adopt(task, now)
+        return task
+
+    def adopt(self, task: Task[Any], now: float) -> None:
+        """Begin an operation whose task was made elsewhere."""
         self._at(now)
         if self.closed:
             raise ClientClosed("the client is closed")
-        task = Task(operation)
-        self._tasks[task] = None
-        self._ready.append(task)
-        self._run_ready()
-        return task
+        if not task.done:
+            self._tasks[task] = None
+            self._ready.append(task)
+            self._run_ready()
 
     def abandon(self, task: Task[Any]) -> None:
         """Nobody waits for this operation any longer."""
@@ -230,11 +246,11 @@ class ClientCore:
             self._end(connection, f"lost the connection to {connection.address_text}: {reason}")
             self._run_ready()
 
-    def close(self) -> None:
-        """End all operations (`ClientClosed`) and connections; the effects are the last."""
+    def close(self, error: BaseException | None = None) -> None:
+        """End all operations (with `error`, else `ClientClosed`) and connections; the effects are the last."""
         self.closed = True
         for task in list(self._tasks):
-            task.cancel(ClientClosed("the client was closed"))
+            task.cancel(error or ClientClosed("the client was closed"))
         self._tasks.clear()
         self._effects = [Close(connection_id) for connection_id in self._by_id]
         self._by_id.clear()
@@ -279,6 +295,8 @@ class ClientCore:
         number = task.wait_number
         for call in wait.calls:
             call.on_done = lambda: self._wake(task, number)
+        for signal in wait.signals:
+            signal.add(task, number)
         if wait.until is not None:
             self._timer_number += 1
             heapq.heappush(self._timers, (wait.until, self._timer_number, task, number))
@@ -290,12 +308,19 @@ class ClientCore:
             task.wait_number += 1
             self._ready.append(task)
 
+    def _signalled(self, task: Task[Any], wait_number: int) -> None:
+        if task.wait_number == wait_number and not task.done:
+            task.wait_number += 1
+            self._ready.append(task)
+
     # Calls and connections
 
     def _place(self, call: Call) -> None:
         try:
             connection = (
-                self._connection_to(call.node) if call.node is not None else self._connection_to_any()
+                self._connection_to(call.node, call.lane)
+                if call.node is not None
+                else self._connection_to_any()
             )
         except BrokerUnavailable as error:
             call.fail(error)
@@ -303,25 +328,26 @@ class ClientCore:
         connection.enqueue(call)
         self._flush(connection)
 
-    def _connection_to(self, node: int) -> BrokerConnection:
+    def _connection_to(self, node: int, lane: int) -> BrokerConnection:
         broker = self.cluster.brokers.get(node)
         if broker is None:
             raise BrokerUnavailable(f"broker {node} is not in the cluster's metadata")
         address = (broker.host, broker.port)
-        connection = self._connections.get(address)
+        connection = self._connections.get((address, lane))
         if connection is not None:
             return connection
         trouble = self._trouble.get(address)
         if trouble is not None and trouble.retry_at > self.now:
             raise BrokerUnavailable(f"broker {node}: {trouble.reason}")
-        return self._connect(address)
+        return self._connect(address, lane)
 
     def _connection_to_any(self) -> BrokerConnection:
         """The idlest open connection, else one being opened, else a new one to an address without recent trouble."""
-        ready = [c for c in self._connections.values() if c.state is ConnectionState.READY]
+        shared = [c for (_, lane), c in self._connections.items() if lane == 0]
+        ready = [c for c in shared if c.state is ConnectionState.READY]
         if ready:
             return min(ready, key=lambda c: c.load)
-        for connection in self._connections.values():
+        for connection in shared:
             return connection
         brokers = [(broker.host, broker.port) for broker in self.cluster.brokers.values()]
         for candidates in (brokers, self._bootstrap):
@@ -333,15 +359,16 @@ class ClientCore:
         reasons = [self._trouble[address].reason for address in self._bootstrap]
         raise BrokerUnavailable("; ".join(dict.fromkeys(reasons)))
 
-    def _connect(self, address: Address) -> BrokerConnection:
+    def _connect(self, address: Address, lane: int = 0) -> BrokerConnection:
         self._last_connection_id += 1
         connection = BrokerConnection(
             self._last_connection_id,
             address,
             self.config,
             connect_deadline=self.now + self.config.connect_timeout,
+            lane=lane,
         )
-        self._connections[address] = connection
+        self._connections[address, lane] = connection
         self._by_id[connection.connection_id] = connection
         self._effects.append(Connect(connection.connection_id, *address))
         return connection
@@ -376,7 +403,7 @@ class ClientCore:
         was_ready = connection.state is ConnectionState.READY
         connection.close()
         del self._by_id[connection.connection_id]
-        del self._connections[connection.address]
+        del self._connections[connection.address, connection.lane]
         old = self._trouble.get(connection.address)
         failures = 0 if was_ready or old is None else old.failures + 1
         retry_at = self.now if was_ready else self.now + self.config.reconnect.delay(failures, self.rng)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-__all__ = ["Call", "Operation", "Task", "Wait"]
+__all__ = ["Call", "Operation", "Signal", "Task", "Wait"]
 
 T = TypeVar("T")
 
@@ -22,7 +22,8 @@ class Call:
     """One request to one broker, and what became of it.
 
     `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
-    caps the version that is negotiated (an operation that lacks what a newer version needs says so here).
+    caps the version that is negotiated (an operation that lacks what a newer version needs says so here). Calls of
+    different `lane`s never wait behind each other: each lane has a connection of its own to the broker.
     Exactly one of `response` and `error` is set once `done`, but for a request without an answer (Produce with
     acks=0): that is done with neither when it is handed to the connection.
     """
@@ -32,6 +33,7 @@ class Call:
     deadline: float
     version_max: int | None = None
     expects_response: bool = True
+    lane: int = 0
     response: Any = None
     error: Exception | None = None
     done: bool = False
@@ -62,13 +64,40 @@ class Call:
         return self.response
 
 
+class Signal:
+    """Wakes the operations that wait for it: news for them that no call brings.
+
+    It has no memory. An operation looks whether there is news, and if not yields a `Wait` for the signal; nothing
+    runs in between. Whoever has made news calls `notify`; the operations go on at the core's next step (`tick`).
+    """
+
+    __slots__ = ("_ready", "_waiting")
+
+    def __init__(self, ready: Callable[[Task[Any], int], None]) -> None:
+        self._ready = ready
+        self._waiting: dict[Task[Any], int] = {}
+
+    def add(self, task: Task[Any], wait_number: int) -> None:
+        """This wait ends with the next `notify`, if nothing else has ended it before."""
+        self._waiting[task] = wait_number
+
+    def notify(self) -> None:
+        """There is news: every operation that waits goes on."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for task, wait_number in waiting.items():
+                self._ready(task, wait_number)
+
+
 @attrs.frozen(eq=False)
 class Wait:
-    """Until all `calls` are done (or the first, with `first`), or the clock reaches `until`: what comes first."""
+    """Until all `calls` are done (or the first, with `first`), the clock reaches `until`, or one of `signals`
+    is notified: what comes first."""
 
     calls: Sequence[Call] = ()
     first: bool = False
     until: float | None = None
+    signals: Sequence[Signal] = ()
 
     @property
     def satisfied(self) -> bool:
