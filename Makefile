@@ -9,7 +9,7 @@ DATA ?= data
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help install install-dev run test check format bench demo lock clean
+.PHONY: help install install-dev run test conformance check format bench demo lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -41,6 +41,9 @@ run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=)
 
 test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
+	@exec $(BIN)/python -m tests.conformance record
 
 check: install-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

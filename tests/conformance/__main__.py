@@ -1,7 +1,9 @@
 """Hold the corpus against servers.
 
-python -m tests.conformance record BOOTSTRAP          write down what Apache Kafka answers
-python -m tests.conformance compare BOOTSTRAP [CASE]  show where a server differs from what is written down
+python -m tests.conformance record [BOOTSTRAP [API ...]]    write down what Apache Kafka answers
+python -m tests.conformance compare BOOTSTRAP [API ...]     show where a server differs from what is written down
+
+Without a bootstrap address, `record` starts an Apache Kafka (Java and its jars: `bench/kafka_server.py`).
 """
 
 from __future__ import annotations
@@ -9,25 +11,58 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.conformance.comparison import RECORDING, differences, load, save
-from tests.conformance.corpus import hold
+from bench.kafka_server import KafkaUnavailable, kafka_server
+from tests.conformance.comparison import differences, load, save
+from tests.conformance.corpus import APIS, CORPUS, cases_of, hold
+from tests.conformance.servers import SETTINGS
+from tests.conformance.talk import wait_until_ready
+
+
+def record(bootstrap: str, apis: list[str]) -> None:
+    """Write down the answers of a server that is Apache Kafka."""
+    wait_until_ready(bootstrap)
+    tag = os.urandom(3).hex()
+    for api in apis or APIS:
+        held = hold(bootstrap, tag, cases_of(api))
+        save(api, held.answers)
+        print(f"{api}: {len(held.answers)} cases, {sum(map(len, held.answers.values()))} answers")
+
+
+def compare(bootstrap: str, chosen: list[str]) -> int:
+    """Print every difference; how many there are. `chosen` names APIs or single cases."""
+    wait_until_ready(bootstrap)
+    tag = os.urandom(3).hex()
+    held_total, found = 0, 0
+    for api in APIS:
+        recorded = load(api)
+        wanted = [name for name in cases_of(api) if not chosen or api in chosen or name in chosen]
+        for name, given in hold(bootstrap, tag, wanted).answers.items():
+            for line in differences(recorded[name], given):
+                print(f"{name}: {line}")
+                found += 1
+        held_total += len(wanted)
+    print(f"{held_total} of {len(CORPUS)} cases, {found} differences")
+    return found
 
 
 def main(arguments: list[str]) -> int:
     """Record or compare."""
-    command, bootstrap, *names = arguments
-    answers = hold(bootstrap, os.urandom(3).hex(), names)
-    if command == "record":
-        save({**(load() if names and RECORDING.exists() else {}), **answers})
-        return 0
-    recorded = load()
-    found = 0
-    for name, given in answers.items():
-        for line in differences(recorded[name], given):
-            print(f"{name}: {line}")
-            found += 1
-    print(f"{len(answers)} cases, {found} differences")
-    return bool(found)
+    match arguments:
+        case ["record"]:
+            try:
+                with kafka_server(settings=SETTINGS) as server:
+                    record(server.bootstrap, [])
+            except KafkaUnavailable as reason:
+                print(f"Apache Kafka is unavailable: {reason}", file=sys.stderr)
+                return 3
+            return 0
+        case ["record", bootstrap, *apis]:
+            record(bootstrap, apis)
+            return 0
+        case ["compare", bootstrap, *chosen]:
+            return bool(compare(bootstrap, chosen))
+    print(__doc__, file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

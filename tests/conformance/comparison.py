@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-RECORDING = Path(__file__).with_name("kafka_4.3.json")
+RECORDING = Path(__file__).with_name("kafka_4.3")
 
 
-def load() -> dict[str, list[Any]]:
-    """What Apache Kafka answered: name of the case -> its answers."""
-    recorded: dict[str, list[Any]] = json.loads(RECORDING.read_text())
+def load(api: str) -> dict[str, list[Any]]:
+    """What Apache Kafka answered in the cases of one API: name of the case -> its answers."""
+    path = RECORDING / f"{api}.json"
+    recorded: dict[str, list[Any]] = json.loads(path.read_text()) if path.exists() else {}
     return recorded
 
 
-def save(answers: dict[str, list[Any]]) -> None:
+def save(api: str, answers: dict[str, list[Any]]) -> None:
     """One answer a line, so that a change shows in a diff."""
     cases = [
         f"{json.dumps(name)}: [\n"
@@ -24,7 +25,8 @@ def save(answers: dict[str, list[Any]]) -> None:
         + "\n]"
         for name, given in answers.items()
     ]
-    RECORDING.write_text("{\n" + ",\n".join(cases) + "\n}\n")
+    RECORDING.mkdir(exist_ok=True)
+    (RECORDING / f"{api}.json").write_text("{\n" + ",\n".join(cases) + "\n}\n")
 
 
 def differences(expected: Any, given: Any, path: str = "") -> Iterator[str]:

@@ -1,23 +1,31 @@
 """One conversation of the corpus with a server, and its answers in a form that two servers can share.
 
 A case asks; every answer becomes plain JSON with the fields of its version. What must differ between two servers
-becomes a name: topic ids, producer ids, session ids, the port, the present time. Lists whose order means nothing
-are sorted. A connection that the server closes is an answer, too: "closed".
+becomes a name: topic ids, producer ids, session ids, member ids, the port, the present time. Lists whose order means
+nothing are sorted. A connection that the server closes is an answer, too: "closed".
+
+The first word of a case's name is the API that it is about; a case may hold several connections (`Talk.line`).
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.node.raw_client import RawClient
+import attrs
+
+from tests.node.raw_client import RawClient, frame
 from wire.api import ApiKey
-from wire.errors import ErrorCode
+from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from wire.record_batch import HEADER_SIZE, parse_header
 from wire.structure import ZERO_UUID, Structure, WireField, version_range
 
@@ -27,6 +35,8 @@ ANSWER_SECONDS_MAX = 15.0
 _UNTOLD = frozenset(("throttle_time_ms", "finalized_features_epoch"))
 _ORDERED = frozenset(("synonyms", "replica_nodes", "isr_nodes"))
 _PRESENT = frozenset(("timestamp", "log_append_time_ms"))
+_AMOUNTS = frozenset(("total_bytes", "usable_bytes"))
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 Case = Callable[["Talk"], None]
 CORPUS: dict[str, Case] = {}
@@ -44,19 +54,76 @@ def case(name: str) -> Callable[[Case], Case]:
     return enter
 
 
+class Line:
+    """One connection of a conversation. Several requests may be on their way; answers come in their order."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._client = RawClient(talk.bootstrap, ANSWER_SECONDS_MAX)
+        self._sent: deque[tuple[int, int]] = deque()
+
+    def send(self, message: Any, version: int) -> None:
+        """Send a request; its answer is fetched by `answer` or `silent_answer`."""
+        self.send_frame(frame(message, version), message.API_KEY, version)
+
+    def send_frame(self, data: bytes | bytearray, api_key: int, version: int) -> None:
+        """Send a frame made by hand, to be answered like a request of that API and version."""
+        self._talk.asked.add((api_key, version))
+        self._sent.append((api_key, version))
+        self._client.send(data)
+
+    def silent_answer(self) -> Any:
+        """The next answer, decoded, not kept for the comparison; None where the server closed."""
+        try:
+            return self._client.receive(*self._sent.popleft())
+        except ConnectionError:
+            self.reconnect()
+            return None
+
+    def answer(self, note: Callable[[Any], Any] | None = None) -> Any:
+        """The next answer, decoded; kept (or what `note` makes of it) for the comparison."""
+        version = self._sent[0][1]
+        response = self.silent_answer()
+        self._talk.keep(response, version, note)
+        return response
+
+    def ask(self, message: Any, version: int, note: Callable[[Any], Any] | None = None) -> Any:
+        """Send and wait for the answer."""
+        self.send(message, version)
+        return self.answer(note)
+
+    def reconnect(self) -> None:
+        """A new connection; what was sent on the old one is forgotten."""
+        self.close()
+        self._sent.clear()
+        self._client = RawClient(self._talk.bootstrap, ANSWER_SECONDS_MAX)
+
+    def close(self) -> None:
+        self._client.__exit__()
+
+
 class Talk:
-    """What a case may do. `tag` makes topic names fresh; answers show it as `~`."""
+    """What a case may do. `tag` makes names fresh; answers show it as `~`."""
 
     def __init__(self, bootstrap: str, tag: str) -> None:
         self.bootstrap = bootstrap
         self.tag = tag
         self.port = int(bootstrap.rpartition(":")[2])
         self.answers: list[Any] = []
-        self._client = RawClient(bootstrap, ANSWER_SECONDS_MAX)
+        self.asked: set[tuple[int, int]] = set()
+        """The APIs and versions of the requests sent."""
         self._names: dict[object, str] = {ZERO_UUID: "none", bytes(range(16)): "nobody's"}
+        self._lines: list[Line] = []
+        self._first = self.line()
+
+    def line(self) -> Line:
+        """Another connection, closed with the conversation."""
+        self._lines.append(Line(self))
+        return self._lines[-1]
 
     def close(self) -> None:
-        self._client.__exit__()
+        for line in self._lines:
+            line.close()
 
     def name(self, stem: str) -> str:
         """A topic name of this run."""
@@ -66,7 +133,7 @@ class Talk:
         """Create a topic, wait until it has leaders; its name and id. Not part of the answers."""
         name = self.name(stem)
         settings = [CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
-        created = self._client.request(
+        created = self.ask_silently(
             CreateTopicsRequest([CreatableTopic(name, partitions, 1, [], settings)], 10_000), 7
         )
         assert not created.topics[0].error_code, created
@@ -76,12 +143,12 @@ class Talk:
         """The id of a topic, as soon as all its partitions are led: by the metadata, and in fact."""
         for _ in range(1_000):
             request = MetadataRequest([MetadataRequestTopic(ZERO_UUID, name)], False)
-            found = self._client.request(request, 12).topics[0]
+            found = self.ask_silently(request, 12).topics[0]
             if not found.error_code and all(p.leader_id >= 0 for p in found.partitions):
                 self._names.setdefault(found.topic_id, f"id of {name}")
                 indexes = [p.partition_index for p in found.partitions]
                 asked = [ListOffsetsPartition(index, -1, EARLIEST) for index in indexes]
-                answer = self._client.request(ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, asked)]), 7)
+                answer = self.ask_silently(ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, asked)]), 7)
                 if not any(p.error_code for p in answer.topics[0].partitions):
                     return bytes(found.topic_id)
             time.sleep(0.005)
@@ -89,47 +156,45 @@ class Talk:
 
     def ask(self, message: Any, version: int, note: Callable[[Any], Any] | None = None) -> Any:
         """Send, keep the answer (or what `note` makes of it) for the comparison, and return it decoded."""
-        try:
-            response = self._client.request(message, version)
-        except ConnectionError:
-            self.reconnect()
-            self.answers.append("closed")
-            return None
-        self.answers.append(self.told(note(response) if note else response, version))
-        return response
+        return self._first.ask(message, version, note)
 
     def send(self, data: bytes | bytearray, api_key: int, version: int) -> Any:
         """Send a frame made by hand."""
-        self._client.send(data)
-        try:
-            response = self._client.receive(api_key, version)
-        except ConnectionError:
-            self.reconnect()
-            self.answers.append("closed")
-            return None
-        self.answers.append(self.told(response, version))
-        return response
+        self._first.send_frame(data, api_key, version)
+        return self._first.answer()
 
     def ask_silently(self, message: Any, version: int) -> Any:
         """A step on the way, not compared."""
-        return self._client.request(message, version)
+        self._first.send(message, version)
+        return self._first.silent_answer()
+
+    def ask_until(self, message: Any, version: int, reached: Callable[[Any], bool]) -> Any:
+        """Ask again and again until the answer is the awaited one, and keep that one."""
+        for _ in range(2_000):
+            response = self.ask_silently(message, version)
+            if reached(response):
+                self.keep(response, version)
+                return response
+            time.sleep(0.005)
+        raise TimeoutError(f"the awaited answer did not come; the last one was {response}")
 
     def without_answer(self, message: Any, version: int) -> None:
         """Send a request that gets no answer (acks=0); what is kept is whether the connection lives on."""
-        from tests.node.raw_client import frame
-        from wire.messages.api_versions import ApiVersionsRequest
+        data = frame(message, version) + frame(ApiVersionsRequest("s", "1"), 0)
+        self.asked.add((message.API_KEY, version))
+        self._first.send_frame(data, ApiKey.API_VERSIONS, 0)
+        self.answers.append("closed" if self._first.silent_answer() is None else "no answer")
 
-        self._client.send(frame(message, version))
-        try:
-            self._client.request(ApiVersionsRequest("s", "1"), 0)
-            self.answers.append("no answer")
-        except ConnectionError:
-            self.reconnect()
+    def keep(self, response: Any, version: int, note: Callable[[Any], Any] | None = None) -> None:
+        """Put an answer among those that are compared; None stands for a connection that was closed."""
+        if response is None:
             self.answers.append("closed")
+        else:
+            self.answers.append(self.told(note(response) if note else response, version))
 
-    def reconnect(self) -> None:
-        self._client.__exit__()
-        self._client = RawClient(self.bootstrap, ANSWER_SECONDS_MAX)
+    def give_name(self, text: str, name: str) -> None:
+        """Show an id that the server made up by a name from now on."""
+        self._names.setdefault(text, name)
 
     # -- making answers comparable --------------------------------------------------------------------------------
 
@@ -159,8 +224,12 @@ class Talk:
             if name not in _ORDERED:
                 items.sort(key=repr)
             return items
+        if name == "log_dir":
+            return "DIRECTORY"
         if isinstance(value, str):
             return self._text(value)
+        if fact.type == "bytes":
+            return None if value is None else self._text(bytes(value).decode("latin-1"))
         if fact.type == "uuid":
             return self._text(self._names.setdefault(bytes(value), "an id"))
         if name == "session_id" and value:
@@ -169,12 +238,18 @@ class Talk:
             return "a producer"
         if name == "port":
             return "PORT" if value == self.port else value
+        if name in _AMOUNTS and value > 0:
+            return "SOME"
         if name in _PRESENT and abs(value - time.time() * 1000) < NOW_TOLERANCE_MS:
             return "NOW"
         return self.told(value, version)
 
     def _text(self, text: str) -> str:
-        return text.replace(self.tag, "~").replace(str(self.port), "PORT")
+        shown = text.replace(self.tag, "~").replace(str(self.port), "PORT")
+        return _UUID.sub(self._uuid, shown)
+
+    def _uuid(self, match: re.Match[str]) -> str:
+        return self._names.setdefault(match[0], "an id")
 
     def _batches(self, data: bytes | memoryview) -> list[str]:
         """One line per batch. A last one that is cut by the limits is left out, as clients do."""
@@ -195,25 +270,41 @@ class Talk:
 
 
 def wait_until_ready(bootstrap: str) -> None:
-    """Wait until the server gives out producer ids.
+    """Wait until the server gives out producer ids, and has loaded its group coordinator.
 
     A Kafka that has just started serves everything else before its first block of ids has come from the
-    controller, and answers InitProducerId with COORDINATOR_LOAD_IN_PROGRESS until then.
+    controller, and makes the topic of the group coordinator only when somebody asks for it.
     """
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("none", topics=[])])
     with RawClient(bootstrap, ANSWER_SECONDS_MAX) as client:
-        for _ in range(1_000):
-            answer = client.request(InitProducerIdRequest(None, 60_000), 4)
-            if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        served = {entry.api_key for entry in client.request(ApiVersionsRequest("s", "1"), 3).api_keys}
+        for _ in range(2_000):
+            errors = [client.request(InitProducerIdRequest(None, 60_000), 4).error_code]
+            if ApiKey.FIND_COORDINATOR in served:
+                found = client.request(FindCoordinatorRequest(key_type=0, coordinator_keys=["none"]), 4)
+                errors += [found.coordinators[0].error_code]
+            if ApiKey.OFFSET_FETCH in served:
+                errors += [client.request(request, 8).groups[0].error_code]
+            if not any(errors):
                 return
             time.sleep(0.005)
-    raise TimeoutError(f"{bootstrap} has no producer ids")
+    raise TimeoutError(f"{bootstrap} is not ready: {errors}")
 
 
-def hold(bootstrap: str, tag: str, names: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """All conversations (or the named ones) with a server: name of the case -> its answers."""
-    wait_until_ready(bootstrap)
-    answers: dict[str, list[Any]] = {}
-    for name in names or CORPUS:
+@attrs.frozen
+class Held:
+    """What came of conversations with a server."""
+
+    answers: dict[str, list[Any]]
+    """By the name of the case."""
+    asked: set[tuple[int, int]]
+    """Every API key and version that was sent."""
+
+
+def hold(bootstrap: str, tag: str, names: Iterable[str]) -> Held:
+    """The named conversations with a server."""
+    held = Held({}, set())
+    for name in names:
         talk = Talk(bootstrap, tag)
         try:
             CORPUS[name](talk)
@@ -223,8 +314,9 @@ def hold(bootstrap: str, tag: str, names: Sequence[str] = ()) -> dict[str, list[
             raise TimeoutError(f"no answer in the case {name!r} after {talk.answers}") from error
         finally:
             talk.close()
-        answers[name] = talk.answers
-    return answers
+        held.answers[name] = talk.answers
+        held.asked.update(talk.asked)
+    return held
 
 
-__all__ = ["CORPUS", "ApiKey", "Talk", "case", "hold"]
+__all__ = ["CORPUS", "ApiKey", "Held", "Line", "Talk", "case", "hold", "wait_until_ready"]

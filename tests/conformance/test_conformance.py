@@ -6,53 +6,117 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
+from bench.kafka_server import kafka_server
 from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess
-from tests.conformance.comparison import differences, load
-from tests.conformance.corpus import CORPUS, hold
+from tests.conformance.comparison import RECORDING, differences, load
+from tests.conformance.corpus import APIS, CORPUS, cases_of, hold, key_of
 from tests.conformance.deliberate import DELIBERATE
+from tests.conformance.servers import SETTINGS
+from tests.conformance.talk import wait_until_ready
+from tests.kafka_jars import TEST_HEAP
+from tests.node.raw_client import RawClient
+from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
+from wire.messages.api_versions import ApiVersionsRequest
 
-RECORDED = load()
+
+@attrs.define
+class Partner:
+    """The server of a session, and what has been heard of it so far."""
+
+    bootstrap: str
+    advertised: dict[int, tuple[int, int]]
+    tag: str = attrs.field(factory=lambda: os.urandom(3).hex())
+    found: dict[str, list[str]] = attrs.field(factory=dict)
+    asked: set[tuple[int, int]] = attrs.field(factory=set)
+
+    def differences(self, api: str) -> list[str]:
+        """Every difference of one API from the recording, a line each; asked for once."""
+        if api not in self.found:
+            recorded = load(api)
+            held = hold(self.bootstrap, self.tag, cases_of(api))
+            self.asked |= held.asked
+            self.found[api] = [
+                f"{name}: {difference}"
+                for name, given in held.answers.items()
+                for difference in differences(recorded[name], given)
+            ]
+        return self.found[api]
+
+
+def _partner(server: ServerProcess) -> Partner:
+    wait_until_ready(server.bootstrap)
+    with RawClient(server.bootstrap) as client:
+        entries = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
+    return Partner(
+        server.bootstrap, {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
+    )
 
 
 @pytest.fixture(scope="module")
-def fresh_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def fresh_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partner]:
     """A node of our own, with nothing on it."""
-    server = start_odradek(tmp_path_factory.mktemp("conformance"))
+    server = start_odradek(tmp_path_factory.mktemp("conformance"), settings=SETTINGS)
     try:
-        yield server
+        yield _partner(server)
     finally:
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def fresh_kafka(kafka_jars: Path) -> Iterator[Partner]:
+    """An Apache Kafka with nothing on it."""
+    with kafka_server(settings=SETTINGS, heap=TEST_HEAP) as server:
+        yield _partner(server)
+
+
 def test_the_recording_holds_every_case() -> None:
     """A case that Kafka never answered proves nothing, and a recorded one that is gone is forgotten."""
-    assert RECORDED.keys() == CORPUS.keys()
+    assert {path.stem for path in RECORDING.iterdir()} == set(APIS)
+    for api in APIS:
+        assert list(load(api)) == cases_of(api)
+    assert sum(len(cases_of(api)) for api in APIS) == len(CORPUS)
 
 
-def test_we_answer_like_kafka(fresh_node: ServerProcess) -> None:
-    """Every field of every answer, but for the differences that stand in `deliberate.py`, which all occur."""
-    answers = hold(fresh_node.bootstrap, os.urandom(3).hex())
-    found = [
-        f"{name}: {difference}"
-        for name, given in answers.items()
-        for difference in differences(RECORDED[name], given)
-    ]
+@pytest.mark.parametrize("api", APIS)
+def test_we_answer_like_kafka(fresh_node: Partner, api: str) -> None:
+    """Every field of every answer, but for the differences that stand in `deliberate.py`."""
+    if key_of(api) not in fresh_node.advertised:
+        pytest.skip(f"{api} is not served yet")
+    found = fresh_node.differences(api)
     unexplained = [line for line in found if not any(rule.covers(line) for rule in DELIBERATE)]
     assert not unexplained, "\n".join(unexplained[:40])
+
+
+def test_every_deliberate_difference_occurs(fresh_node: Partner) -> None:
+    """A rule that explains nothing any more must go."""
+    found = [
+        line for api in APIS if key_of(api) in fresh_node.advertised for line in fresh_node.differences(api)
+    ]
     obsolete = [rule.reason for rule in DELIBERATE if not any(rule.covers(line) for line in found)]
     assert not obsolete
 
 
+def test_every_version_is_asked(fresh_node: Partner) -> None:
+    """Every version of every API that is advertised occurs in the corpus."""
+    for api in APIS:
+        if key_of(api) in fresh_node.advertised:
+            fresh_node.differences(api)
+    advertised = {
+        (key, version)
+        for key, (first, last) in fresh_node.advertised.items()
+        for version in range(first, last + 1)
+    }
+    refused = {(int(ApiKey.PRODUCE), version) for version in range(PRODUCE_ADVERTISED_MIN, 3)}
+    assert advertised - fresh_node.asked <= refused
+
+
 @pytest.mark.java
-def test_the_recording_is_what_kafka_answers(apache_kafka: ServerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", APIS)
+def test_the_recording_is_what_kafka_answers(fresh_kafka: Partner, api: str) -> None:
     """The recorded answers are those of the running original."""
-    answers = hold(apache_kafka.bootstrap, os.urandom(3).hex())
-    changed = [
-        f"{name}: {difference}"
-        for name, given in answers.items()
-        for difference in differences(RECORDED[name], given)
-    ]
+    changed = fresh_kafka.differences(api)
     assert not changed, "\n".join(changed[:40])

@@ -7,36 +7,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from crc32c import crc32c
-
+from tests.conformance.batches import Batch, batch, patched
 from tests.conformance.talk import Talk, case
+from wire.api import ApiKey
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import CompressionType, RecordBatchBuilder
 
 NOBODYS_ID = bytes(range(16))
 DAY_MS = 86_400_000
-Batch = bytes | bytearray | None
-
-
-def batch(count: int = 3, *, timestamp: int = 1_000, value: bytes = b"value", **header: int) -> bytearray:
-    """A good batch; `header` goes to the builder."""
-    builder = RecordBatchBuilder(**header)  # type: ignore[arg-type]  # counts and ids
-    for number in range(count):
-        builder.append(timestamp + number, b"key", value)
-    return builder.build()
-
-
-def sealed(data: bytearray) -> bytearray:
-    """With its checksum made right again."""
-    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
-    return data
-
-
-def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytearray:
-    """A good batch with one field of the header changed."""
-    data = batch()
-    struct.pack_into(layout, data, offset, value)
-    return sealed(data) if seal else data
 
 
 def produce(
@@ -214,3 +192,9 @@ def _(talk: Talk) -> None:
 def _(talk: Talk) -> None:
     name, _ = talk.topic("p-transactional")
     produce(talk, name, batch(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True))
+
+
+@case("produce of a version that is only advertised")
+def _(talk: Talk) -> None:
+    body = struct.pack(">hhih", ApiKey.PRODUCE, 2, 7, 3) + b"raw" + struct.pack(">hii", 1, 1000, 0)
+    talk.send(struct.pack(">i", len(body)) + body, ApiKey.PRODUCE, 3)

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics."""
+"""CreateTopics: names, sizes, assignments, configs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire.structure import ZERO_UUID
-
-NOBODYS_ID = bytes(range(16))
 
 
 def _topic(
@@ -160,58 +156,3 @@ def _(talk: Talk) -> None:
 def _(talk: Talk) -> None:
     told = [CreatableReplicaAssignment(0, [1]), CreatableReplicaAssignment(0, [1])]
     talk.ask(CreateTopicsRequest([CreatableTopic(talk.name("told-twice"), -1, -1, told, [])], 10_000), 7)
-
-
-# -- DeleteTopics ------------------------------------------------------------------------------------------------------
-
-
-def _delete_by_name(talk: Talk, *, version: int) -> None:
-    name, _ = talk.topic(f"delete{version}")
-    unknown = talk.name("delete-unknown")
-    if version >= 6:
-        states = [DeleteTopicState(name, ZERO_UUID), DeleteTopicState(unknown, ZERO_UUID)]
-        talk.ask(DeleteTopicsRequest(states, [], 10_000), version)
-        talk.ask(DeleteTopicsRequest(states, [], 10_000), version)
-    else:
-        talk.ask(DeleteTopicsRequest([], [name, unknown], 10_000), version)
-        talk.ask(DeleteTopicsRequest([], [name, "bad name", ""], 10_000), version)
-
-
-for _version in range(1, 7):
-    case(f"delete_topics v{_version}")(partial(_delete_by_name, version=_version))
-
-
-def _delete(talk: Talk, *states: DeleteTopicState) -> None:
-    talk.ask(DeleteTopicsRequest(list(states), [], 10_000), 6)
-
-
-@case("delete_topics by id")
-def _(talk: Talk) -> None:
-    _, topic_id = talk.topic("delete-by-id")
-    _delete(talk, DeleteTopicState(None, topic_id), DeleteTopicState(None, NOBODYS_ID))
-    _delete(talk, DeleteTopicState(None, topic_id))
-
-
-@case("delete_topics by name and id at once")
-def _(talk: Talk) -> None:
-    name, topic_id = talk.topic("delete-both")
-    _delete(talk, DeleteTopicState(name, topic_id))
-
-
-@case("delete_topics by neither name nor id")
-def _(talk: Talk) -> None:
-    _delete(talk, DeleteTopicState(None, ZERO_UUID))
-
-
-@case("delete_topics names one twice")
-def _(talk: Talk) -> None:
-    name, topic_id = talk.topic("delete-twice")
-    _delete(talk, DeleteTopicState(name, ZERO_UUID), DeleteTopicState(name, ZERO_UUID))
-    _delete(talk, DeleteTopicState(None, topic_id), DeleteTopicState(None, topic_id))
-    _delete(talk, DeleteTopicState(name, ZERO_UUID), DeleteTopicState(None, topic_id))
-    _delete(talk, DeleteTopicState(name, ZERO_UUID))
-
-
-@case("delete_topics none")
-def _(talk: Talk) -> None:
-    _delete(talk)

@@ -1,0 +1,90 @@
+"""ListOffsets: offsets by timestamp, and by the timestamps that mean something else."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.conformance.batches import append, filled
+from tests.conformance.talk import Talk, case
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+
+def _list(talk: Talk, name: str, version: int, *asked: ListOffsetsPartition, isolation: int = 0) -> None:
+    talk.ask(ListOffsetsRequest(-1, isolation, [ListOffsetsTopic(name, list(asked))], 1_000), version)
+
+
+def _at(timestamp: int, partition: int = 0, epoch: int = -1) -> ListOffsetsPartition:
+    return ListOffsetsPartition(partition, epoch, timestamp)
+
+
+TIMESTAMPS = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+    -7,
+    -100,
+    0,
+    500,
+    1_000,
+    1_001,
+    1_999,
+    2_002,
+    2_003,
+    3_002,
+    3_003,
+    9_999,
+)
+
+
+def _list_offsets(talk: Talk, *, version: int) -> None:
+    name, _ = filled(talk, f"offsets{version}", 2)
+    for timestamp in TIMESTAMPS:
+        _list(talk, name, version, _at(timestamp))
+    for timestamp in (-1, -2, -3, 0):
+        _list(talk, name, version, _at(timestamp, 1))
+    if version >= 2:
+        _list(talk, name, version, _at(-1), isolation=1)
+        _list(talk, name, version, _at(1_500), isolation=1)
+
+
+for _version in range(1, 12):
+    case(f"list_offsets v{_version}")(partial(_list_offsets, version=_version))
+
+
+@case("list_offsets of what is not there")
+def _(talk: Talk) -> None:
+    name, _ = filled(talk, "offsets-missing")
+    for version in (1, 7, 10):
+        _list(talk, name, version, _at(-1, 7), _at(-2))
+        _list(talk, talk.name("offsets-unknown"), version, _at(-1))
+        _list(talk, "bad name", version, _at(-1))
+        _list(talk, name, version, _at(-1), _at(-2))
+        _list(talk, name, version, _at(-1), _at(-1, 5), _at(-1, 5))
+
+
+@case("list_offsets with leader epochs")
+def _(talk: Talk) -> None:
+    name, _ = filled(talk, "offsets-epochs")
+    for version in (4, 10):
+        for epoch in (0, 1):
+            for timestamp in (-1, -2, 1_500):
+                _list(talk, name, version, _at(timestamp, epoch=epoch))
+
+
+@case("list_offsets as a replica and as a debugger")
+def _(talk: Talk) -> None:
+    name, _ = filled(talk, "offsets-replica")
+    for replica in (-2, 5):
+        talk.ask(ListOffsetsRequest(replica, 0, [ListOffsetsTopic(name, [_at(-1)])], 1_000), 7)
+
+
+@case("list_offsets at equal and falling timestamps")
+def _(talk: Talk) -> None:
+    name, _ = talk.topic("offsets-disorder")
+    for timestamp in (5_000, 1_000, 5_000, 3_000):
+        append(talk, name, timestamp)
+    for timestamp in (-3, 0, 1_000, 3_000, 5_000, 5_001, 5_002, 5_003):
+        _list(talk, name, 7, _at(timestamp))
