@@ -19,7 +19,9 @@ PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim")
 
 SHELL = {
     "odradek/cli/": "a process of its own: arguments, files, signals",
-    "odradek/client/blocking.py": "the blocking shell: sockets",
+    "odradek/client/blocking.py": "the blocking shell: a core in the caller's thread",
+    "odradek/client/io_thread.py": "the blocking shell: a core in a thread of its own",
+    "odradek/client/sockets.py": "the sockets and the selector of the blocking shells",
     "odradek/env/real.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",
     "odradek/env/real_net.py": "the ports of this machine",

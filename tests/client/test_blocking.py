@@ -187,13 +187,13 @@ def test_an_operation_that_is_interrupted_leaves_the_client_usable(monkeypatch: 
     """Ctrl-C in the middle of a long poll: the operation is abandoned, the connection is not."""
     with LoopbackBroker() as server, Client(server.bootstrap) as client:
         client.metadata()
-        select = client._selector.select
+        select = client._sockets.select
 
         def interrupted(timeout: float | None = None) -> list[object]:
-            monkeypatch.setattr(client._selector, "select", select)
+            monkeypatch.setattr(client._sockets, "select", select)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(client._selector, "select", interrupted)
+        monkeypatch.setattr(client._sockets, "select", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.request(FetchRequest(max_wait_ms=1))
         assert client.admin.describe_cluster().controller_id == 1

@@ -1,0 +1,191 @@
+"""The effects of a core on non-blocking sockets and a selector. SHELL; under both blocking shells.
+
+`Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). It has no loop and
+no lock of its own: whoever owns it calls `select`, and holds the core's lock, if there is one, around all the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from odradek.client.core import ClientCore, Close, Connect, Send
+
+__all__ = ["Ready", "Sockets"]
+
+_RECEIVE_BYTES = 1 << 18
+
+Ready = list[tuple[selectors.SelectorKey, int]]
+
+
+class _Connection:
+    """One socket; `addresses` are those still to be tried."""
+
+    def __init__(self, connection_id: int, addresses: list[tuple[Any, ...]]) -> None:
+        self.connection_id = connection_id
+        self.addresses = addresses
+        self.socket: socket.socket | None = None
+        self.connected = False
+        self.writing = False
+        self.outgoing: deque[memoryview] = deque()
+
+
+class Sockets:
+    """See the module."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, _Connection] = {}
+
+    def watch(self, wakeup: socket.socket) -> None:
+        """Let `select` end when `wakeup` can be read; reading it is the caller's."""
+        self._selector.register(wakeup, selectors.EVENT_READ, None)
+
+    def close(self) -> None:
+        """Close the selector; the sockets go by the core's `Close` effects."""
+        self._selector.close()
+
+    def select(self, timeout: float | None) -> Ready:
+        """Wait for sockets, at most `timeout` seconds (None: for ever)."""
+        return self._selector.select(timeout)
+
+    def handle(self, ready: Ready) -> None:
+        """Report to the core what came of these sockets."""
+        for key, events in ready:
+            connection: _Connection | None = key.data
+            if connection is None or connection.socket is not key.fileobj:
+                continue
+            if not connection.connected:
+                self._finish_connecting(connection)
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._write(connection)
+            if events & selectors.EVENT_READ and connection.socket is not None:
+                self._read(connection)
+
+    def perform_effects(self) -> None:
+        """Do what the core wants done, until it wants nothing."""
+        while effects := self._core.effects():
+            for effect in effects:
+                match effect:
+                    case Connect(connection_id, host, port):
+                        self._connect(connection_id, host, port)
+                    case Send(connection_id, data):
+                        self._send(connection_id, data)
+                    case Close(connection_id):
+                        connection = self._connections.get(connection_id)
+                        if connection is not None:
+                            self._forget(connection)
+
+    def _connect(self, connection_id: int, host: str, port: int) -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            self._core.connect_failed(connection_id, _reason(error), time.monotonic())
+            return
+        connection = _Connection(
+            connection_id, [(family, kind, proto, a) for family, kind, proto, _, a in found]
+        )
+        self._connections[connection_id] = connection
+        self._try_next_address(connection, "no address")
+
+    def _try_next_address(self, connection: _Connection, reason: str) -> None:
+        """Begin to connect to the next address of the host; report failure after the last."""
+        while connection.addresses:
+            family, kind, proto, address = connection.addresses.pop(0)
+            try:
+                sock = socket.socket(family, kind, proto)
+            except OSError as error:
+                reason = _reason(error)
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.socket = sock
+            try:
+                sock.connect(address)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                reason = _reason(error)
+                sock.close()
+                connection.socket = None
+                continue
+            self._selector.register(sock, selectors.EVENT_WRITE, connection)
+            return
+        self._forget(connection)
+        self._core.connect_failed(connection.connection_id, reason, time.monotonic())
+
+    def _finish_connecting(self, connection: _Connection) -> None:
+        assert connection.socket is not None
+        code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            connection.socket = None
+            self._try_next_address(connection, os.strerror(code))
+            return
+        connection.connected = True
+        self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        self._core.connected(connection.connection_id, time.monotonic())
+
+    def _send(self, connection_id: int, data: bytes | bytearray) -> None:
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.outgoing.append(memoryview(data))
+            if not connection.writing:
+                self._write(connection)
+
+    def _write(self, connection: _Connection) -> None:
+        sock = connection.socket
+        assert sock is not None
+        outgoing = connection.outgoing
+        blocked = False
+        try:
+            while outgoing:
+                count = sock.send(outgoing[0])
+                if count == len(outgoing[0]):
+                    outgoing.popleft()
+                else:
+                    outgoing[0] = outgoing[0][count:]
+        except BlockingIOError:
+            blocked = True
+        except OSError as error:
+            self._lost(connection, error)
+            return
+        if blocked != connection.writing:
+            connection.writing = blocked
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
+            self._selector.modify(sock, events, connection)
+
+    def _read(self, connection: _Connection) -> None:
+        assert connection.socket is not None
+        try:
+            data = connection.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(connection, error)
+            return
+        if not data:
+            self._forget(connection)
+        self._core.receive_data(connection.connection_id, data, time.monotonic())
+
+    def _lost(self, connection: _Connection, error: OSError) -> None:
+        self._forget(connection)
+        self._core.connection_lost(connection.connection_id, _reason(error), time.monotonic())
+
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.pop(connection.connection_id, None)
+        if connection.socket is not None:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            connection.socket = None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,142 @@
+"""The core in a thread of its own: operations from several threads, interruption, the end."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from odradek.client.config import ClientConfig
+from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
+from odradek.client.io_thread import IoThread
+from odradek.client.operation import Operation, Wait
+from odradek.client.requests import refresh_metadata
+from tests.client.fake_broker import LoopbackBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[LoopbackBroker]:
+    """A broker behind a real socket."""
+    with LoopbackBroker() as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(broker: LoopbackBroker) -> Iterator[IoThread]:
+    """A thread that talks to it."""
+    opened = IoThread([("127.0.0.1", broker.broker.port)], ClientConfig(), "test client")
+    yield opened
+    opened.close()
+
+
+def forever() -> Operation[None]:
+    """Waits for what never comes."""
+    yield Wait(until=float("inf"))
+
+
+def test_operations_of_several_threads(broker: LoopbackBroker, client: IoThread) -> None:
+    """Each thread gets the result of its own operation."""
+    for number in range(8):
+        broker.broker.add_topic(f"t{number}", number + 1)
+    found: dict[int, int] = {}
+
+    def ask(number: int) -> None:
+        cluster = client.run(refresh_metadata(client.core, [f"t{number}"], timeout=10))
+        with client.lock:
+            found[number] = len(cluster.topic(f"t{number}").partitions)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: number + 1 for number in range(8)}
+
+
+def test_an_operation_that_is_given_up_ends(client: IoThread) -> None:
+    """After the timeout its generator is closed, and the thread goes on."""
+    ended = threading.Event()
+
+    def operation() -> Operation[None]:
+        try:
+            yield from forever()
+        finally:
+            ended.set()
+
+    with pytest.raises(RequestTimedOut):
+        client.run(operation(), timeout_seconds=0.01)
+    assert ended.wait(10)
+    assert client.run(refresh_metadata(client.core, [], timeout=10)).brokers
+
+
+def test_an_error_of_an_operation_is_its_callers(client: IoThread) -> None:
+    """The thread survives it."""
+
+    def failing() -> Operation[None]:
+        raise KeyError("x")
+        yield Wait()
+
+    with pytest.raises(KeyError):
+        client.run(failing())
+    assert client.run(refresh_metadata(client.core, [], timeout=10)).brokers
+
+
+def test_nobody_there() -> None:
+    """A refused connection ends the first operation at once when the client is to fail fast."""
+    client = IoThread([("127.0.0.1", 1)], ClientConfig(fail_fast=True), "test client")
+    try:
+        with pytest.raises(BrokerUnavailable, match="cannot connect"):
+            client.run(refresh_metadata(client.core, [], timeout=10))
+    finally:
+        client.close()
+
+
+def test_close_ends_what_runs_and_what_comes(client: IoThread) -> None:
+    """`ClientClosed` for operations that were waiting, and for later ones; closing twice is fine."""
+    running = client.start(forever())
+    over = threading.Event()
+    running.on_done = over.set
+    client.close()
+    client.close()
+    assert over.is_set()
+    with pytest.raises(ClientClosed):
+        running.result()
+    with pytest.raises(ClientClosed):
+        client.run(forever())
+
+
+def test_a_bug_in_the_thread_ends_the_client() -> None:
+    """Whoever waits gets the reason instead of waiting for ever."""
+    client = IoThread([("127.0.0.1", 1)], ClientConfig(), "test client")
+    reported = threading.Event()
+    hook, threading.excepthook = threading.excepthook, lambda _: reported.set()
+    try:
+        running = client.start(forever())
+        client.post(lambda: random.Random(1).choice([]))
+        assert reported.wait(10)
+        with pytest.raises(ClientClosed, match="IndexError"):
+            running.result()
+        with pytest.raises(ClientClosed, match="IndexError"):
+            client.run(forever())
+    finally:
+        threading.excepthook = hook
+        client.close()
+
+
+def test_no_waiting_in_callbacks(client: IoThread) -> None:
+    """A callback that waits for its own client would wait for ever, so it is refused."""
+    caught: list[BaseException] = []
+    called = threading.Event()
+
+    def callback() -> None:
+        try:
+            client.run(forever())
+        except RuntimeError as error:
+            caught.append(error)
+        called.set()
+
+    client.post(callback)
+    assert called.wait(10)
+    assert len(caught) == 1
