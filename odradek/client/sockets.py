@@ -18,6 +18,7 @@ from odradek.client.core import ClientCore, Close, Connect, Send
 __all__ = ["Ready", "Sockets"]
 
 _RECEIVE_BYTES = 1 << 18
+_SELECT_SECONDS_MAX = 86_400.0
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 
@@ -51,8 +52,9 @@ class Sockets:
         self._selector.close()
 
     def select(self, timeout: float | None) -> Ready:
-        """Wait for sockets, at most `timeout` seconds (None: for ever)."""
-        return self._selector.select(timeout)
+        """Wait for sockets, at most `timeout` seconds (None: for ever); perhaps less."""
+        # The system counts milliseconds in an int: no later deadline than a day's fits surely.
+        return self._selector.select(None if timeout is None else min(timeout, _SELECT_SECONDS_MAX))
 
     def handle(self, ready: Ready) -> None:
         """Report to the core what came of these sockets."""
