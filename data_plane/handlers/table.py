@@ -1,27 +1,52 @@
 """Which API versions this node speaks: what is in the table is advertised, and nothing else.
 
 An entry binds decoder, encoder and handler of one API version; it is built when the first such request comes, so
-that message classes load at first use.
+that message classes load at first use. It also counts what passes it, in plain numbers: the connection loop adds to
+them, the metrics page reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from data_plane.handlers.contract import Context, Handler, Result
 from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
 from wire.codec import decoder, encoder
 from wire.errors import RemoteProtocolError
+from wire.response_errors import error_counter
+
+LATENCY_BOUNDS_SECONDS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""Upper bounds, inclusive, of the latency histogram's buckets; one more bucket holds what is slower."""
 
 
 class ApiEntry:
     """How to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
 
-    __slots__ = ("api_key", "decode", "encode", "flexible", "handle", "prefix")
+    __slots__ = (
+        "api_key",
+        "count_errors",
+        "decode",
+        "delayed",
+        "encode",
+        "errors",
+        "flexible",
+        "handle",
+        "latencies",
+        "latency_seconds",
+        "prefix",
+        "request_bytes",
+        "response_bytes",
+        "unanswered",
+        "version",
+    )
 
     def __init__(self, api_key: int, version: int, handle: Handler) -> None:
         self.api_key = api_key
+        self.version = version
         self.handle = handle
         self.flexible = request_header_version(api_key, version) >= 2
         self.decode: Callable[[Any, int], tuple[Any, int]] = decoder(request_class(api_key), version)
@@ -29,6 +54,19 @@ class ApiEntry:
             response_class(api_key), version
         )
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
+        self.count_errors = error_counter(response_class(api_key))
+        self.errors: dict[int, int] = {}
+        """Error codes in responses, each occurrence counted."""
+        self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        """Answered requests by latency; their sum is the number of requests answered."""
+        self.latency_seconds = 0.0
+        """The sum of these latencies: from the turn that took a request out of the buffer until its answer left for the socket."""
+        self.unanswered = 0
+        """Requests without an answer: a Produce with acks=0, and what closed its connection."""
+        self.delayed = 0
+        """Answered requests that had to wait, for something or behind one that waited."""
+        self.request_bytes = 0
+        self.response_bytes = 0
 
 
 class UnsupportedApiVersions(ApiEntry):
@@ -64,6 +102,10 @@ class ApiTable:
         """The entry. Raises `RemoteProtocolError` for what is not served: the connection closes, as Kafka's does."""
         entry = self._entries.get((api_key << 16) | version)
         return entry if entry is not None else self._build(api_key, version)
+
+    def entries(self) -> Iterable[ApiEntry]:
+        """The entries in use so far: their figures."""
+        return (self._unsupported, *self._entries.values())
 
     def _build(self, api_key: int, version: int) -> ApiEntry:
         handler = self._handlers.get(api_key)

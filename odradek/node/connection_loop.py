@@ -16,21 +16,27 @@ answers with one call.
 * Whoever completes a delayed answer pushes it out himself, without waking this task. Only if the socket is full a
   drain task waits for it to become writable.
 
-A frame that does not parse closes its connection with one log line, and harms nobody else.
+A frame that does not parse closes its connection with one log line (`odradek.node.complaints` keeps those few), and
+harms nobody else.
+
+Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have one latency: one
+look at the clock per turn is exact for all of them.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Suspend
-from data_plane.handlers.table import ApiEntry, ApiTable
+from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry, ApiTable
 from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Clock, Conn, ConnectionLost, DiskError, Event, TaskGroup
 from odradek.node.buffers import PooledBuffer, ReceiveBuffers
+from odradek.node.complaints import Complaints
 from odradek.node.send_queue import SendQueue
 from wire.errors import ProtocolError, RemoteProtocolError
 from wire.frames import skip_tags
@@ -47,10 +53,25 @@ _HEADER = struct.Struct(">hhih")
 _RESPONSE_PREFIX = struct.Struct(">ii")
 
 
+class _Who(TypedDict):
+    """Whose connection it is, for log lines."""
+
+    peer: str
+    client_id: str | None
+
+
 class Slot:
     """One request's place in the queue of answers."""
 
-    __slots__ = ("connection", "correlation_id", "delayed", "entry", "request_bytes", "response")
+    __slots__ = (
+        "connection",
+        "correlation_id",
+        "delayed",
+        "entry",
+        "received_at",
+        "request_bytes",
+        "response",
+    )
 
     def __init__(
         self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int
@@ -59,6 +80,7 @@ class Slot:
         self.entry = entry
         self.correlation_id = correlation_id
         self.request_bytes = request_bytes
+        self.received_at = connection.last_active
         self.response: Any = None
         self.delayed: Delayed | None = None
 
@@ -76,8 +98,10 @@ class ConnectionServices:
 
     __slots__ = (
         "after_turn",
+        "answered",
         "buffers",
         "clock",
+        "complaints",
         "frame_bytes_max",
         "log",
         "new_event",
@@ -106,11 +130,23 @@ class ConnectionServices:
         self.tasks = tasks
         self.new_event = new_event
         self.log = log
+        self.complaints = Complaints(log)
         self.frame_bytes_max = frame_bytes_max
         self.after_turn = after_turn
         self.poison = poison
         self.spills: list[tuple[int, Any]] = []
         """Scratch of one encoding, empty between two."""
+        self.answered: list[ApiEntry] = []
+        """What this turn has answered so far, empty between two."""
+
+    def count_answered(self, started: float) -> None:
+        """The answers of a turn that began at `started` have left."""
+        latency = self.clock.monotonic() - started
+        bucket = bisect_left(LATENCY_BOUNDS_SECONDS, latency)
+        for entry in self.answered:
+            entry.latencies[bucket] += 1
+            entry.latency_seconds += latency
+        self.answered.clear()
 
 
 class Connection:
@@ -183,6 +219,8 @@ class Connection:
                         return
                 if self.send_queue.chunks:
                     self._flush()
+                if services.answered:
+                    services.count_answered(self.last_active)
                 services.after_turn()
                 if self.closing:
                     return
@@ -195,7 +233,7 @@ class Connection:
         except ConnectionLost:
             return
         except ProtocolError as error:
-            services.log.warning("connection.protocol_error", error=str(error), **self._who())
+            services.complaints.protocol_error(services.clock.monotonic(), str(error), **self._who())
             # The frames before the bad one may have woken parked requests of others.
             services.after_turn()
         except DiskError as error:
@@ -207,7 +245,7 @@ class Connection:
             self._release()
             self.registry.pop(self, None)
 
-    def _who(self) -> dict[str, str | None]:
+    def _who(self) -> _Who:
         return {"peer": self.conn.peer_host, "client_id": self.context.client_id}
 
     def _receive(self) -> int | None:
@@ -358,12 +396,14 @@ class Connection:
             else:
                 offset = skip_tags(frame, offset, size)
         context.api_version = api_version
+        entry.request_bytes += size
         request, _ = entry.decode(frame, offset)
         self._answer(entry, correlation_id, size, entry.handle(context, request))
 
     def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:
         """Encode a response that is there and next in order; queue everything else."""
         if result is None:
+            entry.unanswered += 1
             return
         if isinstance(result, Delayed):
             if result.response is None:
@@ -373,6 +413,7 @@ class Connection:
                 return
             result = result.response
         elif result is CLOSE:
+            entry.unanswered += 1
             self.closing = True
             return
         elif result.__class__ is Suspend:
@@ -382,6 +423,7 @@ class Connection:
             self._queue_slot(entry, correlation_id, size).response = result
         else:
             self._encode(entry, correlation_id, size, result)
+            self.services.answered.append(entry)
 
     def _queue_slot(self, entry: ApiEntry, correlation_id: int, size: int) -> Slot:
         slot = Slot(self, entry, correlation_id, size)
@@ -410,19 +452,21 @@ class Connection:
         frame = bytearray(entry.prefix)
         spills = self.services.spills
         entry.encode(frame, response, spills)
+        entry.count_errors(response, entry.errors)
         queue = self.send_queue
         if not spills:
             size = len(frame)
             _RESPONSE_PREFIX.pack_into(frame, 0, size - 4, correlation_id)
             queue.chunks.append(frame)
             queue.bytes_queued += size
+            entry.response_bytes += size
         else:
-            self._encode_spilled(frame, correlation_id)
+            entry.response_bytes += self._encode_spilled(frame, correlation_id)
         if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
             self.room = self.services.new_event()
 
-    def _encode_spilled(self, frame: bytearray, correlation_id: int) -> None:
-        """Splice file ranges between the encoded bytes; the frame's size counts both."""
+    def _encode_spilled(self, frame: bytearray, correlation_id: int) -> int:
+        """Splice file ranges between the encoded bytes; the frame's size counts both, and so does what is returned."""
         spills = self.services.spills
         spilled = sum(len(chunk) for _, chunk in spills)
         _RESPONSE_PREFIX.pack_into(frame, 0, len(frame) + spilled - 4, correlation_id)
@@ -435,13 +479,19 @@ class Connection:
         if position < len(frame):
             self.send_queue.push(view[position:])
         spills.clear()
+        return len(frame) + spilled
 
     def _move_answers(self) -> None:
         """Encode the answers that are complete, from the head of the queue on."""
         slots = self.slots
+        now = self.services.clock.monotonic()
         while slots and slots[0].response is not None:
             slot = slots.popleft()
-            self._encode(slot.entry, slot.correlation_id, slot.request_bytes, slot.response)
+            entry, latency = slot.entry, now - slot.received_at
+            self._encode(entry, slot.correlation_id, slot.request_bytes, slot.response)
+            entry.latencies[bisect_left(LATENCY_BOUNDS_SECONDS, latency)] += 1
+            entry.latency_seconds += latency
+            entry.delayed += 1
         if slots is not None and not slots:
             self.slots = None
 
@@ -535,6 +585,8 @@ class Connection:
     def _release(self) -> None:
         self.closing = True
         self.conn.close()
+        if self.services.answered:
+            self.services.count_answered(self.last_active)
         self.services.spills.clear()
         self._give_own()
         slots, self.slots = self.slots, None

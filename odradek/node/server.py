@@ -54,6 +54,7 @@ class Server:
             now = clock.monotonic()
             await clock.sleep_until(now + REAP_INTERVAL_SECONDS)
             now = clock.monotonic()
+            self._services.complaints.tell_held_back(now)
             stalest: Connection | None = None
             for connection in list(self._connections):
                 idle = now - connection.last_active

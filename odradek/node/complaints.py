@@ -1,0 +1,66 @@
+"""Log lines about broken frames: one per second and peer, the others counted. PURE.
+
+A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. What is held back is
+told as a number, by the next line about that peer or by the server's round a second later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+INTERVAL_SECONDS = 1.0
+PEERS_MAX = 1024
+OTHERS = "others"
+"""Stands for all peers beyond `PEERS_MAX` that complain within one interval."""
+
+
+class _Peer:
+    """When its last line was written, and what has been held back since."""
+
+    __slots__ = ("error", "held_back", "said_at")
+
+    def __init__(self, said_at: float) -> None:
+        self.said_at = said_at
+        self.held_back = 0
+        self.error = ""
+
+
+class Complaints:
+    """One for all connections; several listeners share it."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._peers: dict[str, _Peer] = {}
+        self.protocol_errors = 0
+
+    def protocol_error(self, now: float, error: str, *, peer: str, client_id: str | None) -> None:
+        """A connection of `peer` is closed for what it sent. `now` in seconds."""
+        self.protocol_errors += 1
+        known = self._peers.get(peer)
+        if known is None:
+            if len(self._peers) >= PEERS_MAX:
+                peer, client_id = OTHERS, None
+                known = self._peers.get(OTHERS)
+            if known is None:
+                self._peers[peer] = _Peer(now)
+                self._log.warning("connection.protocol_error", error=error, peer=peer, client_id=client_id)
+                return
+        known.held_back += 1
+        known.error = error
+        if now - known.said_at >= INTERVAL_SECONDS:
+            self._tell(peer, known, now)
+
+    def tell_held_back(self, now: float) -> None:
+        """Write what is due, and forget peers that have been quiet for an interval. To be called about every second."""
+        for name, peer in list(self._peers.items()):
+            if now - peer.said_at >= INTERVAL_SECONDS:
+                if peer.held_back:
+                    self._tell(name, peer, now)
+                else:
+                    del self._peers[name]
+
+    def _tell(self, name: str, peer: _Peer, now: float) -> None:
+        """The last of the errors, and how many there were."""
+        self._log.warning("connection.protocol_error", error=peer.error, peer=name, count=peer.held_back)
+        peer.said_at = now
+        peer.held_back = 0
