@@ -173,6 +173,9 @@ class MetadataLog:
         for name in names:
             log.directory.remove(name)
 
+    def log_start_raised(self) -> None:
+        """The metadata log is cut by snapshots, not on request."""
+
     def log_rolled(self, log: PartitionLog) -> None:
         """The next flush syncs the finished segment with the active one."""
 

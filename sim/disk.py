@@ -243,6 +243,10 @@ class SimDisk:
             return UNLIMITED_BYTES
         return max(0, self.capacity_bytes - self.used_bytes)
 
+    @property
+    def total_bytes(self) -> int:
+        return UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
     def write(self, inode: Inode, data: Buffer) -> int:
         """Append as much as there is room for; return the count."""
         count = min(len(data), self.free_bytes)

@@ -269,6 +269,10 @@ class SimDir:
         self._operate("stat", self.path)
         return self._disk.free_bytes
 
+    def total_bytes(self) -> int:
+        self._operate("stat", self.path)
+        return self._disk.total_bytes
+
     def lock(self) -> None:
         path = f"{self.path}/{LOCK_NAME}"
         if LOCK_NAME not in self._folder.entries:

@@ -6,10 +6,13 @@ from data_plane.broker import Broker
 from data_plane.handlers.api_versions import ApiVersionsHandler
 from data_plane.handlers.configs import DescribeConfigsHandler
 from data_plane.handlers.contract import Handler
+from data_plane.handlers.delete_records import DeleteRecordsHandler
 from data_plane.handlers.fetch import FetchHandler
+from data_plane.handlers.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
 from data_plane.handlers.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from data_plane.handlers.produce import ProduceHandler
+from data_plane.handlers.producers import DescribeProducersHandler
 from data_plane.handlers.table import ApiTable
 from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler, InitProducerIdHandler
 from metadata_quorum.features import SUPPORTED_FEATURES
@@ -28,6 +31,10 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker).handle,
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(broker).handle,
+        ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker).handle,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker).handle,
+        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
+        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
     }
     served = {int(key): api_versions(key) for key in (*handlers, ApiKey.API_VERSIONS)}

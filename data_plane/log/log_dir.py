@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -54,6 +54,13 @@ _NAME_BYTES_MAX = 255
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
 
+class DiskSpace(NamedTuple):
+    """The device of a directory, in bytes: its size, and the room that is left to us."""
+
+    total_bytes: int
+    free_bytes: int
+
+
 @attrs.frozen(kw_only=True)
 class LogDirContext:
     """What all log directories of a node share. Times in milliseconds; defaults are Kafka's."""
@@ -72,6 +79,8 @@ class LogDirContext:
     high_watermark_checkpoint_interval_ms: int = 5_000
     flush_cycle_ms: int = 60_000
     """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
+    space_interval_ms: int = 10_000
+    """How old the figures of the device's room may be."""
     index_idle_ms: int = 600_000
     """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
 
@@ -104,6 +113,8 @@ class LogDir:
         self._entry_is_dirty = True
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
+        self.space = DiskSpace(-1, -1)
+        """As of the last look; asking the device itself may block, and nobody who serves clients waits for it."""
         self.background = Background(self)
 
     @classmethod
@@ -122,6 +133,7 @@ class LogDir:
         log_dir._recovery_points = log_dir._read_offsets(RECOVERY_POINT_FILE)
         log_dir._log_starts = log_dir._read_offsets(LOG_START_FILE)
         log_dir.high_watermarks = log_dir._read_offsets(HIGH_WATERMARK_FILE)
+        log_dir.measure_space()
         return log_dir
 
     def _read_offsets(self, name: str) -> Offsets:
@@ -268,6 +280,9 @@ class LogDir:
     def remove_later(self, log: PartitionLog, names: list[str]) -> None:
         self.background.remove_files_at(log.directory, names, self._due_ms(log))
 
+    def log_start_raised(self) -> None:
+        self.background.log_starts_moved = True
+
     def log_rolled(self, log: PartitionLog) -> None:
         self.background.flush_soon(log)
 
@@ -347,9 +362,9 @@ class LogDir:
             self.offline_reason = str(error)
             raise
 
-    def free_bytes(self) -> int:
-        """Room on the device. Raises `DiskError`."""
-        return self.directory.free_bytes()
+    def measure_space(self) -> None:
+        """Ask the device for its room (blocking). Raises `DiskError`."""
+        self.space = DiskSpace(self.directory.total_bytes(), self.directory.free_bytes())
 
     def statistics(self) -> dict[str, Any]:
         """Figures for the console and the metrics."""
@@ -358,6 +373,8 @@ class LogDir:
             "offline_reason": self.offline_reason,
             "logs": len(self.logs),
             "size_bytes": sum(log.size_bytes for log in self.logs.values()),
+            "total_bytes": self.space.total_bytes,
+            "free_bytes": self.space.free_bytes,
             **self.background.statistics(),
         }
 

@@ -33,6 +33,8 @@ class Background:
         self._due: dict[str, int] = {}
         self.entry_is_dirty = False
         """Directories have been renamed since the log directory was last synced."""
+        self.log_starts_moved = False
+        """Records were deleted on request: the checkpoint of log start offsets is written at the next look."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -76,9 +78,14 @@ class Background:
             self._drop_idle_indexes()
         if self._is_due("high_watermark", context.high_watermark_checkpoint_interval_ms, now_ms):
             await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets())
-        if self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms):
+        checkpoints_are_due = self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms)
+        if checkpoints_are_due:
             await self._write_recovery_points()
+        if checkpoints_are_due or self.log_starts_moved:
+            self.log_starts_moved = False
             await self._write(LOG_START_FILE, self._log_dir.log_starts())
+        if self._is_due("space", context.space_interval_ms, now_ms):
+            await context.workers.run(self._log_dir.measure_space)
         await self._remove_doomed(now_ms)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:

@@ -90,6 +90,9 @@ class LogOwner(Protocol):
     def flush_failed(self, error: DiskError) -> None:
         """As `disk_failed`, but from a worker's thread: remember it, act on the loop."""
 
+    def log_start_raised(self) -> None:
+        """Records were deleted on request: a restart should not bring them back."""
+
     def log_rolled(self, log: PartitionLog) -> None:
         """There is a finished segment to flush."""
 

@@ -241,6 +241,8 @@ def set_log_start_offset(log: PartitionLog, offset: int) -> None:
     if offset > log.log_start_offset:
         log.log_start_offset = offset
         log.epochs.truncate_from_start(offset)
+        if log.owner is not None:
+            log.owner.log_start_raised()
 
 
 def prepare_retention(log: PartitionLog, now_ms: int) -> bool:

@@ -191,7 +191,11 @@ class Dir(Protocol):
     def sync(self) -> None:
         """Make creations, renames and removals in this directory durable."""
 
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Room on the device that this process may use."""
+
+    def total_bytes(self) -> int:
+        """The size of the device."""
 
     def lock(self) -> None:
         """Hold this directory for one process until it ends. Raises `DiskError` when another holds it."""

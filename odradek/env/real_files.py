@@ -315,11 +315,18 @@ class RealDir:
             raise self._error(self.path, "sync", error) from error
 
     def free_bytes(self) -> int:
+        found = self._statvfs()
+        return found.f_bavail * found.f_frsize
+
+    def total_bytes(self) -> int:
+        found = self._statvfs()
+        return found.f_blocks * found.f_frsize
+
+    def _statvfs(self) -> os.statvfs_result:
         try:
-            found = os.statvfs(self.path)
+            return os.statvfs(self.path)
         except OSError as error:
             raise self._error(self.path, "stat", error) from error
-        return found.f_bavail * found.f_frsize
 
     def lock(self) -> None:
         """Lock Kafka's `.lock` file, so that Kafka and Odradek keep out of each other's way too."""

@@ -1,0 +1,106 @@
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): which replica lies on which disk."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result
+from data_plane.log.log_dir import LogDir
+from wire.errors import ErrorCode
+from wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from wire.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+Wanted = dict[str, set[int]]
+
+
+class DescribeLogDirsHandler:
+    """API 35. All of it is known in memory, so that a disk that hangs cannot hold up the answer about it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
+        wanted = None if request.topics is None else _wanted(request.topics)
+        return DescribeLogDirsResponse(
+            0, ErrorCode.NONE, [_describe(log_dir, wanted) for log_dir in self._broker.log_dirs]
+        )
+
+
+def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
+    wanted: Wanted = {}
+    for topic in topics:
+        wanted.setdefault(topic.topic, set()).update(topic.partitions)
+    return wanted
+
+
+def _describe(log_dir: LogDir, wanted: Wanted | None) -> DescribeLogDirsResult:
+    if log_dir.offline_reason is not None:
+        return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, log_dir.path, [], -1, -1)
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for (topic, index), log in sorted(log_dir.logs.items()):
+        if wanted is None or index in wanted.get(topic, ()):
+            lag = max(0, log.high_watermark - log.log_end_offset)
+            topics.setdefault(topic, []).append(DescribeLogDirsPartition(index, log.size_bytes, lag, False))
+    space = log_dir.space
+    return DescribeLogDirsResult(
+        ErrorCode.NONE,
+        log_dir.path,
+        [DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],
+        space.total_bytes,
+        space.free_bytes,
+    )
+
+
+class AlterReplicaLogDirsHandler:
+    """API 34. Replicas do not move between disks yet: all is checked as in Kafka, and a move that would then begin
+    is refused with POLICY_VIOLATION."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: AlterReplicaLogDirsRequest) -> Result:
+        # As in Kafka the last of several entries about one partition holds.
+        paths: dict[str, dict[int, str]] = {}
+        for entry in request.dirs:
+            for topic in entry.topics:
+                for index in topic.partitions:
+                    paths.setdefault(topic.name, {})[index] = entry.path
+        return AlterReplicaLogDirsResponse(
+            0,
+            [
+                AlterReplicaLogDirTopicResult(
+                    name,
+                    [
+                        AlterReplicaLogDirPartitionResult(index, self._check(name, index, path))
+                        for index, path in targets.items()
+                    ],
+                )
+                for name, targets in paths.items()
+            ],
+        )
+
+    def _check(self, topic: str, index: int, path: str) -> ErrorCode:
+        broker = self._broker
+        target = next((log_dir for log_dir in broker.log_dirs if log_dir.path == path), None)
+        if target is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if target.offline_reason is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        hosted = broker.topics.get(topic)
+        partition = None if hosted is None else hosted.partitions.get(index)
+        if partition is None:
+            return broker.missing_partition_error(topic, index)
+        if target.get(topic, index) is partition.log:
+            return ErrorCode.NONE
+        return ErrorCode.POLICY_VIOLATION

@@ -1,0 +1,61 @@
+"""DescribeProducers: what partitions that are led here know of their idempotent producers (KIP-664)."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result
+from metadata_quorum.topic_names import invalid_topic_name_reason
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicRequest,
+    TopicResponse,
+)
+
+
+class DescribeProducersHandler:
+    """API 61."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeProducersRequest) -> Result:
+        return DescribeProducersResponse(
+            0, [TopicResponse(topic.name, self._describe_topic(topic)) for topic in request.topics]
+        )
+
+    def _describe_topic(self, topic: TopicRequest) -> list[PartitionResponse]:
+        reason = invalid_topic_name_reason(topic.name)
+        if reason is not None:
+            failure = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        elif topic.name not in self._broker.image.topics:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            failure = KafkaError(code, code.message)
+        else:
+            return [self._describe(topic.name, index) for index in topic.partition_indexes]
+        return [
+            PartitionResponse(index, failure.code, failure.message, []) for index in topic.partition_indexes
+        ]
+
+    def _describe(self, topic: str, index: int) -> PartitionResponse:
+        try:
+            partition = self._broker.partition(topic, index)
+        except KafkaError as error:
+            return PartitionResponse(index, error.code, None, [])
+        if not partition.is_leader:
+            return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None, [])
+        producers = [
+            ProducerState(
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                producer.current_txn_start_offset,
+            )
+            for producer in partition.log.active_producers()
+        ]
+        return PartitionResponse(index, ErrorCode.NONE, None, producers)
