@@ -12,12 +12,12 @@ from typing import Any
 import attrs
 
 from data_plane.fetch_sessions import FetchSessions
-from data_plane.log.config import LogConfig
+from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
-from metadata_quorum.image import MetadataDelta, MetadataImage, TopicImage
+from metadata_quorum.image import RESOURCE_BROKER, MetadataDelta, MetadataImage, TopicImage
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
@@ -74,11 +74,16 @@ class Broker:
         self.image: MetadataImage = MetadataImage(cluster_id=settings.cluster_id)
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
+        self.recompressed_topics: dict[bytes, None] = {}
+        """Ids of the hosted topics whose `compression.type` is not `producer`."""
         self.timers = Timers(env.clock, env.event)
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )
         self.woken: list[Callable[[], None]] = []
+        self.config_listeners: list[Callable[[], None]] = []
+        """Called when this broker's own configuration has changed while it runs."""
+        self._own_resources = ((RESOURCE_BROKER, str(settings.node_id)), (RESOURCE_BROKER, ""))
         self._without_room: dict[str, None] = {}
         """Topics with logs that a full disk has not taken yet; tried again until it does."""
 
@@ -118,6 +123,8 @@ class Broker:
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Take a new image: create, update and delete logs so that they match it."""
         self.image = image
+        if any(resource in delta.changed_configs for resource in self._own_resources):
+            self._apply_broker_config()
         for topic_id in delta.deleted_topics:
             self._delete_topic(topic_id)
         for name in delta.changed_topics:
@@ -128,15 +135,48 @@ class Broker:
                 self._apply_config(hosted)
         self.run_woken()
 
+    @property
+    def config_layers(self) -> BrokerConfigLayers:
+        """What this broker's values are made of now: its file, and what the metadata log says of it and of all."""
+        image = self.image
+        return BrokerConfigLayers(
+            self.settings.config_layers.static,
+            image.broker_configs(self.settings.node_id),
+            image.broker_configs(None),
+        )
+
     def log_config(self, topic: str) -> LogConfig:
         """The effective configuration of a topic's logs: the topic's own values over this broker's."""
         overrides = self.image.topic_configs(topic)
-        return LogConfig.from_properties(effective_topic_config(overrides, self.settings.config_layers))
+        return LogConfig.from_properties(effective_topic_config(overrides, self.config_layers))
+
+    def _apply_broker_config(self) -> None:
+        """Every log follows its broker; topics without values of their own, which are most, share one."""
+        shared: LogConfig | None = None
+        for hosted in self.topics.values():
+            if self.image.topic_configs(hosted.name):
+                self._apply_config(hosted)
+                continue
+            if shared is None:
+                shared = self.log_config(hosted.name)
+            hosted.config = shared
+            self._note_codec(hosted)
+            for partition in hosted.partitions.values():
+                partition.set_config(shared)
+        for listener in self.config_listeners:
+            listener()
 
     def _apply_config(self, hosted: HostedTopic) -> None:
         hosted.config = self.log_config(hosted.name)
+        self._note_codec(hosted)
         for partition in hosted.partitions.values():
             partition.set_config(hosted.config)
+
+    def _note_codec(self, hosted: HostedTopic) -> None:
+        if hosted.config.codec == KEEP_CODEC:
+            self.recompressed_topics.pop(hosted.topic_id, None)
+        else:
+            self.recompressed_topics[hosted.topic_id] = None
 
     def _apply_topic(self, topic: TopicImage) -> None:
         hosted = self.topics_by_id.get(topic.topic_id)
@@ -156,6 +196,7 @@ class Broker:
         if hosted.partitions:
             self.topics[topic.name] = hosted
             self.topics_by_id[topic.topic_id] = hosted
+            self._note_codec(hosted)
 
     def _host(self, hosted: HostedTopic, index: int) -> Partition | None:
         """Find or create the log of a partition; None when no directory can take it."""
@@ -216,6 +257,7 @@ class Broker:
         hosted = self.topics_by_id.pop(topic_id, None)
         if hosted is None:
             return
+        self.recompressed_topics.pop(topic_id, None)
         if self.topics.get(hosted.name) is hosted:
             del self.topics[hosted.name]
         for index, partition in hosted.partitions.items():

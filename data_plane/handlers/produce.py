@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from data_plane.broker import Broker, HostedTopic
-from data_plane.handlers.contract import CLOSE, Context, Delayed, Result
+from data_plane.handlers.contract import CLOSE, Context, Delayed, Result, Suspend
+from data_plane.handlers.recompression import Batch, find_batches
+from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timer
 from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -123,8 +127,12 @@ class ProduceHandler:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def handle(self, context: Context, request: ProduceRequest) -> Result:
+    def handle(self, context: Context, request: ProduceRequest, may_recompress: bool = True) -> Result:
         broker = self._broker
+        if broker.recompressed_topics and may_recompress:
+            batches = find_batches(broker, context, request)
+            if batches:
+                return self._recompress(context, request, batches)
         acks = request.acks
         by_id = context.api_version >= TOPIC_IDS_SINCE
         now_ms = broker.clock.wall_ms()
@@ -194,6 +202,28 @@ class ProduceHandler:
             return response
         return self._wait(response, waiting, acks, request.timeout_ms)
 
+    def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Result:
+        """Give batches their topics' codec, then append: a large one in a worker, while the connection waits."""
+        if all(batch.is_quick for batch in batches):
+            for batch in batches:
+                batch.recompress()
+            return self.handle(context, request, may_recompress=False)
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                if data.records is not None:
+                    data.records = memoryview(bytearray(data.records))
+        asker = copy(context)
+
+        async def off_loop() -> Any:
+            run = self._broker.env.workers.run
+            for batch in batches:
+                await run(batch.recompress)
+            result = self.handle(asker, request, may_recompress=False)
+            self._broker.run_woken()
+            return result
+
+        return Suspend(off_loop)
+
     def _wait(
         self,
         response: ProduceResponse,
@@ -250,6 +280,8 @@ def _refused_batch(
 ) -> PartitionProduceResponse:
     """As in Kafka, what is refused after its framing was found good tells where the log starts."""
     answer = _error_answer(data.index, error.code, error.message)
+    if isinstance(error, RecordsRefused):
+        answer.record_errors = [BatchIndexAndErrorMessage(*refused) for refused in error.record_errors]
     if error.code in _WITHOUT_LOG_START:
         return answer
     try:

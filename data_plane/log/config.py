@@ -10,10 +10,17 @@ from collections.abc import Mapping
 
 import attrs
 
+from wire.compression import CompressionType
+
 LONG_MAX = (1 << 63) - 1
 LOG_APPEND_TIME = "LogAppendTime"
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
+GZIP_LEVEL_DEFAULT = -1
+LZ4_LEVEL_DEFAULT = 9
+"""Kafka's number for lz4's ordinary, fast compression; all others mean the slow, dense one."""
+ZSTD_LEVEL_DEFAULT = 3
+KEEP_CODEC = -1
 
 
 @attrs.frozen
@@ -39,6 +46,9 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     min_insync_replicas: int = 1
     compression_type: str = "producer"
+    compression_gzip_level: int = GZIP_LEVEL_DEFAULT
+    compression_lz4_level: int = LZ4_LEVEL_DEFAULT
+    compression_zstd_level: int = ZSTD_LEVEL_DEFAULT
     delete_retention_ms: int = 86_400_000
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
@@ -50,6 +60,9 @@ class LogConfig:
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)
     uses_append_time: bool = attrs.field(init=False)
+    codec: int = attrs.field(init=False)
+    """The codec (`wire.compression.CompressionType`) that all batches get; KEEP_CODEC: the one they came with."""
+    codec_level: int | None = attrs.field(init=False)
     offset_index_entries_max: int = attrs.field(init=False)
     time_index_entries_max: int = attrs.field(init=False)
 
@@ -64,6 +77,23 @@ class LogConfig:
     @uses_append_time.default
     def _uses_append_time(self) -> bool:
         return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @codec.default
+    def _codec(self) -> int:
+        if self.compression_type == "producer":
+            return KEEP_CODEC
+        if self.compression_type == "uncompressed":
+            return CompressionType.NONE
+        return CompressionType[self.compression_type.upper()]
+
+    @codec_level.default
+    def _codec_level(self) -> int | None:
+        level, default = {
+            "gzip": (self.compression_gzip_level, GZIP_LEVEL_DEFAULT),
+            "lz4": (self.compression_lz4_level, LZ4_LEVEL_DEFAULT),
+            "zstd": (self.compression_zstd_level, ZSTD_LEVEL_DEFAULT),
+        }.get(self.compression_type, (0, 0))
+        return None if level == default else level
 
     @offset_index_entries_max.default
     def _offset_index_entries_max(self) -> int:

@@ -37,6 +37,7 @@ from data_plane.log.leader_epochs import LeaderEpochs
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
 from data_plane.log.producer_recovery import note_batch, rebuild_producers, write_snapshot
 from data_plane.log.producer_state import ActiveProducer, ProducerState
+from data_plane.log.record_rules import check_records
 from data_plane.log.replica_append import append_assigned
 from data_plane.log.segment import (
     LOG_SUFFIX,
@@ -48,15 +49,15 @@ from odradek.env.ports import Dir, DiskError, DiskFull, FileMissing
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     SIZE_PREFIX,
+    TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
+    BatchHeader,
     CorruptBatch,
-    InvalidRecord,
     assign_offsets,
     check_crc,
     check_timestamps,
     parse_header,
     parse_produced,
-    records,
     set_max_timestamp,
     validate_for_append,
 )
@@ -66,6 +67,7 @@ PRODUCE_VERSION = 13
 
 __all__ = ["AppendResult", "FileRange", "LogOwner", "LogRead", "Origin", "PartitionLog"]
 
+_RARE_ATTRIBUTES = TRANSACTIONAL_MASK | TIMESTAMP_TYPE_MASK
 _CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
 
 
@@ -200,15 +202,19 @@ class PartitionLog:
                 size_max=config.max_message_bytes,
                 decompressed_bytes_max=config.decompressed_bytes_max,
             )
-            check_timestamps(
-                header,
-                append_time,
-                now_ms,
-                config.message_timestamp_before_max_ms,
-                config.message_timestamp_after_max_ms,
-            )
-            if config.is_compacted:
-                _check_keys(batch, config)
+            try:
+                check_timestamps(
+                    header,
+                    append_time,
+                    now_ms,
+                    config.message_timestamp_before_max_ms,
+                    config.message_timestamp_after_max_ms,
+                )
+            except KafkaError:
+                check_records(batch, header, config, now_ms, f"{self.topic}-{self.partition}")
+                raise
+            if config.is_compacted or header[5] & _RARE_ATTRIBUTES:
+                self._check_rare(batch, header, now_ms, guard)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes:
@@ -223,11 +229,6 @@ class PartitionLog:
             if producers is None:
                 producers = self.load_producers()
             if origin is _CLIENT:
-                if header[5] & TRANSACTIONAL_MASK and guard is None:
-                    raise KafkaError(
-                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                        "a transactional batch without a transaction",
-                    )
                 duplicate = producers.check(producer_id, producer_epoch, sequence, delta)
                 if duplicate is not None:
                     return AppendResult(*duplicate, leader_epoch, True)
@@ -262,6 +263,21 @@ class PartitionLog:
         if producers is not None:
             note_batch(producers, header, base_offset, max_timestamp, batch)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
+
+    def _check_rare(self, batch: memoryview, header: BatchHeader, now_ms: int, guard: object | None) -> None:
+        """What most batches are spared: transactions, keys of compacted topics, a timestamp type that is not theirs.
+
+        Raises `KafkaError`.
+        """
+        if header.is_transactional and guard is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
+            )
+        if self.config.is_compacted:
+            check_records(batch, header, self.config, now_ms, f"{self.topic}-{self.partition}")
+        if header.timestamp_type and not self.config.uses_append_time:
+            # Else consumers would take the largest timestamp for every record's.
+            set_max_timestamp(batch, 0, header.max_timestamp, 0)
 
     def must_roll(self, max_timestamp_ms: int, now_ms: int) -> bool:
         """Time and index space (Kafka's `shouldRoll`): `segment.ms` counts by the records' timestamps."""
@@ -553,13 +569,3 @@ class PartitionLog:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
-
-
-def _check_keys(batch: memoryview, config: LogConfig) -> None:
-    """A compacted topic is made of keys. Raises `InvalidRecord` for a record that has none, KafkaError for bytes
-    that are no records."""
-    for record in records(batch, decompressed_bytes_max=config.decompressed_bytes_max, crc=False):
-        if record.key is None:
-            raise InvalidRecord(
-                f"compacted topic cannot accept message without key at offset {record.offset}"
-            )

@@ -139,15 +139,6 @@ class ConnectionServices:
         self.answered: list[ApiEntry] = []
         """What this turn has answered so far, empty between two."""
 
-    def count_answered(self, started: float) -> None:
-        """The answers of a turn that began at `started` have left."""
-        latency = self.clock.monotonic() - started
-        bucket = bisect_left(LATENCY_BOUNDS_SECONDS, latency)
-        for entry in self.answered:
-            entry.latencies[bucket] += 1
-            entry.latency_seconds += latency
-        self.answered.clear()
-
 
 class Connection:
     """One client connection, from accept to close."""
@@ -218,9 +209,7 @@ class Connection:
                             continue
                         return
                 if self.send_queue.chunks:
-                    self._flush()
-                if services.answered:
-                    services.count_answered(self.last_active)
+                    self._end_turn()
                 services.after_turn()
                 if self.closing:
                     return
@@ -516,10 +505,26 @@ class Connection:
             self.services.log.error("connection.disk_error", error=str(error), **self._who())
         self.close()
 
+    def _end_turn(self) -> None:
+        """Send what this turn has answered, and count it."""
+        if not self.draining and not self.send_queue.flush(self.conn):
+            self._start_drain()
+        services = self.services
+        latency = services.clock.monotonic() - self.last_active
+        bucket = bisect_left(LATENCY_BOUNDS_SECONDS, latency)
+        answered = services.answered
+        for entry in answered:
+            entry.latencies[bucket] += 1
+            entry.latency_seconds += latency
+        answered.clear()
+
     def _flush(self) -> None:
         if not self.draining and not self.send_queue.flush(self.conn):
-            self.draining = True
-            self.services.tasks.start_soon(self._drain)
+            self._start_drain()
+
+    def _start_drain(self) -> None:
+        self.draining = True
+        self.services.tasks.start_soon(self._drain)
 
     async def _drain(self) -> None:
         """Send the rest as the socket takes it."""
@@ -559,10 +564,22 @@ class Connection:
     async def _run_suspended(self) -> None:
         assert self.suspended is not None
         slot, suspend = self.suspended
-        response = await suspend.run()
+        result = await suspend.run()
         self.suspended = None
-        slot.response = response
-        if self.slots and self.slots[0] is slot:
+        if result is None or result is CLOSE:
+            # Nothing was dispatched since, so the slot is the last.
+            assert self.slots is not None
+            self.slots.remove(slot)
+            slot.entry.unanswered += 1
+            self._signal_room()
+            if result is CLOSE:
+                raise ConnectionLost("a request without an answer failed")
+        elif isinstance(result, Delayed) and result.response is None:
+            slot.delayed = result
+            result.answer = slot
+        else:
+            slot.response = result.response if isinstance(result, Delayed) else result
+        if self.slots and self.slots[0] is slot and slot.response is not None:
             self.push_answers()
         if self.closing:
             raise ConnectionLost("closed while a request was suspended")
@@ -585,8 +602,8 @@ class Connection:
     def _release(self) -> None:
         self.closing = True
         self.conn.close()
-        if self.services.answered:
-            self.services.count_answered(self.last_active)
+        # A turn that an error cut short has dropped its answers.
+        self.services.answered.clear()
         self.services.spills.clear()
         self._give_own()
         slots, self.slots = self.slots, None

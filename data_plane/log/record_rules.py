@@ -1,0 +1,90 @@
+"""What a topic asks of single records: keys where it is compacted, timestamps within its bounds.
+
+Records are parsed only for compacted topics, and to tell a producer which of its records were refused. Texts and the
+order of checks are Kafka's (KIP-467).
+"""
+
+from __future__ import annotations
+
+from data_plane.log.config import LogConfig
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, BatchHeader, Record, records
+
+RECORD_ERRORS_MAX = 1000
+"""No more are told of one batch: a small compressed one could ask for gigabytes of answers."""
+RECORDS_PARSED_MAX = 262_144
+"""More than an uncompressed batch of the default size can hold; parsed ones take some 250 bytes each."""
+_SHOWN = 3
+
+
+class RecordsRefused(KafkaError):
+    """Some records break the topic's rules: `record_errors` has (index in the batch, reason), in order."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+def check_records(batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str) -> None:
+    """Look at every record; `name` is the partition's, for the texts.
+
+    Raises:
+        RecordsRefused: INVALID_TIMESTAMP if any record's timestamp is at fault, else INVALID_RECORD.
+        KafkaError: bytes that are no records.
+    """
+    if header.record_count > RECORDS_PARSED_MAX:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {header.record_count} records where {RECORDS_PARSED_MAX} are allowed",
+        )
+    errors: list[tuple[int, str]] = []
+    count = 0
+    code = ErrorCode.INVALID_RECORD
+    for index, record in enumerate(
+        records(batch, decompressed_bytes_max=config.decompressed_bytes_max, crc=False)
+    ):
+        if config.is_compacted and record.key is None:
+            reason = f"Compacted topic cannot accept message without key in topic partition {name}"
+        else:
+            late = _timestamp_problem(record, header, config, now_ms)
+            if late is None:
+                continue
+            reason = late
+            code = ErrorCode.INVALID_TIMESTAMP
+        count += 1
+        if count <= RECORD_ERRORS_MAX:
+            errors.append((index, reason))
+    if not errors:
+        return
+    if code == ErrorCode.INVALID_TIMESTAMP:
+        message = "One or more records have been rejected due to invalid timestamp"
+    else:
+        shown = ", ".join(
+            f"RecordError(batchIndex={index}, message='{reason}')" for index, reason in errors[:_SHOWN]
+        )
+        message = (
+            f"One or more records have been rejected due to {count} record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]"
+        )
+    raise RecordsRefused(code, message, errors)
+
+
+def _timestamp_problem(record: Record, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
+    timestamp = record.timestamp
+    if config.uses_append_time:
+        if header.attributes & TIMESTAMP_TYPE_MASK:
+            return (
+                f"Invalid timestamp type in message DefaultRecord(offset={record.offset}, "
+                f"timestamp={timestamp}, key={len(record.key or b'')} bytes, "
+                f"value={len(record.value or b'')} bytes). "
+                "Producer should not set timestamp type to LogAppendTime."
+            )
+        return None
+    oldest = now_ms - config.message_timestamp_before_max_ms
+    newest = now_ms + config.message_timestamp_after_max_ms
+    if timestamp == NO_TIMESTAMP or oldest <= timestamp <= newest:
+        return None
+    return (
+        f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
+        f"The timestamp should be within [{oldest}, {newest}]"
+    )
