@@ -51,7 +51,7 @@ class Record(NamedTuple):
 # --- writing ---------------------------------------------------------------------------------------------
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Zigzag base-128, of any width that the format has (32 and 64 bit encode alike)."""
     number = (number << 1) ^ (number >> 63)
     out = bytearray()
@@ -62,23 +62,23 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = tuple(_varint(number) for number in range(1024))
+_SMALL = tuple(varint(number) for number in range(1024))
 _SMALL_MAX = len(_SMALL)
-_NULL = _varint(-1)
+_NULL = varint(-1)
 
 
 def _headers(headers: Iterable[Header]) -> bytes:
     pairs = list(headers)
-    parts = [_varint(len(pairs))]
+    parts = [varint(len(pairs))]
     for key, value in pairs:
         name = key.encode()
         size = len(name)
-        parts += (_SMALL[size] if size < _SMALL_MAX else _varint(size), name)
+        parts += (_SMALL[size] if size < _SMALL_MAX else varint(size), name)
         if value is None:
             parts.append(_NULL)
         else:
             size = len(value)
-            parts += (_SMALL[size] if size < _SMALL_MAX else _varint(size), value)
+            parts += (_SMALL[size] if size < _SMALL_MAX else varint(size), value)
     return b"".join(parts)
 
 
@@ -150,17 +150,17 @@ class RecordBatchBuilder:
             key_size, key = _NULL, b""
         else:
             size = len(key)
-            key_size = _SMALL[size] if size < _SMALL_MAX else _varint(size)
+            key_size = _SMALL[size] if size < _SMALL_MAX else varint(size)
         if value is None:
             value_size, value = _NULL, b""
         else:
             size = len(value)
-            value_size = _SMALL[size] if size < _SMALL_MAX else _varint(size)
+            value_size = _SMALL[size] if size < _SMALL_MAX else varint(size)
         record = b"".join(
             (
                 b"\0",
-                _SMALL[delta] if 0 <= delta < _SMALL_MAX else _varint(delta),
-                _SMALL[position] if position < _SMALL_MAX else _varint(position),
+                _SMALL[delta] if 0 <= delta < _SMALL_MAX else varint(delta),
+                _SMALL[position] if position < _SMALL_MAX else varint(position),
                 key_size,
                 key,
                 value_size,
@@ -170,7 +170,7 @@ class RecordBatchBuilder:
         )
         size = len(record)
         body = self._body
-        body += _SMALL[size] if size < _SMALL_MAX else _varint(size)
+        body += _SMALL[size] if size < _SMALL_MAX else varint(size)
         body += record
         return offset
 
