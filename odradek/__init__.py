@@ -10,19 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from odradek.client.admin_client import Admin as Admin
     from odradek.client.blocking import Client as Client
     from odradek.client.errors import ClientError as ClientError
     from wire.errors import ErrorCode as ErrorCode
     from wire.errors import KafkaError as KafkaError
 
 _HOMES = {
+    "Admin": "odradek.client.admin_client",
     "Client": "odradek.client.blocking",
     "ClientError": "odradek.client.errors",
     "ErrorCode": "wire.errors",
     "KafkaError": "wire.errors",
 }
 
-__all__ = ["Client", "ClientError", "ErrorCode", "KafkaError"]
+__all__ = ["Admin", "Client", "ClientError", "ErrorCode", "KafkaError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim")
 
 SHELL = {
     "odradek/cli/": "a process of its own: arguments, files, signals",
+    "odradek/client/admin_client.py": "the blocking shell's thread, for administration",
     "odradek/client/blocking.py": "the blocking shell: a core in the caller's thread",
     "odradek/client/io_thread.py": "the blocking shell: a core in a thread of its own",
     "odradek/client/sockets.py": "the sockets and the selector of the blocking shells",

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from odradek.cli import cluster, config, consume, dev, log, produce, server, storage, topic
+from odradek.cli import cluster, config, consume, dev, disk, group, log, produce, server, storage, topic
 from odradek.cli.failure import FAILURE, CliError
 
 __all__ = ["main"]
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dev, server, storage, topic, produce, consume, config, cluster, log):
+    for module in (dev, server, storage, topic, produce, consume, group, config, cluster, disk, log):
         module.register(groups)
     return parser
 

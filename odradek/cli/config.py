@@ -1,61 +1,177 @@
-"""`odradek config get`: the effective configuration of a broker or a topic."""
+"""`odradek config get|set`: the configuration of brokers, topics and groups."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import connected
+from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json, print_table
-from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ConfigEntry, ConfigResource
 
 __all__ = ["register"]
+
+ALL_BROKERS = "all"
+_KINDS = ("broker", "topic", "group")
 
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("config", help="show configurations").add_subparsers(
+    commands = groups.add_parser("config", help="show and change configurations").add_subparsers(
         metavar="COMMAND", required=True
     )
-    get = add_command(commands, "get", _get, "show the configuration of a broker or a topic")
-    get.add_argument("kind", choices=("broker", "topic"))
-    get.add_argument("name", metavar="NAME", help="a broker id or a topic")
+    get = add_command(commands, "get", _get, "show the configuration of a broker, a topic or a group")
+    _add_resource(get)
     get.add_argument("key", metavar="KEY", nargs="?", help="print only the value of this key")
     get.add_argument("--set-only", action="store_true", help="leave out what has its default value")
+    get.add_argument(
+        "--explain", action="store_true", help="say what each key means (with --json: all is known)"
+    )
     add_connection_options(get)
+
+    change = add_command(commands, "set", _set, "change the configuration of a broker, a topic or a group")
+    _add_resource(change)
+    change.add_argument(
+        "changes", metavar="KEY=VALUE", nargs="*", type=key_value, help="give a key this value"
+    )
+    change.add_argument(
+        "--unset",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="let a key have its default again (repeat for more)",
+    )
+    for name, help_text in (("append", "add to"), ("subtract", "remove from")):
+        change.add_argument(
+            f"--{name}",
+            metavar="KEY=VALUE",
+            type=key_value,
+            action="append",
+            default=[],
+            help=f"{help_text} a key that holds a list (repeat for more)",
+        )
+    change.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    add_connection_options(change)
+
+
+def _add_resource(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=_KINDS)
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help=f"a broker id ({ALL_BROKERS}: the default of every broker), a topic, a group",
+    )
+
+
+def _resource(args: argparse.Namespace) -> ConfigResource:
+    from odradek.client.admin import ConfigResource, ResourceType
+
+    kind = ResourceType[args.kind.upper()]
+    if kind is not ResourceType.BROKER:
+        return ConfigResource(kind, args.name)
+    if args.name == ALL_BROKERS:
+        return ConfigResource(kind, "")
+    if not (args.name.isascii() and args.name.isdigit()):
+        raise CliError(
+            f"{args.name!r} is no broker id (a number; `odradek cluster status` lists them, or: {ALL_BROKERS})",
+            USAGE,
+        )
+    return ConfigResource(kind, args.name)
 
 
 def _get(args: argparse.Namespace) -> int:
-    from odradek.client.admin import ConfigSource, ResourceType
+    from odradek.client.admin import ConfigSource
 
-    kind = ResourceType[args.kind.upper()]
-    if kind is ResourceType.BROKER and not (args.name.isascii() and args.name.isdigit()):
-        raise CliError(
-            f"{args.name!r} is no broker id (a number; `odradek cluster status` lists them)", USAGE
-        )
+    resource = _resource(args)
     with connected(args) as client:
-        entries = client.admin.describe_configs(kind, args.name, None if args.key is None else [args.key])
+        (found,) = client.admin.describe_configs(
+            [resource], None if args.key is None else [args.key], include_documentation=args.explain
+        )
+    if found.error is not None:
+        raise call_failure(found.error)
+    entries = list(found.entries)
     if args.key is not None and not entries:
         raise CliError(f"{args.kind} {args.name} has no configuration key {args.key}")
     if args.set_only:
         entries = [entry for entry in entries if entry.source is not ConfigSource.DEFAULT_CONFIG]
     if args.json:
-        documents = [
-            {
-                "key": entry.name,
-                "value": entry.value,
-                "source": entry.source.name.lower(),
-                "read_only": entry.read_only,
-                "sensitive": entry.sensitive,
-            }
-            for entry in entries
-        ]
+        documents = [_document(entry) for entry in entries]
         print_json({"kind": args.kind, "name": args.name, "configs": documents})
+    elif args.explain:
+        _explain(entries)
     elif args.key is not None:
         for entry in entries:
             print(entry.value if entry.value is not None else "")
     else:
         # The value stands last: some are long, and nothing behind them should be pushed out of sight.
-        rows = [(e.name, e.source.name.lower(), "(hidden)" if e.sensitive else e.value) for e in entries]
-        print_table(("KEY", "SOURCE", "VALUE"), rows)
+        print_table(("KEY", "SOURCE", "VALUE"), [(e.name, _source(e), _value(e)) for e in entries])
     return 0
+
+
+def _set(args: argparse.Namespace) -> int:
+    from odradek.client.admin import AlterConfig, ConfigOperation
+
+    changes = [AlterConfig(key, value) for key, value in args.changes]
+    changes += [AlterConfig(key, operation=ConfigOperation.DELETE) for key in args.unset]
+    changes += [AlterConfig(key, value, ConfigOperation.APPEND) for key, value in args.append]
+    changes += [AlterConfig(key, value, ConfigOperation.SUBTRACT) for key, value in args.subtract]
+    if not changes:
+        raise CliError(
+            "nothing to change: give KEY=VALUE, --unset KEY, --append or --subtract KEY=VALUE", USAGE
+        )
+    keys = [change.name for change in changes]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise CliError(f"{twice} is given more than once", USAGE)
+    resource = _resource(args)
+    with connected(args) as client:
+        ((_, error),) = client.admin.incremental_alter_configs(
+            {resource: changes}, validate_only=args.validate_only
+        )
+    if error is not None:
+        raise call_failure(error)
+    if args.json:
+        print_json({"kind": args.kind, "name": args.name, "changed": [] if args.validate_only else keys})
+    else:
+        what = "would be changed" if args.validate_only else "changed"
+        print(f"{resource}: {', '.join(keys)} {what}")
+    return 0
+
+
+def _document(entry: ConfigEntry) -> dict[str, object]:
+    document: dict[str, object] = {
+        "key": entry.name,
+        "value": entry.value,
+        "source": entry.source.name.lower(),
+        "read_only": entry.read_only,
+        "sensitive": entry.sensitive,
+        "type": entry.type.name.lower(),
+    }
+    if entry.documentation is not None:
+        document["documentation"] = entry.documentation
+    return document
+
+
+def _explain(entries: list[ConfigEntry]) -> None:
+    from textwrap import fill
+
+    for number, entry in enumerate(entries):
+        if number:
+            print()
+        print(f"{entry.name} = {_value(entry)}  ({_source(entry)}, {entry.type.name.lower()})")
+        if entry.documentation:
+            print(
+                fill(" ".join(entry.documentation.split()), 78, initial_indent="  ", subsequent_indent="  ")
+            )
+
+
+def _source(entry: ConfigEntry) -> str:
+    return entry.source.name.lower()
+
+
+def _value(entry: ConfigEntry) -> str | None:
+    return "(hidden)" if entry.sensitive else entry.value

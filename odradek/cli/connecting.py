@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from odradek.client.blocking import Client
     from wire.errors import KafkaError
 
-__all__ = ["connected", "kafka_failure"]
+__all__ = ["call_failure", "connected", "kafka_failure"]
 
 
 @contextmanager
 def connected(args: argparse.Namespace) -> Iterator[Client]:
     """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`."""
     from odradek.client.blocking import Client
-    from odradek.client.errors import BrokerUnavailable, ClientError, ConnectionBroken, RequestTimedOut
+    from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 
     try:
@@ -30,20 +30,28 @@ def connected(args: argparse.Namespace) -> Iterator[Client]:
     try:
         with client:
             yield client
-    except KafkaError as error:
-        raise kafka_failure(error) from error
-    except BrokerUnavailable as error:
-        raise CliError(
-            f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"
-        ) from error
-    except RequestTimedOut as error:
-        raise CliError(f"{error}. A longer --timeout may help") from error
-    except ConnectionBroken as error:
-        raise CliError(
-            f"{error}. The request may or may not have been performed: look, then try again"
-        ) from error
-    except ClientError as error:
-        raise CliError(str(error)) from error
+    except (KafkaError, ClientError) as error:
+        raise call_failure(error) from error
+
+
+def call_failure(error: Exception) -> CliError:
+    """Why a call, or one item of it, failed, and what to do, for people."""
+    from odradek.client.errors import BrokerUnavailable, ConnectionBroken, RequestTimedOut
+    from wire.errors import KafkaError
+
+    match error:
+        case KafkaError():
+            return kafka_failure(error)
+        case BrokerUnavailable():
+            return CliError(
+                f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"
+            )
+        case RequestTimedOut():
+            return CliError(f"{error}. A longer --timeout may help")
+        case ConnectionBroken():
+            return CliError(f"{error}. The request may or may not have been performed: look, then try again")
+        case _:
+            return CliError(str(error))
 
 
 def kafka_failure(error: KafkaError) -> CliError:

@@ -1,13 +1,32 @@
-"""What commands print: aligned tables and named values for people, one JSON document per line for scripts."""
+"""What commands print: aligned tables and named values for people, one JSON document per line for scripts.
+
+On a terminal headers are bold, troubles red, and a table is as wide as the terminal at most (80 columns where that is
+not known): what does not fit is cut, with an ellipsis. Into a file or a pipe everything goes whole and plain.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
-__all__ = ["bytes_field", "print_json", "print_table", "print_values", "table"]
+__all__ = [
+    "bytes_field",
+    "bytes_text",
+    "paint",
+    "print_json",
+    "print_table",
+    "print_values",
+    "span_text",
+    "table",
+]
+
+BOLD = "1"
+RED = "31"
+YELLOW = "33"
+_CELL_LEAST = 6
 
 
 def print_json(document: Any) -> None:
@@ -17,30 +36,105 @@ def print_json(document: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table with its header; numbers stand on the right."""
-    sys.stdout.write(table(header, rows))
+    head, newline, body = table(header, rows, _width()).partition("\n")
+    sys.stdout.write(paint(BOLD, head) + newline + body)
 
 
 def print_values(pairs: Sequence[tuple[str, object]]) -> None:
     """Names and values, one pair per line."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        sys.stdout.write(f"{name:<{width}}  {_text(value)}".rstrip() + "\n")
+        sys.stdout.write(f"{paint(BOLD, f'{name:<{width}}')}  {_text(value)}".rstrip() + "\n")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The lines of a table: columns two spaces apart, none wider than it must be, no trailing blanks."""
+def paint(code: str, text: str, stream: TextIO | None = None) -> str:
+    """The text in a colour or weight, where `stream` (standard output) is a terminal that shows it."""
+    out = sys.stdout if stream is None else stream
+    if not out.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\033[{code}m{text}\033[0m"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+    """The lines of a table: columns two spaces apart, none wider than it must be, no trailing blanks.
+
+    With a `width`, cells of text that make the table wider are cut, those of the widest column first; numbers and
+    headers never are.
+    """
     body = list(rows)
-    numeric = [bool(body) and all(type(row[i]) is int for row in body) for i in range(len(header))]
+    numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
     lines = [list(header), *([_text(cell) for cell in row] for row in body)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    if width is not None:
+        _shrink(widths, [max(len(name), _CELL_LEAST) for name in header], numeric, width)
     return "".join(
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
+            _cut(cell, room).rjust(room) if right else _cut(cell, room).ljust(room)
+            for cell, room, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         + "\n"
         for line in lines
     )
+
+
+def _is_numeric(cells: list[object]) -> bool:
+    numbers = [cell for cell in cells if cell is not None]
+    return bool(numbers) and all(type(cell) is int for cell in numbers)
+
+
+def _shrink(widths: list[int], least: list[int], numeric: list[bool], width: int) -> None:
+    """Narrow the widest columns of text until the table fits, or none can give any more."""
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    while excess > 0:
+        able = [i for i, number in enumerate(numeric) if not number and widths[i] > least[i]]
+        if not able:
+            return
+        widest = max(able, key=lambda i: widths[i])
+        second = max((widths[i] for i in able if i != widest), default=0)
+        step = max(1, min(excess, widths[widest] - max(second, least[widest])))
+        widths[widest] -= step
+        excess -= step
+
+
+def _cut(cell: str, room: int) -> str:
+    return cell if len(cell) <= room else cell[: room - 1] + "\u2026"
+
+
+def _width() -> int | None:
+    """Columns of the terminal on standard output; None where there is none."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def bytes_text(count: int | None) -> str | None:
+    """A number of bytes for people: three digits and a unit; None where it is not known."""
+    if count is None or count < 0:
+        return None
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1000 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{count} B" if unit == "B" else f"{amount:.{0 if amount >= 100 else 1}f} {unit}"
+
+
+def span_text(milliseconds: int | None) -> str | None:
+    """A span of time for people, in its two largest units; None where it is not known."""
+    if milliseconds is None:
+        return None
+    if milliseconds < 1000:
+        return f"{milliseconds} ms" if milliseconds else "0"
+    seconds = milliseconds // 1000
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0"))
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:

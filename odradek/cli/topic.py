@@ -1,11 +1,12 @@
-"""`odradek topic list|create|describe|delete`."""
+"""`odradek topic list|create|describe|alter|delete`."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import connected, kafka_failure
+from odradek.cli.connecting import call_failure, connected, kafka_failure
+from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive
 
@@ -20,7 +21,7 @@ __all__ = ["register"]
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("topic", help="list, create, describe, delete topics").add_subparsers(
+    commands = groups.add_parser("topic", help="list, create, describe, alter, delete topics").add_subparsers(
         metavar="COMMAND", required=True
     )
     add_connection_options(add_command(commands, "list", _list, "list the topics"))
@@ -52,6 +53,27 @@ def register(groups: Groups) -> None:
     describe.add_argument("topics", metavar="TOPIC", nargs="+")
     describe.add_argument("--offsets", action="store_true", help="show where each partition begins and ends")
     add_connection_options(describe)
+
+    alter = add_command(commands, "alter", _alter, "give a topic more partitions or other settings")
+    alter.add_argument("topic", metavar="TOPIC")
+    alter.add_argument("--partitions", type=positive, metavar="N", help="have so many partitions in all")
+    alter.add_argument(
+        "--config",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a topic configuration (repeat for more)",
+    )
+    alter.add_argument(
+        "--unset",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="let a topic configuration have its default again (repeat for more)",
+    )
+    alter.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    add_connection_options(alter)
 
     delete = add_command(commands, "delete", _delete, "delete topics with all their records")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
@@ -106,14 +128,19 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from odradek.client.admin import ConfigSource, ResourceType
+    from odradek.client.admin import ConfigResource, ConfigSource, ResourceType
 
     with connected(args) as client:
         topics = client.admin.describe_topics(args.topics)
         configs = {}
-        for topic in topics:
-            entries = client.admin.describe_configs(ResourceType.TOPIC, topic.name)
-            configs[topic.name] = [entry for entry in entries if entry.source is ConfigSource.TOPIC_CONFIG]
+        for found in client.admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, topic.name) for topic in topics]
+        ):
+            if found.error is not None:
+                raise call_failure(found.error)
+            configs[found.resource.name] = [
+                entry for entry in found.entries if entry.source is ConfigSource.TOPIC_CONFIG
+            ]
         offsets = [_offsets(client, topic) if args.offsets else {} for topic in topics]
     if args.json:
         documents = [
@@ -126,6 +153,49 @@ def _describe(args: argparse.Namespace) -> int:
         if number:
             print()
         _print_description(topic, configs[topic.name], ends)
+    return 0
+
+
+def _alter(args: argparse.Namespace) -> int:
+    from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
+
+    changes = [AlterConfig(key, value) for key, value in args.config]
+    changes += [AlterConfig(key, operation=ConfigOperation.DELETE) for key in args.unset]
+    if not changes and args.partitions is None:
+        raise CliError("nothing to alter: give --partitions, --config or --unset", USAGE)
+    done = []
+    with connected(args) as client:
+        # The configuration first: a refused value is found before partitions are there for good.
+        if changes:
+            resource = ConfigResource(ResourceType.TOPIC, args.topic)
+            ((_, error),) = client.admin.incremental_alter_configs(
+                {resource: changes}, validate_only=args.validate_only
+            )
+            if error is not None:
+                raise call_failure(error)
+            done += [change.name for change in changes]
+        if args.partitions is not None:
+            ((_, error),) = client.admin.create_partitions(
+                {args.topic: args.partitions}, validate_only=args.validate_only
+            )
+            if error is not None:
+                failure = call_failure(error)
+                raise CliError(
+                    f"{failure} (changed before: {', '.join(done)})" if done else str(failure)
+                ) from error
+    if args.json:
+        changed = not args.validate_only
+        print_json(
+            {
+                "topic": args.topic,
+                "changed": changed,
+                "partitions": args.partitions,
+                "configs": done,
+            }
+        )
+        return 0
+    what = list(done) if args.partitions is None else [*done, _count(args.partitions, "partition")]
+    print(f"topic {args.topic} {'would be altered' if args.validate_only else 'altered'}: {', '.join(what)}")
     return 0
 
 

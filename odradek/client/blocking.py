@@ -10,21 +10,19 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-import attrs
-
-from odradek.client import admin, offsets
+from odradek.client import offsets
+from odradek.client.admin_methods import BlockingAdminMethods
 from odradek.client.bootstrap import parse_bootstrap
-from odradek.client.cluster import Cluster, Topic
+from odradek.client.cluster import Cluster
 from odradek.client.config import ClientConfig
 from odradek.client.core import ClientCore
 from odradek.client.operation import Operation, Task
 from odradek.client.requests import refresh_metadata, request
 from odradek.client.sockets import Sockets
-from wire.errors import KafkaError
 
 __all__ = ["Client"]
 
@@ -47,12 +45,13 @@ class Client:
     ) -> None:
         """Opens nothing yet. Raises `ValueError` for a `bootstrap` that is no list of addresses."""
         if config is None:
-            config = ClientConfig(client_id=client_id, request_timeout=timeout_ms / 1000)
+            timeout = timeout_ms / 1000
+            config = ClientConfig(client_id=client_id, request_timeout=timeout, api_timeout=timeout)
         self.timeout = timeout_ms / 1000
         self.core = ClientCore(
             parse_bootstrap(bootstrap), config, random.Random(os.urandom(16)), now=time.monotonic()
         )
-        self.admin = Admin(self)
+        self.admin = BlockingAdminMethods(self.core, self.run)
         self._sockets = Sockets(self.core)
 
     def __enter__(self) -> Client:
@@ -107,44 +106,3 @@ class Client:
             self._sockets.handle(self._sockets.select(wait))
             self.core.tick(time.monotonic())
             self._sockets.perform_effects()
-
-
-@attrs.frozen
-class Admin:
-    """Administration through a `Client`; the operations are those of `odradek.client.admin`."""
-
-    _client: Client = attrs.field(repr=False)
-
-    def create_topics(
-        self, topics: Sequence[admin.NewTopic], *, validate_only: bool = False
-    ) -> list[admin.CreatedTopic]:
-        """Create topics; each outcome holds its own error."""
-        client = self._client
-        return client.run(
-            admin.create_topics(client.core, topics, timeout=client.timeout, validate_only=validate_only)
-        )
-
-    def delete_topics(self, names: Sequence[str]) -> list[tuple[str, KafkaError | None]]:
-        """Delete topics; the error or None for each name."""
-        client = self._client
-        return client.run(admin.delete_topics(client.core, names, timeout=client.timeout))
-
-    def describe_topics(self, names: Iterable[str] | None = None) -> list[Topic]:
-        """Topics with their partitions; None: all of them."""
-        client = self._client
-        wanted = None if names is None else list(names)
-        return client.run(admin.describe_topics(client.core, wanted, timeout=client.timeout))
-
-    def describe_cluster(self) -> admin.ClusterDescription:
-        """Id, controller and brokers."""
-        client = self._client
-        return client.run(admin.describe_cluster(client.core, timeout=client.timeout))
-
-    def describe_configs(
-        self, resource_type: admin.ResourceType, name: str, keys: Sequence[str] | None = None
-    ) -> list[admin.ConfigEntry]:
-        """The effective configuration of a topic or broker."""
-        client = self._client
-        return client.run(
-            admin.describe_configs(client.core, resource_type, name, keys, timeout=client.timeout)
-        )

@@ -20,6 +20,8 @@ class ClientConfig:
     client_id: str = "odradek"
     connect_timeout: float = 10.0
     request_timeout: float = 30.0
+    api_timeout: float = 60.0
+    """How long an administrator's call may take with all its requests, unless it says so itself."""
     retry: RetryPolicy = _RETRY
     reconnect: RetryPolicy = _RECONNECT
     frame_bytes_max: int = 100 << 20

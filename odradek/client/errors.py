@@ -6,6 +6,8 @@ carry `retriable`: whether the same operation may succeed later without anybody 
 
 from __future__ import annotations
 
+import re
+
 from wire.errors import ErrorCode, KafkaError
 
 __all__ = [
@@ -74,4 +76,8 @@ def broker_error(number: int, text: str | None, subject: str) -> KafkaError:
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and text in (None, "", code.message):
         # Kafka's own text ("This server does not host this topic-partition") says less.
         return KafkaError(code, f"{subject} does not exist")
-    return KafkaError(code, f"{subject}: {text or code.message or code.name}")
+    reason = text or code.message or code.name
+    name = subject.rpartition(" ")[2]
+    # Some of Kafka's texts name their subject, most do not.
+    named = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-]*\w)", reason) is not None
+    return KafkaError(code, reason if named else f"{subject}: {reason}")

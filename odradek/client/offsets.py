@@ -35,7 +35,7 @@ def list_offsets(
     core: ClientCore,
     wanted: Mapping[tuple[str, int], int],
     *,
-    timeout: float,
+    timeout: float | None = None,
     isolation_level: int = 0,
 ) -> Operation[dict[tuple[str, int], ListedOffset]]:
     """The offset for each (topic, partition): of the first record at or after a time in milliseconds, or of
@@ -43,6 +43,7 @@ def list_offsets(
 
     Retriable errors are retried on fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
     """
+    timeout = core.config.api_timeout if timeout is None else timeout
     deadline = core.now + timeout
     names = list(dict.fromkeys(topic for topic, _ in wanted))
     yield from topics_with_metadata(core, names, deadline=deadline)

@@ -394,6 +394,11 @@ class AdminSettings(CommonSettings):
                 raise ValueError("default.api.timeout.ms must not be below request.timeout.ms")
             values["default_api_timeout_ms"] = least
 
+    def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
+        """As the base's, with the time of a whole call."""
+        config = super().client_config(fail_fast=fail_fast)
+        return attrs.evolve(config, api_timeout=self.default_api_timeout_ms / 1000)
+
 
 def merged_properties(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration and keyword arguments (`linger_ms=5`) as one mapping of Kafka's keys; keywords win."""

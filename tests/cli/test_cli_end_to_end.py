@@ -229,6 +229,7 @@ def test_configurations(run: Callable[..., Outcome], topic: str) -> None:
         "source": "topic_config",
         "read_only": False,
         "sensitive": False,
+        "type": "long",
     }
     assert "no configuration key nonsense" in run("config", "get", "topic", topic, "nonsense").refusal()
     assert "there is no broker 9" in run("config", "get", "broker", "9").refusal()

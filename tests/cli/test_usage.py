@@ -20,11 +20,18 @@ LEAVES = [
     ("topic", "list"),
     ("topic", "create"),
     ("topic", "describe"),
+    ("topic", "alter"),
     ("topic", "delete"),
     ("produce",),
     ("consume",),
+    ("group", "list"),
+    ("group", "describe"),
+    ("group", "reset"),
+    ("group", "delete"),
     ("config", "get"),
+    ("config", "set"),
     ("cluster", "status"),
+    ("disk", "list"),
     ("log", "dump"),
 ]
 
@@ -39,10 +46,13 @@ def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.
 
 
 def test_the_commands_are_those_of_this_version() -> None:
-    """What is not there is not offered: no `topic alter`, no `consume --group`."""
+    """What is not there is not offered."""
     text = build_parser().format_help()
     offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ")]
-    assert offered == ["dev", "server", "storage", "topic", "produce", "consume", "config", "cluster", "log"]
+    assert offered == [
+        *("dev", "server", "storage", "topic", "produce", "consume"),
+        *("group", "config", "cluster", "disk", "log"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +62,18 @@ def test_the_commands_are_those_of_this_version() -> None:
         ("nonsense",),
         ("topic",),
         ("topic", "alter", "t"),
+        ("topic", "alter", "t", "--partitions", "0"),
+        ("group",),
+        ("group", "describe"),
+        ("group", "reset", "g"),
+        ("group", "reset", "g", "--to-latest", "--to-earliest"),
+        ("group", "reset", "g", "--to-time", "soon"),
+        ("group", "reset", "g", "--by", "long"),
+        ("group", "reset", "g", "--to-latest", "--topic", ":1"),
+        ("config", "set", "topic", "t"),
+        ("config", "set", "topic", "t", "a=1", "--unset", "a"),
+        ("config", "set", "topic", "t", "novalue"),
+        ("disk", "list", "--broker", "one"),
         ("topic", "create", "t", "--partitions", "0"),
         ("topic", "create", "t", "--config", "novalue"),
         ("topic", "list", "--timeout", "-1"),

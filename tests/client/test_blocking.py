@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from odradek.client.admin import NewTopic, ResourceType
+from odradek.client.admin import ConfigResource, NewTopic, ResourceType
 from odradek.client.blocking import Client
 from odradek.client.bootstrap import parse_bootstrap
 from odradek.client.errors import BrokerUnavailable, ClientClosed, ConnectionBroken, RequestTimedOut
@@ -48,7 +48,8 @@ def test_a_topics_life() -> None:
         assert count == 2000
         assert [topic.name for topic in client.admin.describe_topics()] == ["t"]
         assert client.admin.describe_cluster().brokers[0].port == server.broker.port
-        assert client.admin.describe_configs(ResourceType.TOPIC, "t")[1].value == "1000"
+        (config,) = client.admin.describe_configs([ConfigResource(ResourceType.TOPIC, "t")])
+        assert config["retention.ms"].value == "1000"
         assert client.admin.delete_topics(["t"]) == [("t", None)]
         assert client.metadata().topics == {}
         assert server.broker.connections == 1
@@ -63,8 +64,9 @@ def test_errors_of_brokers_come_out_as_kafka_errors() -> None:
         (delivery,) = client.run(producing.produce([RecordToSend("t", b"x" * 2000)], timeout=5))
         assert isinstance(delivery.error, KafkaError)
         assert delivery.error.code is ErrorCode.MESSAGE_TOO_LARGE
+        (config,) = client.admin.describe_configs([ConfigResource(ResourceType.BROKER, "7")])
         with pytest.raises(KafkaError, match=r"there is no broker 7 \(brokers: 1\)"):
-            client.admin.describe_configs(ResourceType.BROKER, "7")
+            config["node.id"]
 
 
 def test_nobody_there() -> None:

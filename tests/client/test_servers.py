@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from odradek.client.admin import NewTopic, ResourceType
+from odradek.client.admin import ConfigResource, NewTopic, ResourceType
 from odradek.client.blocking import Client
 from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
@@ -170,11 +170,13 @@ def test_configurations(client: Client, fresh_topic: Callable[[str], str]) -> No
     """Of topics and of brokers, by key and in whole."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1, configs={"retention.ms": "12345"})])
-    (entry,) = client.admin.describe_configs(ResourceType.TOPIC, topic, ["retention.ms"])
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (found,) = client.admin.describe_configs([resource], ["retention.ms"])
+    (entry,) = found.entries
     assert (entry.value, entry.source.name) == ("12345", "TOPIC_CONFIG")
     (broker,) = client.admin.describe_cluster().brokers
-    entries = client.admin.describe_configs(ResourceType.BROKER, str(broker.node_id))
-    assert {"log.dirs", "num.partitions"} <= {each.name for each in entries}
+    (found,) = client.admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker.node_id))])
+    assert {"log.dirs", "num.partitions"} <= {each.name for each in found.entries}
     client.admin.delete_topics([topic])
 
 

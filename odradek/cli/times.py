@@ -1,0 +1,33 @@
+"""Times as people write them: a moment, or a span back from now."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+
+__all__ = ["TIME_HELP", "moment", "span"]
+
+TIME_HELP = "ISO 8601 like 2026-01-31T12:00, or a span back from now like 90s, 15m, 2h, 7d"
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+def moment(text: str) -> int:
+    """Milliseconds since 1970 of a time: ISO 8601 (the local zone, where it names none) or a span back from now."""
+    if _SPAN.fullmatch(text):
+        return time.time_ns() // 1_000_000 - span(text)
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time ({TIME_HELP})") from None
+
+
+def span(text: str) -> int:
+    """Milliseconds of a span like 90s, 15m, 2h, 7d."""
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no span of time (for example 90s, 15m, 2h, 7d)")
+    return int(float(found[1]) * _MILLISECONDS[found[2]])

@@ -1,0 +1,52 @@
+"""`Admin`: administration of a cluster, for programs. SHELL, for the thread that it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from odradek.client.admin_methods import BlockingAdminMethods
+from odradek.client.io_thread import IoThread
+from odradek.client.settings import AdminSettings, merged_properties
+
+__all__ = ["Admin"]
+
+
+class Admin(BlockingAdminMethods):
+    """An administrator's client; its methods may be called from any thread.
+
+    `config` has Kafka's keys (`bootstrap.servers` at least); keywords have them with underscores. Use it as a context
+    manager, or call `close`. Errors: `wire.errors.KafkaError` when a broker answered with an error code,
+    `odradek.client.errors.ClientError` when nobody answered; calls about several items return an error per item.
+
+        with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
+            admin.create_topics([NewTopic("words", partitions=3)])
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        """Opens no connection yet. Raises `ValueError` for a key or a value that is not Kafka's."""
+        self.settings = AdminSettings.from_properties(merged_properties(config, keywords))
+        self._io = IoThread(
+            list(self.settings.bootstrap_servers),
+            self.settings.client_config(fail_fast=True),
+            "odradek-admin",
+        )
+        super().__init__(self._io.core, self._io.run)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all calls and connections. Safe to call twice."""
+        self._io.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures of this moment; see `ClientCore.statistics`."""
+        with self._io.lock:
+            return self._io.core.statistics()
