@@ -27,9 +27,12 @@ from odradek.node.properties import MalformedProperties, parse_properties
 PLAINTEXT = "PLAINTEXT"
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
+_HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
 _VOTER = re.compile(r"([0-9]+)@\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)\Z")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 _LISTENER_PREFIX = "listener.name."
+METRICS_LISTENER = "odradek.metrics.listener"
+"""Our own key: `host:port` of the page of metrics; without it there is none."""
 
 _NOT_SUPPORTED = (
     "authorizer.class.name",
@@ -80,6 +83,8 @@ class NodeConfig:
     metadata_log_dir: str
     voter: VoterEndpoint
     """Where this node's controller listens."""
+    metrics_address: tuple[str, int] | None
+    """Host (empty: every interface) and port of the metrics page."""
 
     @classmethod
     def load(cls, path: str) -> NodeConfig:
@@ -185,7 +190,17 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         log_dirs=log_dirs,
         metadata_log_dir=metadata_dir if isinstance(metadata_dir, str) else log_dirs[0],
         voter=VoterEndpoint(endpoint.name, endpoint.host or "localhost", endpoint.port),
+        metrics_address=_metrics_address(explicit.get(METRICS_LISTENER, "").strip()),
     )
+
+
+def _metrics_address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    match = _HOST_PORT.match(text)
+    if match is None or int(match[2]) > 65535:
+        raise ConfigError(METRICS_LISTENER, text, "host:port, or :port for every interface")
+    return match[1], int(match[2])
 
 
 def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
@@ -202,7 +217,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
     for name in explicit:
         if name.startswith(_LISTENER_PREFIX):
             warnings.append(f"{name} has no effect: settings of single listeners are not supported")
-        elif name not in defs:
+        elif name not in defs and name != METRICS_LISTENER:
             warnings.append(f"unknown key {name} is ignored")
     return values, warnings
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import odradek
 from data_plane.broker import Broker, BrokerSettings
 from data_plane.handlers.build import build_table
 from data_plane.log.config import LogConfig
@@ -22,6 +23,8 @@ from odradek.node.broker_lifecycle import BrokerLifecycle
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import NodeConfig
 from odradek.node.connection_loop import ConnectionServices
+from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
+from odradek.node.metrics_server import MetricsServer, watch_loop
 from odradek.node.server import Server
 from wire.messages.broker_registration import Listener as RegisteredListener
 
@@ -66,6 +69,9 @@ class Node:
         self._controller: ControllerService | None = None
         self._metadata_log: MetadataLog | None = None
         self._metadata_dir: Dir | None = None
+        self._services: ConnectionServices | None = None
+        self._metrics: MetricsServer | None = None
+        self._created_at = env.clock.monotonic()
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -88,6 +94,7 @@ class Node:
             self._tasks.start_soon(log_dir.run_background)
         self._tasks.start_soon(broker.timers.run)
         self._open_listeners(broker)
+        self._open_metrics(broker, controller)
         lifecycle = self._lifecycle = self._make_lifecycle(broker)
         self._tasks.start_soon(lifecycle.run)
         await lifecycle.is_unfenced.wait()
@@ -107,6 +114,7 @@ class Node:
             "node": self._config.node_id,
             "addresses": list(self._addresses),
             "cluster_id": self._log_dirs[0].cluster_id,
+            **({} if self._metrics is None else {"metrics_port": self._metrics.port}),
         }
 
     async def _open_log_dirs(self) -> None:
@@ -189,6 +197,7 @@ class Node:
             fetch_session_slots_max=config.get_int("max.incremental.fetch.session.cache.slots"),
             fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
             request_timeout_ms=config.get_int("request.timeout.ms"),
+            request_partitions_max=config.get_int("max.request.partition.size.limit"),
             config_layers=config.config_layers,
         )
         return Broker(settings, self._env, self._log_dirs, controller.channel(), self._tasks, self._log)
@@ -202,7 +211,7 @@ class Node:
     def _open_listeners(self, broker: Broker) -> None:
         config, env = self._config, self._env
         queued_bytes_max = config.get_int("queued.max.request.bytes")
-        services = ConnectionServices(
+        services = self._services = ConnectionServices(
             table=build_table(broker),
             buffers=ReceiveBuffers(queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX),
             clock=env.clock,
@@ -236,6 +245,39 @@ class Node:
             )
             self._ports[listener.name] = opened.port
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
+
+    def _open_metrics(self, broker: Broker, controller: ControllerService) -> None:
+        """The metrics page, if the configuration wants one; it answers before the broker is registered."""
+        address = self._config.metrics_address
+        if address is None:
+            return
+        assert self._services is not None
+        env, (host, port) = self._env, address
+        try:
+            listener = env.network.listen(host, port)
+        except OSError as error:
+            raise NodeCannotStart(
+                f"cannot listen on {host or '*'}:{port} for metrics: {error.strerror or error}"
+            ) from error
+        sources = MetricsSources(
+            version=odradek.__version__,
+            started_at=self._created_at,
+            services=self._services,
+            servers=self._servers,
+            broker=broker,
+            controller=controller,
+            lateness=LoopLateness(),
+        )
+        metrics = self._metrics = MetricsServer(
+            listener,
+            clock=env.clock,
+            tasks=self._tasks,
+            log=self._log,
+            render=lambda: metrics_page(sources),
+        )
+        self._tasks.start_soon(metrics.accept_loop)
+        self._tasks.start_soon(watch_loop, env.clock, sources.lateness)
+        self._log.info("node.metrics", address=f"{host or '0.0.0.0'}:{metrics.port}")
 
     def _buffer_bytes(self, key: str, unset: int | None) -> int | None:
         """A socket buffer's size as the file says it (-1: the kernel decides), or our own default."""
@@ -298,6 +340,8 @@ class Node:
             await self._lifecycle.shut_down()
         for server in self._servers:
             server.close()
+        if self._metrics is not None:
+            self._metrics.close()
         await self._controller.stop()
         await self._env.workers.run(self._metadata_log.close)
         for log_dir in self._log_dirs:

@@ -24,7 +24,7 @@ class Server:
     ) -> None:
         self._services = services
         self._listener = listener
-        self._name = listener_name
+        self.name = listener_name
         self._idle_seconds_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
         self._connections_max = connections_max
         self._connections: dict[Connection, None] = {}
@@ -44,7 +44,7 @@ class Server:
                 conn.close()
                 continue
             self._accepted += 1
-            connection = Connection(self._services, conn, self._name, self._connections)
+            connection = Connection(self._services, conn, self.name, self._connections)
             self._services.tasks.start_soon(connection.run, name="connection")
 
     async def reap_loop(self) -> None:
@@ -80,9 +80,12 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Connections now, and since the start: accepted, refused, reaped."""
+        """Connections now, with requests not answered and bytes not taken; since the start accepted, refused, reaped."""
+        connections = self._connections
         return {
-            "connections": len(self._connections),
+            "connections": len(connections),
+            "waiting": sum(len(each.slots) for each in connections if each.slots),
+            "send_queue_bytes": sum(each.send_queue.bytes_queued for each in connections),
             "accepted": self._accepted,
             "refused": self._refused,
             "reaped": self._reaped,
