@@ -14,6 +14,7 @@ import attrs
 from data_plane.fetch_sessions import FetchSessions
 from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
+from data_plane.log_levels import LogLevels
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
@@ -36,8 +37,10 @@ class BrokerSettings:
     fetch_session_slots_max: int
     fetch_session_eviction_ms: int
     request_timeout_ms: int
+    request_partitions_max: int
+    """Partitions in one page of DescribeTopicPartitions (`max.request.partition.size.limit`)."""
     config_layers: BrokerConfigLayers
-    """What topics and DescribeConfigs take values from below a topic's own."""
+    """What the properties file says, below what brokers and topics are told while they run."""
 
 
 class HostedTopic:
@@ -81,6 +84,7 @@ class Broker:
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )
         self.woken: list[Callable[[], None]] = []
+        self.log_levels = LogLevels()
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
         self._own_resources = ((RESOURCE_BROKER, str(settings.node_id)), (RESOURCE_BROKER, ""))

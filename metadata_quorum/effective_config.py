@@ -11,14 +11,18 @@ from enum import IntEnum
 
 import attrs
 
+from metadata_quorum.client_metrics_configs import CLIENT_METRICS_DEFS
 from metadata_quorum.config_defs import (
     ConfigDef,
+    ConfigValue,
     Synonym,
     broker_defs,
+    group_defs,
     topic_defs,
     topic_synonyms,
     topic_to_broker_synonym,
 )
+from metadata_quorum.group_configs import group_synonym
 
 
 class ConfigSource(IntEnum):
@@ -29,6 +33,9 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 CONFIG_TYPES = {
@@ -81,6 +88,15 @@ class BrokerConfigLayers:
         yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
         yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default
         yield ConfigSource.STATIC_BROKER_CONFIG, self.static
+
+
+def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
+    """The typed value that a broker key has, its synonyms left out."""
+    definition = broker_defs()[name]
+    for _, layer in broker.layers():
+        if name in layer:
+            return definition.parse(layer[name])
+    return definition.default_value()
 
 
 def _converted(synonym: Synonym, text: str) -> str:
@@ -143,26 +159,75 @@ def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
 
 
 def describe_broker_config(
-    broker: BrokerConfigLayers, *, only_dynamic: bool = False, computed: Mapping[str, str] | None = None
+    broker: BrokerConfigLayers, *, for_all: bool = False, computed: Mapping[str, str] | None = None
 ) -> list[ConfigEntry]:
     """A broker as DescribeConfigs tells of it, sorted by name; internal keys are left out.
 
     `computed` gives values that a node derives (an advertised listener) for keys that have none of their own.
-    With `only_dynamic` only keys with a dynamic value are listed.
+    With `for_all` it is about what all brokers are told: only keys with such a value are listed, and only that.
+    Keys that nobody knows are listed without their values, which may be secrets.
     """
+    if for_all:
+        broker = BrokerConfigLayers({}, {}, broker.dynamic_default)
     entries = []
     for name, definition in sorted(broker_defs().items()):
-        if definition.internal:
+        if definition.internal or (for_all and name not in broker.dynamic_default):
             continue
         synonyms = tuple(_broker_synonyms(definition, broker))
-        if only_dynamic and not (name in broker.dynamic or name in broker.dynamic_default):
-            continue
+        if for_all:
+            synonyms = synonyms[:1]
         value = synonyms[0].value if synonyms else (computed or {}).get(name)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         shown = None if definition.sensitive or value is None else definition.canonical(value)
         kind = CONFIG_TYPES[definition.type]
         read_only = not definition.dynamic
         entries.append(ConfigEntry(name, shown, source, definition.sensitive, read_only, kind, synonyms))
+    return entries + _unknown_entries(broker)
+
+
+def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """Keys of the layers that no table has: an unknown type may be a password's."""
+    names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
+    entries = []
+    for name in sorted(names):
+        synonyms = tuple(
+            ConfigSynonym(name, None, source) for source, layer in broker.layers() if name in layer
+        )
+        entries.append(ConfigEntry(name, None, synonyms[0].source, True, True, 0, synonyms))
+    return entries
+
+
+def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """A group as DescribeConfigs tells of it, whether or not it exists, sorted by name."""
+    entries = []
+    for name, definition in sorted(group_defs().items()):
+        synonyms: list[ConfigSynonym] = []
+        if name in overrides:
+            text = definition.canonical(overrides[name])
+            synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_GROUP_CONFIG))
+        main = group_synonym(name)
+        if main is not None:
+            synonyms += _broker_synonyms(broker_defs()[main], broker)
+        elif definition.default is not None:
+            synonyms.append(ConfigSynonym(name, definition.default, ConfigSource.DEFAULT_CONFIG))
+        value = synonyms[0].value
+        kind = CONFIG_TYPES[definition.type]
+        entries.append(ConfigEntry(name, value, synonyms[0].source, False, False, kind, tuple(synonyms)))
+    return entries
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """A client metrics subscription as DescribeConfigs tells of it, whether or not it exists."""
+    entries = []
+    for name, definition in sorted(CLIENT_METRICS_DEFS.items()):
+        source = ConfigSource.DEFAULT_CONFIG
+        synonyms: tuple[ConfigSynonym, ...] = ()
+        text = definition.default
+        if name in overrides:
+            source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+            text = definition.canonical(overrides[name])
+            synonyms = (ConfigSynonym(name, text, source),)
+        entries.append(ConfigEntry(name, text, source, False, False, CONFIG_TYPES[definition.type], synonyms))
     return entries
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from data_plane.broker import Broker
+from data_plane.handlers.alter_configs import AlterConfigsHandler, IncrementalAlterConfigsHandler
 from data_plane.handlers.api_versions import ApiVersionsHandler
-from data_plane.handlers.configs import DescribeConfigsHandler
+from data_plane.handlers.configs import DescribeConfigsHandler, ListConfigResourcesHandler
 from data_plane.handlers.contract import Handler
 from data_plane.handlers.delete_records import DeleteRecordsHandler
 from data_plane.handlers.fetch import FetchHandler
@@ -14,6 +15,7 @@ from data_plane.handlers.offsets import ListOffsetsHandler, OffsetForLeaderEpoch
 from data_plane.handlers.produce import ProduceHandler
 from data_plane.handlers.producers import DescribeProducersHandler
 from data_plane.handlers.table import ApiTable
+from data_plane.handlers.topic_partitions import CreatePartitionsHandler, DescribeTopicPartitionsHandler
 from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler, InitProducerIdHandler
 from metadata_quorum.features import SUPPORTED_FEATURES
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
@@ -30,6 +32,11 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.DELETE_TOPICS: DeleteTopicsHandler(broker).handle,
         ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker).handle,
+        ApiKey.CREATE_PARTITIONS: CreatePartitionsHandler(broker).handle,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitionsHandler(broker).handle,
+        ApiKey.ALTER_CONFIGS: AlterConfigsHandler(broker).handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsHandler(broker).handle,
+        ApiKey.LIST_CONFIG_RESOURCES: ListConfigResourcesHandler(broker).handle,
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(broker).handle,
         ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker).handle,
         ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker).handle,

@@ -1,12 +1,25 @@
-"""DescribeConfigs for topics and for this broker: effective values with their sources and synonyms."""
+"""DescribeConfigs and ListConfigResources: effective values with their sources and synonyms, and who has any."""
 
 from __future__ import annotations
 
-import re
-
 from data_plane.broker import Broker
+from data_plane.handlers.alter_configs import parse_node_id
 from data_plane.handlers.contract import Context, Result
-from metadata_quorum.effective_config import ConfigEntry, describe_broker_config, describe_topic_config
+from metadata_quorum.effective_config import (
+    ConfigEntry,
+    ConfigSource,
+    describe_broker_config,
+    describe_client_metrics,
+    describe_group_config,
+    describe_topic_config,
+)
+from metadata_quorum.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
@@ -17,10 +30,13 @@ from wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
-TOPIC = 2
-BROKER = 4
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 class DescribeConfigsHandler:
@@ -30,24 +46,45 @@ class DescribeConfigsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
+        # As in Kafka a type that it does not know spoils the whole request.
+        sound = all(resource.resource_type in RESOURCES for resource in request.resources)
         return DescribeConfigsResponse(
-            0, [self._describe(resource, request.include_synonyms) for resource in request.resources]
+            0, [self._describe(resource, request, sound) for resource in request.resources]
         )
 
-    def _describe(self, resource: DescribeConfigsResource, with_synonyms: bool) -> DescribeConfigsResult:
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, sound: bool
+    ) -> DescribeConfigsResult:
         kind, name = resource.resource_type, resource.resource_name
         try:
-            if kind == TOPIC:
-                entries = self._topic_entries(name)
-            elif kind == BROKER:
-                entries = self._broker_entries(name)
-            else:
+            if not sound:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
+            entries = self._entries(kind, name)
         except KafkaError as error:
             return DescribeConfigsResult(error.code, error.message, kind, name, [])
-        wanted = resource.configuration_keys
-        shown = [_shown(entry, with_synonyms) for entry in entries if not wanted or entry.name in wanted]
+        wanted = frozenset(resource.configuration_keys or ())
+        shown = [
+            _shown(entry, request.include_synonyms) for entry in entries if not wanted or entry.name in wanted
+        ]
         return DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown)
+
+    def _entries(self, kind: int, name: str) -> list[ConfigEntry]:
+        if kind == RESOURCE_TOPIC:
+            return self._topic_entries(name)
+        if kind == RESOURCE_BROKER:
+            return self._broker_entries(name)
+        if kind == RESOURCE_BROKER_LOGGER:
+            return self._logger_entries(name)
+        overrides = self._broker.image.configs.get((kind, name), {})
+        if kind == RESOURCE_CLIENT_METRICS:
+            if not name:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+                )
+            return describe_client_metrics(overrides)
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return describe_group_config(overrides, self._broker.config_layers)
 
     def _topic_entries(self, topic: str) -> list[ConfigEntry]:
         reason = invalid_topic_name_reason(topic)
@@ -56,17 +93,30 @@ class DescribeConfigsHandler:
         image = self._broker.image
         if image.topics.get(topic) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-        return describe_topic_config(image.topic_configs(topic), self._broker.settings.config_layers)
+        return describe_topic_config(image.topic_configs(topic), self._broker.config_layers)
 
     def _broker_entries(self, name: str) -> list[ConfigEntry]:
-        settings = self._broker.settings
-        own = str(settings.node_id)
-        if name and not _INTEGER.fullmatch(name):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-        if name not in ("", own):
-            message = f"Unexpected broker id, expected {own} or empty string, but received {name}"
+        if name:
+            self._check_broker_id(name, "Unexpected broker id, expected {} or empty string, but received {}")
+        return describe_broker_config(self._broker.config_layers, for_all=not name)
+
+    def _logger_entries(self, name: str) -> list[ConfigEntry]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        self._check_broker_id(name, "Unexpected broker id, expected {} but received {}")
+        return [
+            ConfigEntry(logger, level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, False, False, 0)
+            for logger, level in self._broker.log_levels.described().items()
+        ]
+
+    def _check_broker_id(self, name: str, otherwise: str) -> None:
+        own = self._broker.settings.node_id
+        number = parse_node_id(name)
+        if number is None:
+            message = f"Broker id must be an integer, but it is: {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        return describe_broker_config(settings.config_layers, only_dynamic=not name)
+        if number != own:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
 
 
 def _shown(entry: ConfigEntry, with_synonyms: bool) -> DescribeConfigsResourceResult:
@@ -81,3 +131,32 @@ def _shown(entry: ConfigEntry, with_synonyms: bool) -> DescribeConfigsResourceRe
         entry.type,
         None,
     )
+
+
+class ListConfigResourcesHandler:
+    """API 74 (KIP-1142). Version 0 lists client metrics subscriptions only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ListConfigResourcesRequest) -> Result:
+        kinds = request.resource_types
+        if context.api_version == 0:
+            kinds = [RESOURCE_CLIENT_METRICS]
+        elif any(kind not in RESOURCES for kind in kinds):
+            return ListConfigResourcesResponse(0, ErrorCode.UNSUPPORTED_VERSION, [])
+        found = [
+            ConfigResource(name, kind)
+            for kind in RESOURCES
+            if kind in kinds or not kinds
+            for name in self._names(kind)
+        ]
+        return ListConfigResourcesResponse(0, ErrorCode.NONE, found)
+
+    def _names(self, kind: int) -> list[str]:
+        image = self._broker.image
+        if kind == RESOURCE_TOPIC:
+            return sorted(image.topics)
+        if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
+            return [str(broker_id) for broker_id, broker in image.brokers.items() if not broker.fenced]
+        return sorted(name for own, name in image.configs if own == kind)

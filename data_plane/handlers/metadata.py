@@ -142,13 +142,19 @@ def _missing(
     return MetadataResponseTopic(code, name, topic_id, internal, [], operations)
 
 
+def availability(
+    partition: PartitionImage, brokers: Mapping[int, BrokerImage]
+) -> tuple[ErrorCode, list[int]]:
+    """Whether clients find a leader, and the replicas that they would not find."""
+    offline = [node_id for node_id in partition.replicas if node_id not in brokers or brokers[node_id].fenced]
+    led = partition.leader >= 0 and partition.leader not in offline
+    return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE, offline
+
+
 def _describe_partition(
     index: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]
 ) -> MetadataResponsePartition:
-    offline = [node_id for node_id in partition.replicas if node_id not in brokers or brokers[node_id].fenced]
-    code = ErrorCode.NONE
-    if partition.leader < 0 or partition.leader in offline:
-        code = ErrorCode.LEADER_NOT_AVAILABLE
+    code, offline = availability(partition, brokers)
     return MetadataResponsePartition(
         code,
         index,

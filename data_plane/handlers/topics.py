@@ -28,7 +28,7 @@ class CreateTopicsHandler:
 
         async def ask() -> Any:
             try:
-                return await _ask_controller(self._broker, request, request.timeout_ms, version)
+                return await ask_controller(self._broker, request, request.timeout_ms, version)
             except KafkaError as error:
                 return CreateTopicsResponse(
                     0,
@@ -54,7 +54,7 @@ class DeleteTopicsHandler:
 
         async def ask() -> Any:
             try:
-                return await _ask_controller(self._broker, request, request.timeout_ms, version)
+                return await ask_controller(self._broker, request, request.timeout_ms, version)
             except KafkaError as error:
                 named = [(topic.name, topic.topic_id) for topic in request.topics]
                 named += [(name, bytes(16)) for name in request.topic_names]
@@ -69,7 +69,7 @@ class DeleteTopicsHandler:
         return Suspend(ask)
 
 
-async def _ask_controller(broker: Broker, request: Any, timeout_ms: int, version: int | None = None) -> Any:
+async def ask_controller(broker: Broker, request: Any, timeout_ms: int, version: int | None = None) -> Any:
     """The controller's response. Raises `KafkaError` REQUEST_TIMED_OUT or NOT_CONTROLLER."""
     timeout_ms = max(0, min(timeout_ms, broker.settings.request_timeout_ms))
     try:
@@ -125,7 +125,7 @@ class InitProducerIdHandler:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         request = AllocateProducerIdsRequest(broker.settings.node_id, own.epoch)
         try:
-            response = await _ask_controller(broker, request, broker.settings.request_timeout_ms)
+            response = await ask_controller(broker, request, broker.settings.request_timeout_ms)
         except KafkaError:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if response.error_code:

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller import brokers, producer_ids, topics
+from metadata_quorum.controller import brokers, configs, directories, partitions, producer_ids, topics
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
@@ -20,10 +20,14 @@ from metadata_quorum.image_builder import ImageBuilder, Interned
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.alter_configs import AlterConfigsRequest
+from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from wire.structure import Message
 
 
@@ -63,6 +67,14 @@ class Controller:
             DeleteTopicsRequest: lambda image, request, context: topics.delete_topics(
                 image, request, context, settings
             ),
+            CreatePartitionsRequest: partitions.create_partitions,
+            IncrementalAlterConfigsRequest: lambda image, request, _: configs.incremental_alter_configs(
+                image, request, settings
+            ),
+            AlterConfigsRequest: lambda image, request, _: configs.alter_configs(image, request, settings),
+            AssignReplicasToDirsRequest: lambda image, request, _: directories.assign_replicas_to_dirs(
+                image, request
+            ),
             AllocateProducerIdsRequest: lambda image, request, _: producer_ids.allocate_producer_ids(
                 image, request
             ),
@@ -92,10 +104,18 @@ class Controller:
             return topics.refuse_create_topics(request, code, code.message)
         if isinstance(request, DeleteTopicsRequest):
             return topics.refuse_delete_topics(request, code, code.message)
+        if isinstance(request, CreatePartitionsRequest):
+            return partitions.refuse_create_partitions(request, code, code.message)
+        if isinstance(request, IncrementalAlterConfigsRequest):
+            return configs.refuse_incremental(request, code, code.message)
+        if isinstance(request, AlterConfigsRequest):
+            return configs.refuse_absolute(request, code, code.message)
         if isinstance(request, BrokerRegistrationRequest):
             return BrokerRegistrationResponse(0, code, -1)
         if isinstance(request, BrokerHeartbeatRequest):
             return BrokerHeartbeatResponse(0, code)
+        if isinstance(request, AssignReplicasToDirsRequest):
+            return AssignReplicasToDirsResponse(0, code, [])
         if isinstance(request, AllocateProducerIdsRequest):
             return AllocateProducerIdsResponse(0, code, 0, 0)
         return None

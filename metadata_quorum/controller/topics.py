@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from metadata_quorum.config_defs import ConfigError, validate_topic_configs
+from metadata_quorum.controller.assignments import (
+    Assignment,
+    active_replicas,
+    bad_assignment,
+    check_told_replicas,
+    partition_record,
+)
 from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.effective_config import BrokerConfigLayers, topic_creation_entries
 from metadata_quorum.image import (
     RESOURCE_TOPIC,
-    UNASSIGNED_DIRECTORY,
     MetadataImage,
     TopicImage,
     collision_key,
@@ -26,7 +30,7 @@ from wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from wire.messages.metadata_records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.structure import ZERO_UUID, Message
 
 RECORDS_PER_REQUEST_MAX = 10_000
@@ -97,7 +101,7 @@ def _create_or_refuse(
     records: list[Message] = [TopicRecord(topic.name, topic_id)]
     records += [ConfigRecord(RESOURCE_TOPIC, topic.name, name, value) for name, value in configs.items()]
     records += [
-        _partition_record(image, topic_id, number, replicas, isr)
+        partition_record(image, topic_id, number, replicas, isr)
         for number, (replicas, isr) in enumerate(assignments)
     ]
     layers = BrokerConfigLayers(settings.static_config, {}, image.broker_configs(None))
@@ -144,10 +148,6 @@ def _check_configs(topic: CreatableTopic, settings: ControllerSettings) -> dict[
     return configs
 
 
-Assignment = tuple[list[int], list[int]]
-"""Replicas and in-sync replicas."""
-
-
 def _assign(
     image: MetadataImage, topic: CreatableTopic, context: DecisionContext, settings: ControllerSettings
 ) -> list[Assignment]:
@@ -174,11 +174,7 @@ def _assign(
             f"Unable to replicate the partition {factor} time(s): {error}",
         ) from error
     # The placer never gives a partition that has no active broker, so no in-sync set is empty.
-    return [(replicas, _active(image, replicas)) for replicas in placed]
-
-
-def _active(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
-    return [replica for replica in replicas if image.brokers[replica].is_active]
+    return [(replicas, active_replicas(image, replicas)) for replicas in placed]
 
 
 def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignment]:
@@ -197,45 +193,20 @@ def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignm
     for assignment in topic.assignments:
         number = assignment.partition_index
         if number in assigned:
-            raise _bad_assignment(f"Found multiple manual partition assignments for partition {number}")
+            raise bad_assignment(f"Found multiple manual partition assignments for partition {number}")
         replicas = list(assignment.broker_ids)
-        _check_told_replicas(image, replicas, factor)
+        check_told_replicas(image, replicas, factor)
         factor = len(replicas)
-        isr = _active(image, replicas)
+        isr = active_replicas(image, replicas)
         if not isr:
-            raise _bad_assignment(
+            raise bad_assignment(
                 "All brokers specified in the manual partition assignment for "
                 f"partition {number} are fenced or in controlled shutdown."
             )
         assigned[number] = (replicas, isr)
     if any(number not in assigned for number in range(len(assigned))):
-        raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+        raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
     return [assigned[number] for number in range(len(assigned))]
-
-
-def _check_told_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
-    if not replicas:
-        raise _bad_assignment("The manual partition assignment includes an empty replica list.")
-    previous = None
-    for replica in sorted(replicas):
-        if replica not in image.brokers:
-            raise _bad_assignment(
-                f"The manual partition assignment includes broker {replica}, but no such broker is registered."
-            )
-        if replica == previous:
-            raise _bad_assignment(
-                f"The manual partition assignment includes the broker {replica} more than once."
-            )
-        previous = replica
-    if factor is not None and len(replicas) != factor:
-        raise _bad_assignment(
-            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
-            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
-        )
-
-
-def _bad_assignment(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
@@ -243,27 +214,6 @@ def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
         topic_id = context.new_uuid()
         if topic_id not in image.topics_by_id:
             return topic_id
-
-
-def _partition_record(
-    image: MetadataImage, topic_id: bytes, number: int, replicas: list[int], isr: list[int]
-) -> PartitionRecord:
-    return PartitionRecord(
-        partition_id=number,
-        topic_id=topic_id,
-        replicas=replicas,
-        isr=isr,
-        leader=isr[0],
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=[_default_directory(image, replica) for replica in replicas],
-    )
-
-
-def _default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """A broker with one directory has no choice; others tell later where they put the replica."""
-    directories = image.brokers[broker_id].log_dirs
-    return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY
 
 
 def delete_topics(

@@ -1,0 +1,228 @@
+"""IncrementalAlterConfigs and AlterConfigs: this broker judges the request, the controller decides what is left.
+
+As in Kafka the broker answers for what only it can know (the shape of the request, its own values, its loggers) and
+sends the other resources on; the answers come together in the order of the request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result, Suspend
+from data_plane.handlers.topics import ask_controller
+from metadata_quorum.config_defs import broker_defs
+from metadata_quorum.controller.configs import Operation, combine_items, list_operation
+from metadata_quorum.dynamic_broker_config import check_broker_change
+from metadata_quorum.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from wire.messages.alter_configs import AlterConfigsResource as AbsoluteResource
+from wire.messages.alter_configs import AlterConfigsResourceResponse as AbsoluteResult
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+Outcome: TypeAlias = tuple[ErrorCode, str | None]
+_DONE: Outcome = (ErrorCode.NONE, None)
+_STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+
+
+class IncrementalAlterConfigsHandler:
+    """API 44."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: IncrementalAlterConfigsRequest) -> Result:
+        version = context.api_version
+
+        async def ask() -> Any:
+            judged = _judge_all(self._judge, request)
+            outcomes = await _decide(self._broker, request, judged, version)
+            return IncrementalAlterConfigsResponse(
+                0,
+                [
+                    AlterConfigsResourceResponse(code, message, each.resource_type, each.resource_name)
+                    for each, (code, message) in zip(request.resources, outcomes, strict=True)
+                ],
+            )
+
+        return Suspend(ask)
+
+    def _judge(
+        self, resource: AlterConfigsResource, request: IncrementalAlterConfigsRequest
+    ) -> Outcome | None:
+        _check_shape(
+            resource.configs, [c.name for c in resource.configs if c.config_operation != Operation.DELETE]
+        )
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == RESOURCE_BROKER_LOGGER:
+            check_node_id(self._broker, name, "Unexpected node id. Expected {}, but received {}")
+            self._broker.log_levels.alter(
+                [(c.name, c.config_operation, c.value) for c in resource.configs], request.validate_only
+            )
+            return _DONE
+        if kind == RESOURCE_BROKER:
+            _check_is_own(self._broker, name)
+            before = self._broker.image.broker_configs(self._broker.settings.node_id if name else None)
+            _check_broker(self._broker, name, _operated(before, resource.configs))
+        elif kind not in _STORED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+        return None
+
+
+class AlterConfigsHandler:
+    """API 33."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: AlterConfigsRequest) -> Result:
+        version = context.api_version
+
+        async def ask() -> Any:
+            judged = _judge_all(self._judge, request)
+            outcomes = await _decide(self._broker, request, judged, version)
+            return AlterConfigsResponse(
+                0,
+                [
+                    AbsoluteResult(code, message, each.resource_type, each.resource_name)
+                    for each, (code, message) in zip(request.resources, outcomes, strict=True)
+                ],
+            )
+
+        return Suspend(ask)
+
+    def _judge(self, resource: AbsoluteResource, request: AlterConfigsRequest) -> Outcome | None:
+        _check_shape(resource.configs, [c.name for c in resource.configs])
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == RESOURCE_BROKER:
+            _check_is_own(self._broker, name)
+            after = {c.name: c.value for c in resource.configs if c.value is not None}
+            _check_broker(self._broker, name, after)
+        elif kind not in _STORED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+        return None
+
+
+def check_node_id(broker: Broker, name: str, otherwise: str) -> None:
+    """A resource that is one broker must be this one. Raises `KafkaError` INVALID_REQUEST."""
+    own = broker.settings.node_id
+    number = parse_node_id(name)
+    if number is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if number != own:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
+
+
+def parse_node_id(name: str) -> int | None:
+    """A node id as Java reads it, None for anything else."""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
+        return None
+    number = int(name)
+    return number if -(1 << 31) <= number < 1 << 31 else None
+
+
+def _judge_all(judge: Callable[[Any, Any], Outcome | None], request: Any) -> list[Outcome | None]:
+    """What this broker has to say of each resource; None leaves it to the controller."""
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    outcomes: list[Outcome | None] = []
+    for resource in request.resources:
+        if counts[(resource.resource_type, resource.resource_name)] > 1:
+            outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
+            continue
+        try:
+            outcomes.append(judge(resource, request))
+        except KafkaError as error:
+            outcomes.append((error.code, error.message))
+    return outcomes
+
+
+async def _decide(
+    broker: Broker, request: Any, judged: Sequence[Outcome | None], version: int
+) -> list[Outcome]:
+    """The outcome of every resource, the controller's for those that are left to it."""
+    left = [
+        _normalised(broker, resource)
+        for resource, outcome in zip(request.resources, judged, strict=True)
+        if outcome is None
+    ]
+    decided: list[Outcome] = []
+    if left:
+        try:
+            response = await ask_controller(
+                broker, attrs.evolve(request, resources=left), broker.settings.request_timeout_ms, version
+            )
+            decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
+        except KafkaError as error:
+            decided = [(error.code, error.message)] * len(left)
+    rest = iter(decided)
+    return [next(rest) if outcome is None else outcome for outcome in judged]
+
+
+def _normalised(broker: Broker, resource: Any) -> Any:
+    """`01` is this broker, too; Kafka stores it under that name, where nobody looks."""
+    if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
+        return attrs.evolve(resource, resource_name=str(broker.settings.node_id))
+    return resource
+
+
+def _check_shape(configs: Sequence[Any], with_value: Sequence[str]) -> None:
+    names = [config.name for config in configs]
+    if len(set(names)) != len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    wanted = frozenset(with_value)
+    without = [config.name for config in configs if config.value is None and config.name in wanted]
+    if without:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(without)}")
+
+
+def _check_is_own(broker: Broker, name: str) -> None:
+    if name:
+        check_node_id(broker, name, "Unexpected broker id, expected {}, but received {}")
+
+
+def _check_broker(broker: Broker, name: str, after: Mapping[str, str]) -> None:
+    check_broker_change(
+        after,
+        broker.config_layers,
+        per_broker=bool(name),
+        log_dirs=[log_dir.path for log_dir in broker.log_dirs],
+    )
+
+
+def _operated(before: Mapping[str, str], configs: Sequence[AlterableConfig]) -> dict[str, str]:
+    """A broker's values after the operations, as it sees them itself before it asks the controller."""
+    after = dict(before)
+    for config in configs:
+        if config.config_operation == Operation.SET:
+            after[config.name] = config.value or ""
+        elif config.config_operation == Operation.DELETE:
+            after.pop(config.name, None)
+        else:
+            operation = list_operation(config.config_operation)
+            definition = broker_defs().get(config.name)
+            if definition is None or definition.type != "list":
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Config value {operation.name.lower()} is not allowed for config key: {config.name}",
+                )
+            current = after.get(config.name, definition.default or "")
+            after[config.name] = ",".join(combine_items(operation, current, config.value or ""))
+    return after

@@ -1,0 +1,119 @@
+"""CreatePartitions, and DescribeTopicPartitions (KIP-966): topics in the order of their names, page by page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.handlers.contract import Context, Result, Suspend
+from data_plane.handlers.metadata import INTERNAL_TOPICS, TOPIC_OPERATIONS, availability
+from data_plane.handlers.topics import ask_controller
+from metadata_quorum.controller.partitions import refuse_create_partitions
+from metadata_quorum.image import TopicImage
+from metadata_quorum.topic_names import invalid_topic_name_reason
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_partitions import CreatePartitionsRequest
+from wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+
+class CreatePartitionsHandler:
+    """API 37."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: CreatePartitionsRequest) -> Result:
+        version = context.api_version
+
+        async def ask() -> Any:
+            try:
+                return await ask_controller(self._broker, request, request.timeout_ms, version)
+            except KafkaError as error:
+                return refuse_create_partitions(request, error.code, error.message)
+
+        return Suspend(ask)
+
+
+class DescribeTopicPartitionsHandler:
+    """API 75."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeTopicPartitionsRequest) -> Result:
+        topics = self._broker.image.topics
+        cursor = request.cursor
+        first = "" if cursor is None else cursor.topic_name
+        every = not request.topics
+        asked = topics if every else (topic.name for topic in request.topics)
+        names = sorted({name for name in asked if name >= first})
+        if cursor is not None and (cursor.partition_index < 0 or (not every and first not in names)):
+            return _refused(request, ErrorCode.INVALID_REQUEST)
+        response = DescribeTopicPartitionsResponse(0, [], None)
+        room = max(1, min(self._broker.settings.request_partitions_max, request.response_partition_limit))
+        for name in names:
+            if room == 0:
+                response.next_cursor = Cursor(name, 0)
+                break
+            topic: TopicImage | None = topics.get(name)
+            if topic is None:
+                response.topics.append(_missing(name))
+                continue
+            start = cursor.partition_index if cursor is not None and name == first else 0
+            shown = self._describe(topic, start, room)
+            response.topics.append(shown)
+            room -= len(shown.partitions)
+            if start + len(shown.partitions) < len(topic.partitions):
+                response.next_cursor = Cursor(name, start + len(shown.partitions))
+                break
+        return response
+
+    def _describe(self, topic: TopicImage, start: int, count: int) -> DescribeTopicPartitionsResponseTopic:
+        brokers = self._broker.image.brokers
+        partitions = []
+        for index in range(start, min(len(topic.partitions), start + count)):
+            image = topic.partitions[index]
+            error, offline = availability(image, brokers)
+            partitions.append(
+                DescribeTopicPartitionsResponsePartition(
+                    error,
+                    index,
+                    image.leader,
+                    image.leader_epoch,
+                    list(image.replicas),
+                    list(image.isr),
+                    list(image.elr),
+                    list(image.last_known_elr),
+                    offline,
+                )
+            )
+        return DescribeTopicPartitionsResponseTopic(
+            ErrorCode.NONE,
+            topic.name,
+            topic.topic_id,
+            topic.name in INTERNAL_TOPICS,
+            partitions,
+            TOPIC_OPERATIONS,
+        )
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    bad = invalid_topic_name_reason(name) is not None
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _refused(request: DescribeTopicPartitionsRequest, code: ErrorCode) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        0, [DescribeTopicPartitionsResponseTopic(code, topic.name) for topic in request.topics], None
+    )

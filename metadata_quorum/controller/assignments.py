@@ -1,0 +1,66 @@
+"""Who holds a new partition: what an assignment by hand must fulfil, and the record that makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata_quorum.image import UNASSIGNED_DIRECTORY, MetadataImage
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata_records import PartitionRecord
+
+Assignment = tuple[list[int], list[int]]
+"""Replicas and in-sync replicas."""
+
+
+def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
+    """Those of registered brokers that may be in sync from the start."""
+    return [replica for replica in replicas if image.brokers[replica].is_active]
+
+
+def check_told_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
+    """One partition's assignment by hand. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
+    if not replicas:
+        raise bad_assignment("The manual partition assignment includes an empty replica list.")
+    previous = None
+    for replica in sorted(replicas):
+        if replica not in image.brokers:
+            raise bad_assignment(
+                f"The manual partition assignment includes broker {replica}, but no such broker is registered."
+            )
+        if replica == previous:
+            raise bad_assignment(
+                f"The manual partition assignment includes the broker {replica} more than once."
+            )
+        previous = replica
+    if factor is not None and len(replicas) != factor:
+        raise bad_assignment(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
+            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
+        )
+
+
+def bad_assignment(message: str) -> KafkaError:
+    """The error of assignments by hand."""
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def partition_record(
+    image: MetadataImage, topic_id: bytes, number: int, replicas: list[int], isr: list[int]
+) -> PartitionRecord:
+    """A new partition, led by the first in sync."""
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[_default_directory(image, replica) for replica in replicas],
+    )
+
+
+def _default_directory(image: MetadataImage, broker_id: int) -> bytes:
+    """A broker with one directory has no choice; others tell later where they put the replica."""
+    directories = image.brokers[broker_id].log_dirs
+    return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -1,0 +1,83 @@
+"""Which log directory holds which replica (KIP-858): what brokers tell, and what follows for the partitions.
+
+A broker with one directory has no choice, so its replicas are assigned at creation. A broker with several chooses,
+and tells with AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A replica that is
+assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not lead.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from metadata_quorum.controller.brokers import check_broker_epoch
+from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, PartitionImage
+from metadata_quorum.state_machine import Decision
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectoryData,
+    AssignReplicasToDirsResponsePartitionData,
+    AssignReplicasToDirsResponseTopicData,
+)
+from wire.messages.metadata_records import PartitionChangeRecord
+from wire.structure import Message
+
+
+def assign_replicas_to_dirs(image: MetadataImage, request: AssignReplicasToDirsRequest) -> Decision:
+    """Take a broker's word for where its replicas are; an error of one partition leaves the others alone."""
+    try:
+        check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    except KafkaError as error:
+        return Decision([], AssignReplicasToDirsResponse(0, error.code, []))
+    broker = image.brokers[request.broker_id]
+    records: list[Message] = []
+    told: dict[tuple[bytes, int], None] = {}
+    directories = []
+    for directory in request.directories:
+        topics = []
+        for topic in directory.topics:
+            answers = []
+            for asked in topic.partitions:
+                key = (topic.topic_id, asked.partition_index)
+                code, record = _assign(image, broker, *key, directory.id)
+                if record is not None and key not in told:
+                    told[key] = None
+                    records.append(record)
+                answers.append(AssignReplicasToDirsResponsePartitionData(asked.partition_index, code))
+            topics.append(AssignReplicasToDirsResponseTopicData(topic.topic_id, answers))
+        directories.append(AssignReplicasToDirsResponseDirectoryData(directory.id, topics))
+    return Decision(records, AssignReplicasToDirsResponse(0, ErrorCode.NONE, directories))
+
+
+def _assign(
+    image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: int, directory: bytes
+) -> tuple[ErrorCode, PartitionChangeRecord | None]:
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID, None
+    partition: PartitionImage | None = topic.partitions.get(number)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    if broker.broker_id not in partition.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
+    if partition.directory_of(broker.broker_id) == directory:
+        return ErrorCode.NONE, None
+    before = partition.directories or (UNASSIGNED_DIRECTORY,) * len(partition.replicas)
+    directories = tuple(
+        directory if replica == broker.broker_id else held
+        for replica, held in zip(partition.replicas, before, strict=True)
+    )
+    moved = attrs.evolve(partition, directories=directories)
+    record = None
+    if directory not in broker.log_dirs and broker.broker_id in partition.isr:
+        acceptable = acceptable_leaders(image, without=broker.broker_id)
+        record = change_partition(topic_id, number, moved, acceptable, removed=broker.broker_id)
+    elif directory in broker.log_dirs:
+        # A replica that is back in an online directory may be the one that a partition without leader waits for.
+        record = change_partition(topic_id, number, moved, acceptable_leaders(image))
+    if record is None:
+        record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
+    record.directories = list(directories)
+    return ErrorCode.NONE, record
