@@ -25,6 +25,7 @@ from odradek.cli.parsing import Groups, add_command, port, positive
 __all__ = ["register"]
 
 _CONTROLLER_PORT_DISTANCE = 1000
+_METRICS_PORT_DISTANCE = 500
 _STOP_SECONDS = 30.0
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
@@ -56,9 +57,10 @@ def _dev(args: argparse.Namespace) -> int:
 class _Node:
     """A node that runs as our child."""
 
-    def __init__(self, node_id: int, address: str, properties: Path, log: Path) -> None:
+    def __init__(self, node_id: int, client_port: int, properties: Path, log: Path) -> None:
         self.node_id = node_id
-        self.address = address
+        self.address = f"127.0.0.1:{client_port}"
+        self.metrics = f"http://127.0.0.1:{client_port + _METRICS_PORT_DISTANCE}/metrics"
         self.properties = properties
         self.log = log
         self.serving = False
@@ -130,7 +132,7 @@ def _start(data: Path, node_id: int, client_port: int, properties: Path) -> _Nod
     _write_properties(properties, _settings(node_id, client_port, directory))
     if not (directory / "meta.properties").exists():
         _format(properties)
-    return _Node(node_id, f"127.0.0.1:{client_port}", properties, data / f"node-{node_id}.log")
+    return _Node(node_id, client_port, properties, data / f"node-{node_id}.log")
 
 
 def _restore(properties: Path, before: bytes | None) -> None:
@@ -156,6 +158,7 @@ def _settings(node_id: int, client_port: int, directory: Path) -> dict[str, str]
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client_port}",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory),
+        "odradek.metrics.listener": f"127.0.0.1:{client_port + _METRICS_PORT_DISTANCE}",
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
@@ -237,8 +240,15 @@ def _stop_requested(wakeup: int) -> bool:
 
 def _report_start(node: _Node, as_json: bool) -> None:
     pid = node.process.pid
-    document = {"node": node.node_id, "pid": pid, "address": node.address, "properties": str(node.properties)}
-    _report(document, f"node={node.node_id} pid={pid} address={node.address}", as_json)
+    document = {
+        "node": node.node_id,
+        "pid": pid,
+        "address": node.address,
+        "metrics": node.metrics,
+        "properties": str(node.properties),
+    }
+    text = f"node={node.node_id} pid={pid} address={node.address} metrics={node.metrics}"
+    _report(document, text, as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 
 
 def client_port() -> int:
-    """A free port whose controller port, 1000 above, exists too."""
+    """A free port whose controller port, 1000 above, exists too (the metrics' is 500 above)."""
     for port in free_ports(20):
         if port <= 64000:
             return port
@@ -71,10 +72,14 @@ def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None
     port = client_port()
     address = f"127.0.0.1:{port}"
     with running("dev", "--port", str(port), "--data", tmp_path / "data", stop=signal.SIGINT) as dev:
-        found = re.fullmatch(rf"node=1 pid=(\d+) address={re.escape(address)}", line(dev.stdout))
+        found = re.fullmatch(
+            rf"node=1 pid=(\d+) address={re.escape(address)} metrics=(\S+)", line(dev.stdout)
+        )
         assert found is not None
         pid = int(found[1])
         assert line(dev.stdout) == "ready"
+        with urllib.request.urlopen(found[2]) as page:
+            assert b'odradek_info{node_id="1"' in page.read()
         assert odradek("topic", "create", "words", bootstrap=address).code == 0
         assert odradek("produce", "words", bootstrap=address, stdin=b"one\ntwo\n").code == 0
 
