@@ -25,6 +25,7 @@ def node_properties(directory: Path, port: int, controller_port: int) -> dict[st
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory / "data"),
+        "offsets.topic.replication.factor": "1",
     }
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import attrs
 
 from data_plane.fetch_sessions import FetchSessions
+from data_plane.groups.coordinator import GroupCoordinator
+from data_plane.groups.settings import GroupSettings
 from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.log_levels import LogLevels
@@ -39,6 +41,7 @@ class BrokerSettings:
     request_timeout_ms: int
     request_partitions_max: int
     """Partitions in one page of DescribeTopicPartitions (`max.request.partition.size.limit`)."""
+    groups: GroupSettings
     config_layers: BrokerConfigLayers
     """What the properties file says, below what brokers and topics are told while they run."""
 
@@ -83,6 +86,7 @@ class Broker:
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )
+        self.groups = GroupCoordinator(self, settings.groups)
         self.woken: list[Callable[[], None]] = []
         self.log_levels = LogLevels()
         self.config_listeners: list[Callable[[], None]] = []
@@ -137,6 +141,7 @@ class Broker:
             hosted = self.topics.get(name)
             if hosted is not None:
                 self._apply_config(hosted)
+        self.groups.apply_metadata(image, delta)
         self.run_woken()
 
     @property
@@ -289,6 +294,7 @@ class Broker:
                     del hosted.partitions[index]
                     partition.is_leader = False
                     partition.wake_watchers()
+        self.groups.match_leadership()
 
     # -- durability on request ------------------------------------------------------------------------------------
 
@@ -315,6 +321,7 @@ class Broker:
         return {
             "topics": len(self.topics),
             "partitions": sum(len(hosted.partitions) for hosted in self.topics.values()),
+            "groups": self.groups.statistics(),
             "fetch_sessions": self.sessions.statistics(),
             "timers": self.timers.statistics(),
         }

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import attrs
 
 from odradek.env.ports import Buffer
-from wire.structure import Message
 
 
 class MetadataLogCorrupt(Exception):
@@ -89,7 +88,7 @@ class DecisionLog(Protocol):
     def has_room(self) -> bool:
         """Whether decisions may be appended, or too many wait for the disk already."""
 
-    def append_batch(self, records: Sequence[Message]) -> int:
+    def append_batch(self, records: Sequence[Any]) -> int:
         """Append the records of one decision, all or none of them; return the offset of the last."""
 
     def subscribe(self, listener: CommitListener) -> None: ...

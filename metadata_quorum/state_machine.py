@@ -65,7 +65,8 @@ class DecisionContext:
 class Decision:
     """Records to append as one atomic batch (maybe none), and the answer."""
 
-    records: Sequence[Message]
+    records: Sequence[Any]
+    """Messages of the metadata log, or whatever else the machine's log knows how to write."""
     response: Any
 
 
@@ -75,7 +76,7 @@ class Machine(Protocol[S, D_co]):
     def decide(self, state: S, request: Any, context: DecisionContext) -> Decision:
         """Raises nothing: refusals are responses."""
 
-    def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Message]) -> tuple[S, D_co]:
+    def replay(self, state: S, base_offset: int, epoch: int, records: Sequence[Any]) -> tuple[S, D_co]:
         """The state after `records`, which are at `base_offset` and after."""
 
     def refuse(self, request: Any, code: ErrorCode) -> Any:
@@ -205,7 +206,7 @@ class ReplicatedStateMachine(Generic[S, D]):
         self._release(log.high_watermark)
         return deferred
 
-    def _append(self, base_offset: int, records: Sequence[Message]) -> None:
+    def _append(self, base_offset: int, records: Sequence[Any]) -> None:
         last_offset = self._log.append_batch(records)
         if last_offset != base_offset + len(records) - 1:
             raise AssertionError(

@@ -9,6 +9,15 @@ from data_plane.handlers.configs import DescribeConfigsHandler, ListConfigResour
 from data_plane.handlers.contract import Handler
 from data_plane.handlers.delete_records import DeleteRecordsHandler
 from data_plane.handlers.fetch import FetchHandler
+from data_plane.handlers.find_coordinator import FindCoordinatorHandler
+from data_plane.handlers.group_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
+from data_plane.handlers.groups import (
+    DeleteGroupsHandler,
+    DescribeGroupsHandler,
+    ListGroupsHandler,
+    MemberRequestHandler,
+    SyncGroupHandler,
+)
 from data_plane.handlers.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
 from data_plane.handlers.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
@@ -28,6 +37,17 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.FETCH: FetchHandler(broker).handle,
         ApiKey.LIST_OFFSETS: ListOffsetsHandler(broker).handle,
         ApiKey.METADATA: MetadataHandler(broker).handle,
+        ApiKey.OFFSET_COMMIT: OffsetCommitHandler(broker).handle,
+        ApiKey.OFFSET_FETCH: OffsetFetchHandler(broker).handle,
+        ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker).handle,
+        ApiKey.JOIN_GROUP: MemberRequestHandler(broker).handle,
+        ApiKey.HEARTBEAT: MemberRequestHandler(broker).handle,
+        ApiKey.LEAVE_GROUP: MemberRequestHandler(broker).handle,
+        ApiKey.SYNC_GROUP: SyncGroupHandler(broker).handle,
+        ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker).handle,
+        ApiKey.LIST_GROUPS: ListGroupsHandler(broker).handle,
+        ApiKey.DELETE_GROUPS: DeleteGroupsHandler(broker).handle,
+        ApiKey.OFFSET_DELETE: OffsetDeleteHandler(broker).handle,
         ApiKey.CREATE_TOPICS: CreateTopicsHandler(broker).handle,
         ApiKey.DELETE_TOPICS: DeleteTopicsHandler(broker).handle,
         ApiKey.INIT_PRODUCER_ID: InitProducerIdHandler(broker).handle,

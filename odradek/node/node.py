@@ -11,6 +11,7 @@ from typing import Any
 
 import odradek
 from data_plane.broker import Broker, BrokerSettings
+from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.build import build_table
 from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir, LogDirContext
@@ -198,9 +199,28 @@ class Node:
             fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
             request_timeout_ms=config.get_int("request.timeout.ms"),
             request_partitions_max=config.get_int("max.request.partition.size.limit"),
+            groups=self._group_settings(),
             config_layers=config.config_layers,
         )
         return Broker(settings, self._env, self._log_dirs, controller.channel(), self._tasks, self._log)
+
+    def _group_settings(self) -> GroupSettings:
+        config = self._config
+        return GroupSettings(
+            session_timeout_ms_min=config.get_int("group.min.session.timeout.ms"),
+            session_timeout_ms_max=config.get_int("group.max.session.timeout.ms"),
+            initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
+            group_size_max=config.get_int("group.max.size"),
+            offset_metadata_bytes_max=config.get_int("offset.metadata.max.bytes"),
+            offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
+            offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
+            offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+            append_bytes_max=config.get_int("message.max.bytes"),
+            topic_partitions=config.get_int("offsets.topic.num.partitions"),
+            topic_replication_factor=config.get_int("offsets.topic.replication.factor"),
+            topic_segment_bytes=config.get_int("offsets.topic.segment.bytes"),
+            compression_type=config.get_int("offsets.topic.compression.codec"),
+        )
 
     def _apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         assert self._broker is not None
@@ -338,6 +358,8 @@ class Node:
         began_at = clock.monotonic()
         if self._config.get_bool("controlled.shutdown.enable"):
             await self._lifecycle.shut_down()
+        if self._broker is not None:
+            self._broker.groups.stop()
         for server in self._servers:
             server.close()
         if self._metrics is not None:

@@ -1,0 +1,1 @@
+"""Group coordinators: consumer groups of the classic protocol and their committed offsets."""

@@ -1,0 +1,42 @@
+"""The answer of each request that tells of nothing but an error. PURE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from data_plane.groups.membership import join_refused, sync_refused
+from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, FetchedOffsets, FetchOffsets
+from data_plane.groups.turn import Ask
+from wire.errors import ErrorCode
+from wire.messages.describe_groups import DescribedGroup
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.join_group import JoinGroupRequest
+from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from wire.messages.sync_group import SyncGroupRequest
+
+
+def refusal(ask: Ask, code: ErrorCode) -> Any:
+    """What `ask` is answered instead of a decision."""
+    request = ask.request
+    if isinstance(request, HeartbeatRequest):
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # As Kafka does: nobody loses its session to a coordinator that is still reading.
+            code = ErrorCode.NONE
+        return HeartbeatResponse(0, code)
+    if isinstance(request, JoinGroupRequest):
+        return join_refused(request.member_id, code, ask.version)
+    if isinstance(request, SyncGroupRequest):
+        return sync_refused(code)
+    if isinstance(request, LeaveGroupRequest):
+        return LeaveGroupResponse(0, code)
+    if isinstance(request, CommitOffsets):
+        return [code] * len(request.partitions)
+    if isinstance(request, FetchOffsets):
+        return FetchedOffsets(code, {})
+    if isinstance(request, DeleteOffsets):
+        return code, ()
+    if isinstance(request, DescribeGroup):
+        return DescribedGroup(code, None, request.group_id)
+    assert isinstance(request, (DeleteGroup, ListGroups)), type(request)
+    return code

@@ -1,0 +1,384 @@
+"""One group of the classic protocol, as its coordinator has it in memory. PURE.
+
+Theory of operation
+-------------------
+A group is in one of four states:
+
+    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --leader syncs--> Stable
+      ^                 |        ^                                      |                                     |
+      +---nobody left---+        +------join, leave, lost member--------+-------------------------------------+
+
+Members and their metadata are soft state while a rebalance goes on. The generation that a rebalance produced becomes
+replicated when its leader hands in the assignment, and when the group becomes empty; a coordinator that takes over
+begins with that: members keep their ids, their sessions start anew.
+
+Requests that wait for the others (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`, `sync_reply`.
+What is deliberately absent: deadlines and records, which are the machine's (`membership`, `machine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from wire.codec import decode
+from wire.errors import ErrorCode, ProtocolError
+from wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
+from wire.messages.data_records import ConsumerProtocolSubscription
+from wire.messages.join_group import JoinGroupResponseMember
+
+CONSUMER_PROTOCOL = "consumer"
+NEVER = float("inf")
+
+
+class Reply(Protocol):
+    """Where the answer to one request goes."""
+
+    def complete(self, response: Any) -> None: ...
+
+
+class GroupPhase(Enum):
+    """Kafka's states; the values are what clients are told."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_FROM = {
+    GroupPhase.EMPTY: (GroupPhase.PREPARING_REBALANCE,),
+    GroupPhase.PREPARING_REBALANCE: (
+        GroupPhase.EMPTY,
+        GroupPhase.COMPLETING_REBALANCE,
+        GroupPhase.STABLE,
+    ),
+    GroupPhase.COMPLETING_REBALANCE: (GroupPhase.PREPARING_REBALANCE,),
+    GroupPhase.STABLE: (GroupPhase.COMPLETING_REBALANCE,),
+    GroupPhase.DEAD: tuple(GroupPhase)[:-1],
+}
+"""Which phases a phase may follow."""
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""(name, metadata) in the order of a member's preference."""
+
+
+class Member:
+    """One member. Times in monotonic milliseconds."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "deadline_ms",
+        "group_instance_id",
+        "is_gone",
+        "is_new",
+        "join_reply",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync_reply",
+        "timer_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = protocols
+        self.assignment = b""
+        self.join_reply: Reply | None = None
+        self.sync_reply: Reply | None = None
+        self.is_new = False
+        self.is_gone = False
+        self.deadline_ms: float = NEVER
+        """When the session ends unless the member is heard of."""
+        self.timer_ms: float = NEVER
+        """When the machine looks at `deadline_ms` again; never later than it."""
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    def metadata_for(self, protocol: str) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+class ClassicGroup:
+    """See the module docstring. Members are kept in the order in which they came."""
+
+    __slots__ = (
+        "awaiting_join",
+        "generation",
+        "group_id",
+        "is_gone",
+        "join_timer",
+        "leader",
+        "members",
+        "new_member_added",
+        "pending_members",
+        "pending_sync",
+        "phase",
+        "previous_phase",
+        "protocol",
+        "protocol_type",
+        "state_timestamp_ms",
+        "static_members",
+        "subscribed_topics",
+        "sync_timer",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.phase = GroupPhase.EMPTY
+        self.previous_phase = GroupPhase.DEAD
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, float] = {}
+        """Ids that were given out and have not joined yet (KIP-394), with their deadlines."""
+        self.pending_sync: dict[str, None] = {}
+        self.awaiting_join = 0
+        self.new_member_added = False
+        self.join_timer: object | None = None
+        self.sync_timer: object | None = None
+        self.state_timestamp_ms = -1
+        """Wall-clock time of the last change of phase."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """What the members read; None where that is not known (no consumer group, or metadata that does not parse)."""
+        self.is_gone = False
+
+    @classmethod
+    def restore(cls, group_id: str, stored: GroupMetadataValue | None) -> ClassicGroup:
+        """The group as its record has it (None: it has offsets only)."""
+        group = cls(group_id)
+        if stored is None:
+            return group
+        group.generation = stored.generation
+        group.protocol_type = stored.protocol_type or None
+        group.protocol = stored.protocol
+        group.leader = stored.leader
+        group.state_timestamp_ms = stored.current_state_timestamp
+        for each in stored.members:
+            member = Member(
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host,
+                each.session_timeout,
+                each.session_timeout if each.rebalance_timeout < 0 else each.rebalance_timeout,
+                ((stored.protocol or "", each.subscription),),
+            )
+            member.assignment = each.assignment
+            group.members[member.member_id] = member
+            if member.group_instance_id is not None:
+                group.static_members[member.group_instance_id] = member.member_id
+        if group.members:
+            group.phase = GroupPhase.STABLE
+        group.subscribed_topics = group.compute_subscribed_topics()
+        return group
+
+    def stored(self) -> GroupMetadataValue:
+        """The record's value for the group as it is."""
+        protocol = self.protocol
+        members = [
+            MemberMetadata(
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host,
+                each.rebalance_timeout_ms,
+                each.session_timeout_ms,
+                each.metadata_for(protocol or ""),
+                each.assignment,
+            )
+            for each in self.members.values()
+        ]
+        return GroupMetadataValue(
+            self.protocol_type or "",
+            self.generation,
+            protocol,
+            self.leader,
+            self.state_timestamp_ms,
+            members,
+        )
+
+    def transition_to(self, phase: GroupPhase, wall_ms: int) -> None:
+        """Raises `AssertionError` for a step that is not in the table."""
+        if self.phase not in _FROM[phase]:
+            raise AssertionError(f"group {self.group_id}: {self.phase.value} -> {phase.value}")
+        self.previous_phase = self.phase
+        self.phase = phase
+        self.state_timestamp_ms = wall_ms
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.phase in _FROM[GroupPhase.PREPARING_REBALANCE]
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        return self.awaiting_join == len(self.members) and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member asks for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for an instance that has joined under another id (KIP-345)."""
+        if instance_id is not None:
+            existing = self.static_members.get(instance_id)
+            if existing is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if existing != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports_protocols(self, protocol_type: str, names: Sequence[str]) -> bool:
+        """Whether a member with these protocols may join: one of them is every member's, of the group's type."""
+        if self.phase is GroupPhase.EMPTY:
+            return bool(protocol_type) and bool(names)
+        if protocol_type != self.protocol_type:
+            return False
+        if not self.members:
+            return bool(names)
+        return any(name in self._common_protocols() for name in names)
+
+    def _common_protocols(self) -> dict[str, None]:
+        common: dict[str, None] | None = None
+        for member in self.members.values():
+            names = dict.fromkeys(name for name, _ in member.protocols)
+            common = names if common is None else {name: None for name in common if name in names}
+        return common or {}
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all support; the one with most votes wins."""
+        candidates = self._common_protocols()
+        votes = dict.fromkeys(candidates, 0)
+        for member in self.members.values():
+            for name, _ in member.protocols:
+                if name in candidates:
+                    votes[name] += 1
+                    break
+        if not votes:
+            raise AssertionError(f"group {self.group_id}: members without a common protocol")
+        return max(votes, key=lambda name: votes[name])
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members read the topic, as far as anybody can tell."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER_PROTOCOL
+        return topic in self.subscribed_topics
+
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
+        """The union of the members' subscriptions in the chosen protocol of a consumer group."""
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        if not self.members:
+            return frozenset()
+        topics: list[str] = []
+        for member in self.members.values():
+            metadata = member.metadata_for(self.protocol or "")
+            try:
+                version = min(int.from_bytes(metadata[:2], "big", signed=True), 3)
+                topics += decode(ConsumerProtocolSubscription, version, metadata, 2, exact=False).topics
+            except ProtocolError:
+                return None
+        return frozenset(topics)
+
+    def described_members(self) -> list[JoinGroupResponseMember]:
+        """What a leader needs to assign."""
+        protocol = self.protocol or ""
+        return [
+            JoinGroupResponseMember(each.member_id, each.group_instance_id, each.metadata_for(protocol))
+            for each in self.members.values()
+        ]
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def add(self, member: Member, protocol_type: str, reply: Reply | None) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.pending_members.pop(member.member_id, None)
+        self.set_join_reply(member, reply)
+
+    def remove(self, member_id: str) -> Member | None:
+        """Forget a member, and choose another leader if it led. Its replies are the caller's."""
+        self.pending_members.pop(member_id, None)
+        self.pending_sync.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        member.is_gone = True
+        self.awaiting_join -= member.join_reply is not None
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def set_join_reply(self, member: Member, reply: Reply | None) -> Reply | None:
+        """Let `reply` wait in the member; the one that waited before."""
+        before, member.join_reply = member.join_reply, reply
+        self.awaiting_join += (reply is not None) - (before is not None)
+        return before
+
+    def elect_joined_leader(self) -> bool:
+        """Keep the leader if it has joined, otherwise take the first that has; False when nobody has."""
+        if self.leader is None:
+            return False
+        leader = self.members.get(self.leader)
+        if leader is not None and leader.join_reply is not None:
+            return True
+        for member in self.members.values():
+            if member.join_reply is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def replace_static_member(self, instance_id: str, new_id: str) -> tuple[Member, Member]:
+        """A static member returns under a new id (KIP-345): (old, new). The new one has the old one's assignment."""
+        old = self.members[self.static_members[instance_id]]
+        led = self.leader == old.member_id
+        new = Member(
+            new_id,
+            instance_id,
+            old.client_id,
+            old.client_host,
+            old.session_timeout_ms,
+            old.rebalance_timeout_ms,
+            old.protocols,
+        )
+        new.assignment = old.assignment
+        self.remove(old.member_id)
+        self.members[new_id] = new
+        self.static_members[instance_id] = new_id
+        if led:
+            self.leader = new_id
+        return old, new

@@ -1,0 +1,298 @@
+"""The group coordinators of a broker: one per led partition of `__consumer_offsets` (PORTED).
+
+Theory of operation
+-------------------
+A `Shard` is the coordinator of one partition. It begins when the partition's leadership comes: the log is read in a
+worker (requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS), and a `GroupMachine` runs over it in a
+`ReplicatedStateMachine`. It ends when leadership goes, the leader epoch moves or the disk fails: whoever waits is told
+NOT_COORDINATOR, and nothing of it is kept. After a failed append the log may have less than the machine decided, so
+the shard begins anew from the log; a full disk is thus waited out.
+
+A request is submitted with a reply. One decision may answer many (a rebalance), and all its answers are given when
+the log has committed it; what the caller gets back is a response if that was at once, otherwise the `Delayed`.
+
+Deadlines are the machine's (`Deadlines`); a shard keeps one timer of the broker at the earliest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from data_plane.groups.answers import refusal
+from data_plane.groups.classic_group import Reply
+from data_plane.groups.decision_log import CoordinatorLog, read_latest
+from data_plane.groups.machine import GroupMachine, TimePasses
+from data_plane.groups.offsets import ExpireOffsets, ForgetTopics
+from data_plane.groups.settings import GroupSettings
+from data_plane.groups.state import GroupsState, state_of
+from data_plane.groups.turn import Answers, Ask
+from data_plane.handlers.contract import Context, Delayed
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timer
+from metadata_quorum.image import MetadataDelta, MetadataImage
+from metadata_quorum.state_machine import ReplicatedStateMachine
+from odradek.env.ports import DiskError
+from wire.errors import ErrorCode, KafkaError, ProtocolError
+
+if TYPE_CHECKING:
+    from data_plane.broker import Broker
+
+OFFSETS_TOPIC = "__consumer_offsets"
+RELOAD_SECONDS = 1.0
+
+
+class _Caught:
+    """A reply that remembers."""
+
+    __slots__ = ("later", "response")
+
+    def __init__(self) -> None:
+        self.response: Any = None
+        self.later: Reply | None = None
+
+    def complete(self, response: Any) -> None:
+        if self.later is None:
+            self.response = response
+        else:
+            self.later.complete(response)
+
+
+class Shard:
+    """The coordinator of one partition, for one leadership. `load`, then `submit`, until `stop`."""
+
+    def __init__(
+        self, broker: Broker, settings: GroupSettings, partition: Partition, failed: Callable[[Shard], None]
+    ) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._failed = failed
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.machine = GroupMachine(settings)
+        self._log = CoordinatorLog(partition, broker.clock.wall_ms, settings.compression_type)
+        self._runtime: ReplicatedStateMachine[GroupsState, None] | None = None
+        self._unanswered: dict[Reply, Ask] = {}
+        self._timer: Timer | None = None
+        self._stopped = False
+
+    @property
+    def is_loading(self) -> bool:
+        return self._runtime is None
+
+    async def load(self) -> None:
+        """Read the log and begin to serve."""
+        log = self.partition.log
+        started_at = self._broker.clock.monotonic()
+        try:
+            if log.log_end_offset > log.log_start_offset:
+                state = await self._broker.env.workers.run(lambda: state_of(read_latest(log)))
+            else:
+                state = GroupsState()
+        except (KafkaError, ProtocolError, DiskError) as error:
+            if not self._stopped:
+                self._broker.log.error("groups.not_loaded", partition=log.partition, error=str(error))
+                self._failed(self)
+            return
+        if self._stopped:
+            return
+        broker = self._broker
+        self.machine.restore(state, self._now_ms(), broker.env.new_uuid)
+        self._runtime = ReplicatedStateMachine(
+            self.machine, self._log, state, random=broker.env.random, new_uuid=broker.env.new_uuid
+        )
+        self.partition.watch(self._log.catch_up)
+        self._set_timer()
+        if state.metadata or state.offsets:
+            broker.log.info(
+                "groups.loaded",
+                partition=log.partition,
+                groups=len(state.group_ids()),
+                load_ms=round((broker.clock.monotonic() - started_at) * 1000),
+            )
+
+    def _now_ms(self) -> int:
+        return int(self._broker.clock.monotonic() * 1000)
+
+    def submit(self, ask: Ask) -> None:
+        """Decide; `ask.reply` gets its answer now or later."""
+        runtime = self._runtime
+        if runtime is None:
+            if ask.reply is not None:
+                ask.reply.complete(refusal(ask, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        if ask.reply is not None:
+            self._unanswered[ask.reply] = ask
+        try:
+            deferred = runtime.submit(ask, self._now_ms())
+        except (DiskError, KafkaError) as error:
+            self._broker.log.error(
+                "groups.not_written", partition=self.partition.log.partition, error=str(error)
+            )
+            self._failed(self)
+            return
+        deferred.on_release(self._deliver)
+        self._log.catch_up()
+        self._set_timer()
+
+    def _deliver(self, answers: Answers) -> None:
+        for reply, response in answers:
+            if self._unanswered.pop(reply, None) is not None:
+                reply.complete(response)
+
+    def _set_timer(self) -> None:
+        next_ms = self.machine.deadlines.next_ms
+        timer = self._timer
+        if next_ms == float("inf") or (timer is not None and timer.deadline <= next_ms / 1000):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timer = self._broker.timers.at(next_ms / 1000, self._time_passes)
+
+    def _time_passes(self) -> None:
+        self._timer = None
+        if not self._stopped:
+            self.submit(Ask(TimePasses(), 0, None, self._broker.clock.wall_ms()))
+            if not self._stopped:
+                self._set_timer()
+
+    def stop(self) -> None:
+        """Leadership is gone: whoever waits asks another coordinator."""
+        self._stopped = True
+        self.partition.unwatch(self._log.catch_up)
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._unanswered = self._unanswered, {}
+        for reply, ask in waiting.items():
+            reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
+        if self._runtime is not None:
+            self._runtime.resign()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        figures = self.machine.statistics()
+        figures["groups"] = 0 if self._runtime is None else len(self._runtime.state.group_ids())
+        figures["unanswered"] = len(self._unanswered)
+        return figures
+
+
+class GroupCoordinator:
+    """All shards of a broker, and which of them a group belongs to."""
+
+    def __init__(self, broker: Broker, settings: GroupSettings) -> None:
+        self._broker = broker
+        self.settings = settings
+        self.shards: dict[int, Shard] = {}
+        self._is_open = True
+        self._expiry: Timer | None = None
+
+    def partition_for(self, group_id: str) -> int | None:
+        """The partition of a group, None while the topic does not exist."""
+        topic = self._broker.image.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else partition_of(group_id, len(topic.partitions))
+
+    def submit(self, group_id: str, ask: Ask) -> None:
+        """Let the group's coordinator decide; `ask.reply` gets the answer, at once where another node has it."""
+        index = self.partition_for(group_id)
+        shard = None if index is None else self.shards.get(index)
+        if shard is not None:
+            shard.submit(ask)
+        elif ask.reply is not None:
+            ask.reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
+
+    def answer(self, context: Context, group_id: str, request: Any) -> Any:
+        """As `submit`, for a handler: the response, or a `Delayed`."""
+        caught = _Caught()
+        self.submit(
+            group_id,
+            Ask(
+                request,
+                context.api_version,
+                caught,
+                self._broker.clock.wall_ms(),
+                context.client_id or "",
+                f"/{context.client_address}",
+            ),
+        )
+        if caught.response is not None:
+            return caught.response
+        caught.later = delayed = Delayed()
+        return delayed
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Begin and end shards as leadership comes and goes; forget the offsets of deleted topics."""
+        deleted = frozenset(topic.name for topic in delta.deleted_topics.values())
+        if OFFSETS_TOPIC in delta.changed_topics or OFFSETS_TOPIC in deleted:
+            self.match_leadership()
+        if deleted:
+            for _, shard in sorted(self.shards.items()):
+                if not shard.is_loading:
+                    shard.submit(Ask(ForgetTopics(deleted), 0, None, self._broker.clock.wall_ms()))
+
+    def match_leadership(self) -> None:
+        """Have a shard for each led partition, of its epoch, and no other."""
+        hosted = self._broker.topics.get(OFFSETS_TOPIC)
+        led = {
+            index: partition
+            for index, partition in ({} if hosted is None else hosted.partitions).items()
+            if partition.is_leader and self._is_open
+        }
+        for index, shard in sorted(self.shards.items()):
+            partition = led.get(index)
+            if partition is not shard.partition or partition.leader_epoch != shard.leader_epoch:
+                del self.shards[index]
+                shard.stop()
+        for index, partition in sorted(led.items()):
+            if index not in self.shards:
+                self._begin(index, partition)
+
+    def _begin(self, index: int, partition: Partition) -> None:
+        shard = self.shards[index] = Shard(self._broker, self.settings, partition, self._shard_failed)
+        self._broker.tasks.start_soon(shard.load)
+        if self._expiry is None:
+            self._set_expiry()
+
+    def _shard_failed(self, shard: Shard) -> None:
+        """Begin anew from the log, after a while."""
+        shard.stop()
+        index = shard.partition.log.partition
+        if self.shards.get(index) is shard:
+            del self.shards[index]
+            at = self._broker.clock.monotonic() + RELOAD_SECONDS
+            self._broker.timers.at(at, self.match_leadership)
+
+    def _set_expiry(self) -> None:
+        at = self._broker.clock.monotonic() + self.settings.offsets_retention_check_interval_ms / 1000
+        self._expiry = self._broker.timers.at(at, self._expire)
+
+    def _expire(self) -> None:
+        for _, shard in sorted(self.shards.items()):
+            if not shard.is_loading:
+                shard.submit(Ask(ExpireOffsets(), 0, None, self._broker.clock.wall_ms()))
+        self._set_expiry()
+
+    def stop(self) -> None:
+        """The node goes: whoever waits is told to look for another coordinator."""
+        self._is_open = False
+        self.match_leadership()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics, of all shards together."""
+        totals = {"shards": len(self.shards), "loading": 0}
+        for shard in self.shards.values():
+            totals["loading"] += shard.is_loading
+            for name, value in shard.statistics().items():
+                totals[name] = totals.get(name, 0) + value
+        return totals
+
+
+def partition_of(group_id: str, partitions: int) -> int:
+    """Kafka's rule: the absolute value of Java's `String.hashCode` (over UTF-16 code units), modulo the partitions."""
+    code = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        code = (31 * code + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    magnitude = code if code < 1 << 31 else (1 << 32) - code
+    return (0 if magnitude == 1 << 31 else magnitude) % partitions

@@ -1,0 +1,90 @@
+"""A partition of `__consumer_offsets` as the log of a replicated state machine, and reading it back. PORTED colours
+apart, everything here returns at once; `read_latest` blocks and belongs into a worker.
+
+Between a decision and its answer stands the partition's high watermark: with one replica in sync it follows the append,
+with more it comes with the followers' fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from data_plane.groups.records import CoordinatorRecord
+from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
+from data_plane.replication.partition import Partition
+from metadata_quorum.ports import CommitListener
+from wire.record_batch import RecordBatchBuilder, parse_header, records
+
+READ_BYTES = 1 << 20
+DECOMPRESSED_BYTES_MAX = 256 << 20
+
+
+class CoordinatorLog:
+    """A `DecisionLog` over a led partition. Nobody else appends to it while it is led."""
+
+    def __init__(self, partition: Partition, wall_ms: Callable[[], int], compression_type: int) -> None:
+        self._partition = partition
+        self._wall_ms = wall_ms
+        self._compression_type = compression_type
+        self._listeners: list[CommitListener] = []
+        self._told = partition.log.high_watermark
+        self.epoch = partition.leader_epoch
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.log.high_watermark
+
+    @property
+    def has_room(self) -> bool:
+        """Whether enough replicas are in sync, as for every write with acks=all."""
+        return self._partition.has_min_isr
+
+    def subscribe(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    def append_batch(self, records: Sequence[CoordinatorRecord]) -> int:
+        """Raises `DiskError`, or `KafkaError` when the partition takes no appends: the coordinator then begins anew."""
+        now_ms = self._wall_ms()
+        builder = RecordBatchBuilder(compression_type=self._compression_type)
+        for record in records:
+            builder.append(now_ms, record.encoded_key(), record.encoded_value())
+        partition = self._partition
+        result = partition.log.append(memoryview(builder.build()), Origin.COORDINATOR, self.epoch, now_ms)
+        return result.last_offset
+
+    def catch_up(self) -> None:
+        """After an append, and whenever the partition wakes its watchers: tell how far the high watermark is."""
+        self._partition.advance_high_watermark()
+        high_watermark = self._partition.log.high_watermark
+        if high_watermark > self._told:
+            self._told = high_watermark
+            for listener in self._listeners:
+                listener(high_watermark)
+
+
+def read_latest(log: PartitionLog) -> dict[bytes, bytes | None]:
+    """The latest value of every key in the log; None for a tombstone. Blocking.
+
+    Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
+    """
+    latest: dict[bytes, bytes | None] = {}
+    offset, end_offset = log.log_start_offset, log.log_end_offset
+    while offset < end_offset:
+        data = log.read_bytes(offset, READ_BYTES, upper_bound=end_offset, min_one=True)
+        position = 0
+        while position < len(data):
+            header = parse_header(data, position)
+            if not header.is_control:
+                for record in records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+                    if record.key is not None:
+                        latest[record.key] = record.value
+            position += header.size
+            offset = header.last_offset + 1
+        if not data:
+            break
+    return latest

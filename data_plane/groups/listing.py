@@ -1,0 +1,92 @@
+"""ListGroups, DescribeGroups, DeleteGroups: what administrators ask of groups. PURE."""
+
+from __future__ import annotations
+
+import attrs
+
+from data_plane.groups.classic_group import ClassicGroup, GroupPhase
+from data_plane.groups.membership import Membership
+from data_plane.groups.offsets import OffsetStore
+from data_plane.groups.turn import Ask, Turn
+from wire.errors import ErrorCode
+from wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from wire.messages.list_groups import ListedGroup
+
+CLASSIC_TYPE = "classic"
+
+
+@attrs.frozen
+class ListGroups:
+    """All groups of one coordinator. Answered by a list of `ListedGroup`, by name."""
+
+
+@attrs.frozen
+class DescribeGroup:
+    """One group. Answered by a `DescribedGroup`."""
+
+    group_id: str
+
+
+@attrs.frozen
+class DeleteGroup:
+    """One group. Answered by an error code."""
+
+    group_id: str
+
+
+class Listing:
+    """The administrator's view of one coordinator's groups."""
+
+    def __init__(self, membership: Membership, offsets: OffsetStore) -> None:
+        self._membership = membership
+        self._offsets = offsets
+
+    def list_groups(self, turn: Turn, ask: Ask) -> None:
+        listed = []
+        for group_id in turn.state.group_ids():
+            group = self._membership.find(turn, group_id)
+            assert group is not None
+            listed.append(ListedGroup(group_id, group.protocol_type or "", group.phase.value, CLASSIC_TYPE))
+        turn.answer(ask.reply, listed)
+
+    def describe(self, turn: Turn, ask: Ask) -> None:
+        request: DescribeGroup = ask.request
+        group = self._membership.find(turn, request.group_id)
+        turn.answer(ask.reply, describe(request.group_id, group, ask.version))
+
+    def delete(self, turn: Turn, ask: Ask) -> None:
+        request: DeleteGroup = ask.request
+        group = self._membership.find(turn, request.group_id)
+        if group is None:
+            return turn.answer(ask.reply, ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.phase is not GroupPhase.EMPTY:
+            return turn.answer(ask.reply, ErrorCode.NON_EMPTY_GROUP)
+        self._offsets.delete_all(turn, request.group_id)
+        self._membership.forget_group(request.group_id)
+        turn.answer(ask.reply, ErrorCode.NONE)
+
+
+def describe(group_id: str, group: ClassicGroup | None, version: int) -> DescribedGroup:
+    """Metadata and assignments are told of a stable group only. A group that does not exist is `Dead`; from
+    version 6 on that is an error (KIP-1043)."""
+    if group is None:
+        if version >= 6:
+            message = f"Group {group_id} not found."
+            return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, message, group_id, GroupPhase.DEAD.value)
+        return DescribedGroup(ErrorCode.NONE, None, group_id, GroupPhase.DEAD.value)
+    stable = group.phase is GroupPhase.STABLE
+    protocol = (group.protocol or "") if stable else ""
+    members = [
+        DescribedGroupMember(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            each.metadata_for(protocol) if stable else b"",
+            each.assignment if stable else b"",
+        )
+        for each in group.members.values()
+    ]
+    return DescribedGroup(
+        ErrorCode.NONE, None, group_id, group.phase.value, group.protocol_type or "", protocol, members
+    )

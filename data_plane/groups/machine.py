@@ -1,0 +1,100 @@
+"""The group coordinator of one partition of `__consumer_offsets`, as a machine for the replicated runtime. PURE.
+
+`decide` takes an `Ask`, finds out what is due by now, lets one of the parts (`membership`, `offsets`, `listing`)
+decide, and returns the records with everybody who is to be answered once these are committed: the answers of a turn
+may be to requests that came long before. What is replicated is `GroupsState`; members in a rebalance, sessions and
+timers are soft and begin anew with a new coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from data_plane.groups.answers import refusal
+from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
+from data_plane.groups.membership import Membership
+from data_plane.groups.offsets import (
+    CommitOffsets,
+    DeleteOffsets,
+    ExpireOffsets,
+    FetchOffsets,
+    ForgetTopics,
+    OffsetStore,
+)
+from data_plane.groups.records import CoordinatorRecord
+from data_plane.groups.settings import GroupSettings
+from data_plane.groups.state import GroupsState
+from data_plane.groups.turn import Answers, Ask, Deadlines, Turn
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest
+from wire.messages.leave_group import LeaveGroupRequest
+from wire.messages.sync_group import SyncGroupRequest
+
+
+class TimePasses:
+    """The request of a coordinator's own timer. Not answered."""
+
+
+class GroupMachine:
+    """See the module docstring. One per led partition, made anew whenever leadership comes."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self.deadlines = Deadlines()
+        self.membership = Membership(settings, self.deadlines)
+        offsets = OffsetStore(settings, self.membership)
+        listing = Listing(self.membership, offsets)
+        self._deciders: dict[type, Callable[[Turn, Ask], None]] = {
+            HeartbeatRequest: self.membership.heartbeat,
+            JoinGroupRequest: self.membership.join,
+            SyncGroupRequest: self.membership.sync,
+            LeaveGroupRequest: self.membership.leave,
+            CommitOffsets: offsets.commit,
+            FetchOffsets: offsets.fetch,
+            DeleteOffsets: offsets.delete,
+            ForgetTopics: offsets.forget_topics,
+            ExpireOffsets: offsets.expire,
+            ListGroups: listing.list_groups,
+            DescribeGroup: listing.describe,
+            DeleteGroup: listing.delete,
+            TimePasses: lambda turn, ask: None,
+        }
+
+    def restore(self, state: GroupsState, now_ms: int, new_uuid: Callable[[], bytes]) -> None:
+        """Take over: sessions of the members in the log begin now."""
+        self.membership.restore(Turn(state, now_ms, 0, new_uuid))
+
+    def decide(self, state: GroupsState, request: Ask, context: DecisionContext) -> Decision:
+        turn = Turn(state, context.now_ms, request.wall_ms, context.new_uuid)
+        deadlines = self.deadlines
+        if deadlines.next_ms <= turn.now_ms:
+            while (action := deadlines.pop_due(turn.now_ms)) is not None:
+                action(turn)
+        if turn.records:
+            # What was due has changed groups: the request is to see their records.
+            turn.state = state.replay(turn.records)
+        self._deciders[type(request.request)](turn, request)
+        return Decision(turn.records, turn.answers)
+
+    def replay(
+        self, state: GroupsState, base_offset: int, epoch: int, records: Sequence[CoordinatorRecord]
+    ) -> tuple[GroupsState, None]:
+        return state.replay(records), None
+
+    def refuse(self, request: Ask, code: ErrorCode) -> Answers:
+        """NOT_CONTROLLER of the runtime is NOT_COORDINATOR here."""
+        if code is ErrorCode.NOT_CONTROLLER:
+            code = ErrorCode.NOT_COORDINATOR
+        elif code is ErrorCode.REQUEST_TIMED_OUT:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return [] if request.reply is None else [(request.reply, refusal(request, code))]
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        groups = self.membership.groups.values()
+        return {
+            "groups_in_memory": len(groups),
+            "members": sum(len(group.members) for group in groups),
+            "timers": len(self.deadlines),
+        }

@@ -1,0 +1,558 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the rebalances that they start. PURE.
+
+Theory of operation
+-------------------
+A rebalance begins when somebody joins with news, leaves or is lost, and has two halves. In the first the coordinator
+gathers JoinGroups: from all members it knows, or until the longest rebalance timeout among them has passed; who has
+not joined then is dropped (static members stay until their session ends). A group that was empty waits
+`group.initial.rebalance.delay.ms` for more to come. Then all are answered with the new generation, the leader with
+everybody's metadata. In the second half the leader hands in the assignments with its SyncGroup; they are written to
+the log, and when that is committed the waiting SyncGroups are answered.
+
+Rules
+* A dynamic member first gets an id and joins with it again (KIP-394, from version 4); until it does, it is pending and
+  a rebalance waits for it as for a member.
+* A static member (KIP-345) that joins without an id takes the place of its old self. In a stable group whose chosen
+  protocol stays the same nobody else notices.
+* Whoever waits in a rebalance cannot be expected to send heartbeats; its session goes on when it is answered.
+* Every check is in Kafka's order, since clients see which error comes first.
+"""
+
+from __future__ import annotations
+
+from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
+from data_plane.groups.records import group_metadata_record
+from data_plane.groups.settings import GroupSettings
+from data_plane.groups.turn import Ask, Deadlines, Turn
+from wire.errors import ErrorCode
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+MEMBER_ID_REQUIRED_SINCE = 4
+SKIP_ASSIGNMENT_SINCE = 9
+REBALANCE_TIMEOUT_SINCE = 1
+LEAVE_MANY_SINCE = 3
+UNKNOWN_MEMBER = ""
+PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
+EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
+
+
+def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
+    """Before version 7 the protocol's name could not be null."""
+    return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=None if version >= 7 else "")
+
+
+def sync_refused(code: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code)
+
+
+class Membership:
+    """The members of all groups of one coordinator."""
+
+    def __init__(self, settings: GroupSettings, deadlines: Deadlines) -> None:
+        self._settings = settings
+        self._deadlines = deadlines
+        self.groups: dict[str, ClassicGroup] = {}
+        """Groups in memory: all that have members, and others that somebody asked for."""
+
+    def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
+        """The group, from memory or from its record."""
+        group = self.groups.get(group_id)
+        if group is None and turn.state.has_group(group_id):
+            group = ClassicGroup.restore(group_id, turn.state.metadata.get(group_id))
+            self.groups[group_id] = group
+        return group
+
+    def restore(self, turn: Turn) -> None:
+        """Begin with what the log says: members keep their ids, their sessions start now."""
+        for group_id in sorted(turn.state.metadata):
+            stored = turn.state.metadata[group_id]
+            if stored.members:
+                group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
+                for member in group.members.values():
+                    self._renew_session(turn, group, member)
+
+    def forget_group(self, group_id: str) -> None:
+        """The group is deleted; timers that still name it do nothing."""
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.is_gone = True
+
+    # -- JoinGroup ------------------------------------------------------------------------------------------------
+
+    def join(self, turn: Turn, ask: Ask) -> None:
+        request: JoinGroupRequest = ask.request
+        settings = self._settings
+        member_id = request.member_id
+        if not request.group_id:
+            return turn.answer(ask.reply, join_refused(member_id, ErrorCode.INVALID_GROUP_ID, ask.version))
+        if (
+            not settings.session_timeout_ms_min
+            <= request.session_timeout_ms
+            <= settings.session_timeout_ms_max
+        ):
+            return turn.answer(
+                ask.reply, join_refused(member_id, ErrorCode.INVALID_SESSION_TIMEOUT, ask.version)
+            )
+        group = self.find(turn, request.group_id)
+        is_new_group = group is None
+        if group is None:
+            if member_id != UNKNOWN_MEMBER:
+                return turn.answer(
+                    ask.reply, join_refused(member_id, ErrorCode.UNKNOWN_MEMBER_ID, ask.version)
+                )
+            group = ClassicGroup(request.group_id)
+            group.state_timestamp_ms = turn.wall_ms
+        if not self._has_room(group, member_id):
+            group.remove(member_id)
+            return turn.answer(
+                ask.reply, join_refused(UNKNOWN_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED, ask.version)
+            )
+        if not group.supports_protocols(request.protocol_type, [each.name for each in request.protocols]):
+            return turn.answer(
+                ask.reply, join_refused(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.version)
+            )
+        if is_new_group:
+            self.groups[group.group_id] = group
+            turn.records.append(group_metadata_record(group.group_id, group.stored()))
+        if member_id == UNKNOWN_MEMBER:
+            self._join_new(turn, group, ask, request)
+        else:
+            self._join_known(turn, group, ask, request)
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        size_max = self._settings.group_size_max
+        if group.phase is EMPTY:
+            return True
+        member = group.members.get(member_id)
+        if group.phase is PREPARING:
+            return (member is not None and member.join_reply is not None) or group.awaiting_join < size_max
+        return member is not None or len(group.members) < size_max
+
+    def _join_new(self, turn: Turn, group: ClassicGroup, ask: Ask, request: JoinGroupRequest) -> None:
+        instance_id = request.group_instance_id
+        stem = ask.client_id if instance_id is None else instance_id
+        member_id = f"{stem}-{_dashed(turn.new_uuid())}"
+        if instance_id is not None:
+            if instance_id in group.static_members:
+                self._replace_static(turn, group, ask, request, member_id)
+            else:
+                self._add(turn, group, ask, request, member_id)
+        elif ask.version >= MEMBER_ID_REQUIRED_SINCE:
+            deadline_ms = turn.now_ms + request.session_timeout_ms
+            group.pending_members[member_id] = deadline_ms
+            self._deadlines.at(deadline_ms, lambda later: self._expire_pending(later, group, member_id))
+            turn.answer(ask.reply, join_refused(member_id, ErrorCode.MEMBER_ID_REQUIRED, ask.version))
+        else:
+            self._add(turn, group, ask, request, member_id)
+
+    def _join_known(self, turn: Turn, group: ClassicGroup, ask: Ask, request: JoinGroupRequest) -> None:
+        member_id, instance_id = request.member_id, request.group_instance_id
+        if member_id in group.pending_members:
+            if instance_id is not None:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
+                return turn.answer(ask.reply, join_refused(member_id, code, ask.version))
+            return self._add(turn, group, ask, request, member_id)
+        code = group.validate_member(member_id, instance_id)
+        if code:
+            return turn.answer(ask.reply, join_refused(member_id, code, ask.version))
+        member = group.members[member_id]
+        if (
+            group.phase is not PREPARING
+            and member.protocols == _protocols(request)
+            and (group.phase is COMPLETING or group.leader != member_id)
+        ):
+            # The same metadata again: an answer was lost. (The leader of a stable group asks for a rebalance so.)
+            self._renew_session(turn, group, member)
+            return turn.answer(ask.reply, self._joined(group, member))
+        self._update(turn, member, group, ask, request)
+        self._rebalance_or_complete(turn, group)
+
+    def _add(
+        self, turn: Turn, group: ClassicGroup, ask: Ask, request: JoinGroupRequest, member_id: str
+    ) -> None:
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            ask.client_id,
+            ask.client_host,
+            request.session_timeout_ms,
+            _rebalance_timeout(request, ask.version),
+            _protocols(request),
+        )
+        member.is_new = True
+        if group.phase is PREPARING and group.previous_phase is EMPTY:
+            group.new_member_added = True
+        group.add(member, request.protocol_type, ask.reply)
+        # It has no id to send heartbeats with, yet: it gets the time that a first rebalance may take.
+        self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
+        self._rebalance_or_complete(turn, group)
+
+    def _update(
+        self, turn: Turn, member: Member, group: ClassicGroup, ask: Ask, request: JoinGroupRequest
+    ) -> None:
+        member.protocols = _protocols(request)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = _rebalance_timeout(request, ask.version)
+        before = group.set_join_reply(member, ask.reply)
+        if before is not None:
+            # The member joined twice; only the later JoinGroup takes part.
+            turn.answer(before, join_refused(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS, 0))
+
+    def _replace_static(
+        self, turn: Turn, group: ClassicGroup, ask: Ask, request: JoinGroupRequest, new_id: str
+    ) -> None:
+        assert request.group_instance_id is not None
+        leader_before = group.leader or ""
+        old, new = group.replace_static_member(request.group_instance_id, new_id)
+        turn.answer(old.join_reply, join_refused(old.member_id, ErrorCode.FENCED_INSTANCE_ID, 0))
+        turn.answer(old.sync_reply, sync_refused(ErrorCode.FENCED_INSTANCE_ID))
+        self._renew_session(turn, group, new)
+        new.client_id, new.client_host = ask.client_id, ask.client_host
+        self._update(turn, new, group, ask, request)
+        if group.phase is PREPARING:
+            self._complete_if_all_joined(turn, group)
+        elif group.phase is STABLE and group.select_protocol() == group.protocol:
+            self._keep_generation(turn, group, new, ask, leader_before)
+        else:
+            self._prepare_rebalance(turn, group)
+
+    def _keep_generation(
+        self, turn: Turn, group: ClassicGroup, member: Member, ask: Ask, leader_before: str
+    ) -> None:
+        """The new self of a static member goes on with the assignment of the old one.
+
+        A leader is told all members, and (from version 9, KIP-814) not to assign anew; before that version it must
+        not take itself for the leader.
+        """
+        turn.records.append(group_metadata_record(group.group_id, group.stored()))
+        group.set_join_reply(member, None)
+        skip = ask.version >= SKIP_ASSIGNMENT_SINCE
+        leads = skip and group.leader == member.member_id
+        turn.answer(
+            ask.reply,
+            JoinGroupResponse(
+                0,
+                ErrorCode.NONE,
+                group.generation,
+                group.protocol_type,
+                group.protocol,
+                (group.leader or "") if skip else leader_before,
+                leads,
+                member.member_id,
+                group.described_members() if leads else [],
+            ),
+        )
+
+    # -- rebalance ------------------------------------------------------------------------------------------------
+
+    def _rebalance_or_complete(self, turn: Turn, group: ClassicGroup) -> None:
+        if group.can_rebalance:
+            self._prepare_rebalance(turn, group)
+        else:
+            self._complete_if_all_joined(turn, group)
+
+    def _complete_if_all_joined(self, turn: Turn, group: ClassicGroup) -> None:
+        """The first rebalance of a group waits for its delay; every other one ends with the last member's join."""
+        if group.phase is PREPARING and group.has_all_members_joined and group.previous_phase is not EMPTY:
+            self._complete_join(turn, group)
+
+    def _prepare_rebalance(self, turn: Turn, group: ClassicGroup) -> None:
+        if group.phase is COMPLETING:
+            self._fail_syncs(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.sync_timer = None
+        is_initial = group.phase is EMPTY
+        group.transition_to(PREPARING, turn.wall_ms)
+        if is_initial:
+            delay_ms = self._settings.initial_rebalance_delay_ms
+            left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._wait_for_newcomers(turn, group, delay_ms, left_ms)
+        elif group.has_all_members_joined:
+            self._complete_join(turn, group)
+        else:
+            self._set_join_timer(turn, group, group.rebalance_timeout_ms)
+
+    def _set_join_timer(self, turn: Turn, group: ClassicGroup, delay_ms: int) -> None:
+        def expire(later: Turn) -> None:
+            if group.join_timer is token and not group.is_gone:
+                self._complete_join(later, group)
+
+        token = group.join_timer = self._deadlines.at(turn.now_ms + delay_ms, expire)
+
+    def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
+        """`group.initial.rebalance.delay.ms`, again as long as somebody came, never beyond the rebalance timeout."""
+
+        def expire(later: Turn) -> None:
+            if group.join_timer is not token or group.is_gone:
+                return
+            if group.new_member_added and left_ms:
+                group.new_member_added = False
+                next_ms = min(self._settings.initial_rebalance_delay_ms, left_ms)
+                self._wait_for_newcomers(later, group, next_ms, max(left_ms - delay_ms, 0))
+            else:
+                self._complete_join(later, group)
+
+        token = group.join_timer = self._deadlines.at(turn.now_ms + delay_ms, expire)
+
+    def _complete_join(self, turn: Turn, group: ClassicGroup) -> None:
+        group.join_timer = None
+        group.new_member_added = False
+        for member in list(group.members.values()):
+            if member.join_reply is None and not member.is_static:
+                group.remove(member.member_id)
+        if group.members and not group.elect_joined_leader():
+            # Static members alone are left and none has come back: their sessions decide.
+            self._set_join_timer(turn, group, group.rebalance_timeout_ms)
+            return
+        group.generation += 1
+        group.pending_sync.clear()
+        if not group.members:
+            group.protocol = None
+            group.leader = None
+            group.transition_to(EMPTY, turn.wall_ms)
+            group.subscribed_topics = group.compute_subscribed_topics()
+            turn.records.append(group_metadata_record(group.group_id, group.stored()))
+            return
+        group.protocol = group.select_protocol()
+        group.transition_to(COMPLETING, turn.wall_ms)
+        group.subscribed_topics = group.compute_subscribed_topics()
+        for member in group.members.values():
+            member.is_new = False
+            group.pending_sync[member.member_id] = None
+            self._renew_session(turn, group, member)
+            reply = group.set_join_reply(member, None)
+            turn.answer(reply, self._joined(group, member))
+        self._set_sync_timer(turn, group)
+
+    def _joined(self, group: ClassicGroup, member: Member) -> JoinGroupResponse:
+        return JoinGroupResponse(
+            0,
+            ErrorCode.NONE,
+            group.generation,
+            group.protocol_type,
+            group.protocol,
+            group.leader or "",
+            False,
+            member.member_id,
+            group.described_members() if group.leader == member.member_id else [],
+        )
+
+    def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
+        """Whoever has joined must also sync within the rebalance timeout, or is dropped."""
+
+        def expire(later: Turn) -> None:
+            if group.sync_timer is not token or group.is_gone:
+                return
+            group.sync_timer = None
+            if group.pending_sync:
+                for member_id in list(group.pending_sync):
+                    self._forget(later, group, member_id)
+                self._prepare_rebalance(later, group)
+
+        token = group.sync_timer = self._deadlines.at(turn.now_ms + group.rebalance_timeout_ms, expire)
+
+    def _fail_syncs(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+        """The assignment in the making is void."""
+        for member in group.members.values():
+            member.assignment = b""
+            if member.sync_reply is not None:
+                turn.answer(member.sync_reply, sync_refused(code))
+                member.sync_reply = None
+                self._renew_session(turn, group, member)
+
+    # -- SyncGroup ------------------------------------------------------------------------------------------------
+
+    def sync(self, turn: Turn, ask: Ask) -> None:
+        request: SyncGroupRequest = ask.request
+        group = self.find(turn, request.group_id) if request.group_id else None
+        if group is None:
+            code = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+        else:
+            code = _validate_sync(group, request)
+        if code or group is None:
+            return turn.answer(ask.reply, sync_refused(code))
+        member = group.members[request.member_id]
+        group.pending_sync.pop(member.member_id, None)
+        if group.phase is STABLE:
+            return turn.answer(ask.reply, _assigned(group, member))
+        before, member.sync_reply = member.sync_reply, ask.reply
+        if before is not None:
+            turn.answer(before, sync_refused(ErrorCode.REBALANCE_IN_PROGRESS))
+        if group.leader == member.member_id:
+            self._take_assignment(turn, group, request)
+
+    def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
+        given = {each.member_id: each.assignment for each in request.assignments}
+        size = sum(
+            len(given.get(member.member_id, b"")) + len(member.metadata_for(group.protocol or "")) + 256
+            for member in group.members.values()
+        )
+        if size > self._settings.append_bytes_max:
+            # Nothing that large can be written; the members try again with less, or somebody raises the limit.
+            self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return self._prepare_rebalance(turn, group)
+        for member in group.members.values():
+            member.assignment = given.get(member.member_id, b"")
+        group.transition_to(STABLE, turn.wall_ms)
+        turn.records.append(group_metadata_record(group.group_id, group.stored()))
+        for member in group.members.values():
+            if member.sync_reply is not None:
+                turn.answer(member.sync_reply, _assigned(group, member))
+                member.sync_reply = None
+                self._renew_session(turn, group, member)
+
+    # -- Heartbeat ------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, turn: Turn, ask: Ask) -> None:
+        request: HeartbeatRequest = ask.request
+        turn.answer(ask.reply, HeartbeatResponse(0, self._heartbeat(turn, request)))
+
+    def _heartbeat(self, turn: Turn, request: HeartbeatRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self.find(turn, request.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        code = group.validate_member(request.member_id, request.group_instance_id)
+        if code:
+            return code
+        if request.generation_id != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._renew_session(turn, group, group.members[request.member_id])
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is PREPARING else ErrorCode.NONE
+
+    # -- LeaveGroup -----------------------------------------------------------------------------------------------
+
+    def leave(self, turn: Turn, ask: Ask) -> None:
+        request: LeaveGroupRequest = ask.request
+        members = request.members
+        if ask.version < LEAVE_MANY_SINCE:
+            members = [MemberIdentity(request.member_id)]
+        if not request.group_id:
+            return turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.INVALID_GROUP_ID))
+        group = self.find(turn, request.group_id)
+        codes = [
+            ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave(turn, group, each)
+            for each in members
+        ]
+        if group is not None and ErrorCode.NONE in codes:
+            self._after_removal(turn, group)
+        if ask.version < LEAVE_MANY_SINCE:
+            return turn.answer(ask.reply, LeaveGroupResponse(0, codes[0]))
+        results = [
+            MemberResponse(each.member_id, each.group_instance_id, code)
+            for each, code in zip(members, codes, strict=True)
+        ]
+        turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
+
+    def _leave(self, turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if member_id == UNKNOWN_MEMBER:
+            # An administrator removes a static member, of which only the instance id is known.
+            current = None if instance_id is None else group.static_members.get(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = current
+        elif member_id not in group.pending_members:
+            code = group.validate_member(member_id, instance_id)
+            if code:
+                return code
+        self._forget(turn, group, member_id)
+        return ErrorCode.NONE
+
+    def _forget(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+        """Remove a member; if it waits for a rebalance it is told that it is not known any more."""
+        member = group.remove(member_id)
+        if member is not None:
+            turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, 0))
+            turn.answer(member.sync_reply, sync_refused(ErrorCode.UNKNOWN_MEMBER_ID))
+
+    def _after_removal(self, turn: Turn, group: ClassicGroup) -> None:
+        if group.phase in (STABLE, COMPLETING):
+            self._prepare_rebalance(turn, group)
+        else:
+            self._complete_if_all_joined(turn, group)
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    def renew_session(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+        """An offset commit tells as much as a heartbeat."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._renew_session(turn, group, member)
+
+    def _renew_session(self, turn: Turn, group: ClassicGroup, member: Member) -> None:
+        self._set_deadline(group, member, turn.now_ms + member.session_timeout_ms)
+
+    def _set_deadline(self, group: ClassicGroup, member: Member, deadline_ms: float) -> None:
+        member.deadline_ms = deadline_ms
+        if deadline_ms < member.timer_ms:
+            member.timer_ms = deadline_ms
+            self._deadlines.at(
+                deadline_ms, lambda turn: self._check_session(turn, group, member, deadline_ms)
+            )
+
+    def _check_session(self, turn: Turn, group: ClassicGroup, member: Member, timer_ms: float) -> None:
+        if member.is_gone or group.is_gone or member.timer_ms != timer_ms:
+            return
+        member.timer_ms = float("inf")
+        waits = member.join_reply is not None or member.sync_reply is not None
+        if member.deadline_ms > turn.now_ms:
+            self._set_deadline(group, member, member.deadline_ms)
+        elif waits and not member.is_new:
+            self._set_deadline(group, member, turn.now_ms + member.session_timeout_ms)
+        else:
+            self._forget(turn, group, member.member_id)
+            self._after_removal(turn, group)
+
+    def _expire_pending(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+        deadline_ms = group.pending_members.get(member_id)
+        if deadline_ms is not None and deadline_ms <= turn.now_ms and not group.is_gone:
+            group.remove(member_id)
+            self._complete_if_all_joined(turn, group)
+
+
+def _validate_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    code = group.validate_member(request.member_id, request.group_instance_id)
+    if code:
+        return code
+    if request.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    for asked, agreed in (
+        (request.protocol_type, group.protocol_type),
+        (request.protocol_name, group.protocol),
+    ):
+        if asked is not None and agreed is not None and asked != agreed:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.phase is EMPTY:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is PREPARING else ErrorCode.NONE
+
+
+def _assigned(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    return SyncGroupResponse(0, ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
+
+
+def _protocols(request: JoinGroupRequest) -> Protocols:
+    return tuple((each.name, each.metadata) for each in request.protocols)
+
+
+def _rebalance_timeout(request: JoinGroupRequest, version: int) -> int:
+    if version < REBALANCE_TIMEOUT_SINCE or request.rebalance_timeout_ms == -1:
+        return request.session_timeout_ms
+    return request.rebalance_timeout_ms
+
+
+def _dashed(uuid: bytes) -> str:
+    text = uuid.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+__all__ = ["Membership", "join_refused", "sync_refused"]

@@ -1,0 +1,210 @@
+"""Committed offsets: commit, fetch, delete, expiry. PURE.
+
+Offsets are replicated state alone; the members' part is only to say who may commit (a member of the generation, or
+anybody while the group is empty). An offset expires `offsets.retention.minutes` after its group has become empty; in
+a living consumer group, after its commit if nobody reads its topic any more (KIP-211).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
+from data_plane.groups.membership import Membership
+from data_plane.groups.records import (
+    OffsetCommitValue,
+    group_metadata_tombstone,
+    offset_commit_record,
+    offset_tombstone,
+)
+from data_plane.groups.settings import GroupSettings
+from data_plane.groups.turn import Ask, Turn
+from wire.errors import ErrorCode
+
+NO_GENERATION = -1
+GROUP_ID_NOT_FOUND_SINCE = 9
+RECORD_OVERHEAD_BYTES = 128
+
+
+@attrs.frozen
+class PartitionCommit:
+    """One offset to commit."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@attrs.frozen
+class CommitOffsets:
+    """An OffsetCommit whose partitions exist. Answered by the error code of each partition, in order."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    retention_ms: int
+    """-1: the coordinator's own."""
+    partitions: tuple[PartitionCommit, ...]
+
+
+@attrs.frozen
+class FetchOffsets:
+    """One group of an OffsetFetch. Answered by `FetchedOffsets`."""
+
+    group_id: str
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+@attrs.frozen
+class FetchedOffsets:
+    """An error, or all offsets of the group by (topic, partition)."""
+
+    code: ErrorCode
+    offsets: Mapping[tuple[str, int], OffsetCommitValue]
+
+
+@attrs.frozen
+class DeleteOffsets:
+    """An OffsetDelete whose partitions exist. Answered by (error code, error code of each partition)."""
+
+    group_id: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+@attrs.frozen
+class ForgetTopics:
+    """Topics were deleted: so are the offsets committed in them. Not answered."""
+
+    topics: frozenset[str]
+
+
+@attrs.frozen
+class ExpireOffsets:
+    """Remove what has expired. Not answered."""
+
+
+class OffsetStore:
+    """The offsets of all groups of one coordinator."""
+
+    def __init__(self, settings: GroupSettings, membership: Membership) -> None:
+        self._settings = settings
+        self._membership = membership
+
+    def commit(self, turn: Turn, ask: Ask) -> None:
+        request: CommitOffsets = ask.request
+        group = self._membership.find(turn, request.group_id)
+        code = self._may_commit(group, request, ask.version)
+        if code:
+            return turn.answer(ask.reply, [code] * len(request.partitions))
+        if group is not None and group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE):
+            self._membership.renew_session(turn, group, request.member_id)
+        expires_ms = -1 if request.retention_ms < 0 else turn.wall_ms + request.retention_ms
+        codes = []
+        records = []
+        size = 0
+        for each in request.partitions:
+            if len(each.metadata) > self._settings.offset_metadata_bytes_max:
+                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            value = OffsetCommitValue(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms)
+            records.append(offset_commit_record(request.group_id, each.topic, each.partition, value))
+            codes.append(ErrorCode.NONE)
+            size += len(request.group_id) + len(each.topic) + 3 * len(each.metadata) + RECORD_OVERHEAD_BYTES
+        if size > self._settings.append_bytes_max:
+            return turn.answer(ask.reply, [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(request.partitions))
+        turn.records += records
+        turn.answer(ask.reply, codes)
+
+    def _may_commit(self, group: ClassicGroup | None, request: CommitOffsets, version: int) -> ErrorCode:
+        generation = request.generation
+        if group is None:
+            if generation < 0:
+                return ErrorCode.NONE
+            newer = version >= GROUP_ID_NOT_FOUND_SINCE
+            return ErrorCode.GROUP_ID_NOT_FOUND if newer else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and group.phase is GroupPhase.EMPTY:
+            return ErrorCode.NONE
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        code = group.validate_member(request.member_id, request.group_instance_id)
+        if code:
+            return code
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.phase is GroupPhase.COMPLETING_REBALANCE:
+            # It knows the new generation from its JoinGroup, but not yet what is assigned to it.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def fetch(self, turn: Turn, ask: Ask) -> None:
+        request: FetchOffsets = ask.request
+        turn.answer(ask.reply, FetchedOffsets(ErrorCode.NONE, turn.state.offsets_of(request.group_id)))
+
+    def delete(self, turn: Turn, ask: Ask) -> None:
+        request: DeleteOffsets = ask.request
+        group = self._membership.find(turn, request.group_id)
+        if group is None:
+            return turn.answer(ask.reply, (ErrorCode.GROUP_ID_NOT_FOUND, ()))
+        if group.phase is not GroupPhase.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+            return turn.answer(ask.reply, (ErrorCode.NON_EMPTY_GROUP, ()))
+        codes = []
+        offsets = turn.state.offsets_of(request.group_id)
+        for topic, partition in request.partitions:
+            if group.is_subscribed_to(topic):
+                codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+                continue
+            codes.append(ErrorCode.NONE)
+            if (topic, partition) in offsets:
+                turn.records.append(offset_tombstone(request.group_id, topic, partition))
+        turn.answer(ask.reply, (ErrorCode.NONE, tuple(codes)))
+
+    def forget_topics(self, turn: Turn, ask: Ask) -> None:
+        request: ForgetTopics = ask.request
+        for group_id in sorted(turn.state.offsets):
+            for topic, partition in sorted(turn.state.offsets[group_id]):
+                if topic in request.topics:
+                    turn.records.append(offset_tombstone(group_id, topic, partition))
+
+    def delete_all(self, turn: Turn, group_id: str) -> None:
+        """The tombstones of a group and of all its offsets."""
+        self._remove(turn, group_id, sorted(turn.state.offsets_of(group_id)))
+        turn.records.append(group_metadata_tombstone(group_id))
+
+    def expire(self, turn: Turn, ask: Ask) -> None:
+        for group_id in turn.state.group_ids():
+            group = self._membership.find(turn, group_id)
+            assert group is not None
+            offsets = turn.state.offsets_of(group_id)
+            expired = [
+                key for key, value in offsets.items() if self._is_expired(group, key[0], value, turn.wall_ms)
+            ]
+            self._remove(turn, group_id, sorted(expired))
+            if len(expired) == len(offsets) and group.phase is GroupPhase.EMPTY and not group.pending_members:
+                turn.records.append(group_metadata_tombstone(group_id))
+                self._membership.forget_group(group_id)
+
+    def _remove(self, turn: Turn, group_id: str, keys: Iterable[tuple[str, int]]) -> None:
+        turn.records += [offset_tombstone(group_id, topic, partition) for topic, partition in keys]
+
+    def _is_expired(self, group: ClassicGroup, topic: str, value: OffsetCommitValue, wall_ms: int) -> bool:
+        since_ms = value.commit_timestamp
+        if group.protocol_type is not None:
+            if group.phase is GroupPhase.EMPTY:
+                if group.state_timestamp_ms >= 0:
+                    since_ms = group.state_timestamp_ms
+            elif (
+                group.protocol_type != CONSUMER_PROTOCOL
+                or group.subscribed_topics is None
+                or group.phase is not GroupPhase.STABLE
+                or topic in group.subscribed_topics
+            ):
+                return False
+        if value.expire_timestamp >= 0:
+            return wall_ms >= value.expire_timestamp
+        return wall_ms - since_ms >= self._settings.offsets_retention_ms

@@ -1,0 +1,105 @@
+"""What one partition of `__consumer_offsets` says of its groups: an immutable value, changed by replay alone. PURE.
+
+A group exists as soon as there is a record of it, be it metadata or an offset, and until a tombstone of its metadata
+comes when it has no offset left. The messages in the maps are shared between states: nobody changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from data_plane.groups.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+)
+from metadata_quorum.layered_map import LayeredMap
+from wire.messages.coordinator_records import LegacyOffsetCommitValue
+from wire.structure import Message
+
+Offsets = LayeredMap[tuple[str, int], OffsetCommitValue]
+"""Committed offsets of one group by (topic, partition)."""
+NO_OFFSETS: Offsets = LayeredMap()
+
+
+@attrs.frozen
+class GroupsState:
+    """All groups of one partition."""
+
+    metadata: LayeredMap[str, GroupMetadataValue] = attrs.field(factory=LayeredMap)
+    offsets: LayeredMap[str, Offsets] = attrs.field(factory=LayeredMap)
+
+    def has_group(self, group_id: str) -> bool:
+        return group_id in self.metadata or group_id in self.offsets
+
+    def group_ids(self) -> list[str]:
+        """Sorted."""
+        return sorted({**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets)})
+
+    def offsets_of(self, group_id: str) -> Offsets:
+        offsets: Offsets = self.offsets.get(group_id, NO_OFFSETS)
+        return offsets
+
+    def replay(self, records: Sequence[CoordinatorRecord]) -> GroupsState:
+        """The state after `records`, which are one decision."""
+        metadata: dict[str, GroupMetadataValue | None] = {}
+        offsets: dict[str, dict[tuple[str, int], OffsetCommitValue | None]] = {}
+        for record in records:
+            key, value = record.key, record.value
+            if isinstance(key, OffsetCommitKey):
+                assert value is None or isinstance(value, OffsetCommitValue)
+                offsets.setdefault(key.group, {})[key.topic, key.partition] = value
+            elif isinstance(key, GroupMetadataKey):
+                assert value is None or isinstance(value, GroupMetadataValue)
+                metadata[key.group] = value
+        changed: dict[str, Offsets | None] = {
+            group: self.offsets_of(group).changed(changes) for group, changes in offsets.items()
+        }
+        for group, group_metadata in metadata.items():
+            left = changed.get(group) if group in changed else self.offsets.get(group)
+            if group_metadata is None and not left:
+                changed[group] = None
+        return GroupsState(self.metadata.changed(metadata), self.offsets.changed(changed))
+
+
+def state_of(latest: Mapping[bytes, bytes | None]) -> GroupsState:
+    """The state from the latest value of every key: the order of keys does not matter, so only these are decoded.
+
+    Raises `MalformedMessage`.
+    """
+    metadata: dict[str, GroupMetadataValue] = {}
+    offsets: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
+    deleted: list[str] = []
+    for raw_key, raw_value in latest.items():
+        key = decode_key(raw_key)
+        if isinstance(key, (OffsetCommitKey, LegacyOffsetCommitKey)):
+            of_group = offsets.setdefault(key.group, {})
+            if raw_value is not None:
+                of_group[key.topic, key.partition] = _offset_value(decode_value(key, raw_value))
+        elif isinstance(key, GroupMetadataKey):
+            if raw_value is None:
+                deleted.append(key.group)
+            else:
+                value = decode_value(key, raw_value)
+                assert isinstance(value, GroupMetadataValue)
+                metadata[key.group] = value
+    for group in deleted:
+        if not offsets.get(group, True):
+            del offsets[group]
+    return GroupsState(
+        LayeredMap(metadata), LayeredMap({group: LayeredMap(values) for group, values in offsets.items()})
+    )
+
+
+def _offset_value(value: Message) -> OffsetCommitValue:
+    if isinstance(value, LegacyOffsetCommitValue):
+        return OffsetCommitValue(value.offset, -1, value.metadata, value.commit_timestamp)
+    assert isinstance(value, OffsetCommitValue)
+    return value

@@ -1,0 +1,91 @@
+"""FindCoordinator: which broker coordinates a group; the topic behind it is created at first need."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.groups.coordinator import OFFSETS_TOPIC, partition_of
+from data_plane.handlers.contract import Context, Result
+from odradek.env.ports import ConnectionLost
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+BATCHED_SINCE = 4
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+COMPRESSION_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+
+
+class FindCoordinatorHandler:
+    """API 10. From version 4 on for many keys at once (KIP-699)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._creating = False
+
+    def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
+        if context.api_version >= BATCHED_SINCE:
+            found = [self._find(context, request.key_type, key) for key in request.coordinator_keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = self._find(context, request.key_type, request.key)
+        return FindCoordinatorResponse(0, one.error_code, one.error_message, one.node_id, one.host, one.port)
+
+    def _find(self, context: Context, key_type: int, key: str) -> Coordinator:
+        if key_type == TRANSACTION:
+            # Transactions are not coordinated here yet: to a client, their coordinator has not come up.
+            return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if key_type != GROUP:
+            return _missing(key, ErrorCode.INVALID_REQUEST)
+        image = self._broker.image
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            self._start_creation()
+            return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        partition = topic.partitions[partition_of(key, len(topic.partitions))]
+        leader = image.brokers.get(partition.leader)
+        endpoint = None if leader is None or leader.fenced else leader.endpoint(context.listener)
+        if endpoint is None:
+            return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return Coordinator(key, partition.leader, endpoint.host, endpoint.port, ErrorCode.NONE, None)
+
+    def _start_creation(self) -> None:
+        """Ask the controller once; clients ask again until the topic is there."""
+        if not self._creating:
+            self._creating = True
+            self._broker.tasks.start_soon(self._create)
+
+    async def _create(self) -> None:
+        broker = self._broker
+        settings = broker.groups.settings
+        compression = (
+            COMPRESSION_NAMES[settings.compression_type] if settings.compression_type else "producer"
+        )
+        configs = [
+            CreatableTopicConfig("cleanup.policy", "compact"),
+            CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),
+            CreatableTopicConfig("compression.type", compression),
+        ]
+        topic = CreatableTopic(
+            OFFSETS_TOPIC, settings.topic_partitions, settings.topic_replication_factor, [], configs
+        )
+        timeout_ms = broker.settings.request_timeout_ms
+        deadline = broker.clock.monotonic() + timeout_ms / 1000
+        try:
+            response = await broker.controller.request(
+                CreateTopicsRequest([topic], timeout_ms, False), deadline
+            )
+            result = response.topics[0]
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                broker.log.warning(
+                    "groups.topic_refused",
+                    topic=OFFSETS_TOPIC,
+                    error=ErrorCode(result.error_code).name,
+                    reason=result.error_message,
+                )
+        except (KafkaError, ConnectionLost) as error:
+            broker.log.warning("groups.topic_not_created", topic=OFFSETS_TOPIC, error=str(error))
+        finally:
+            self._creating = False
+
+
+def _missing(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(key, -1, "", -1, code, None)

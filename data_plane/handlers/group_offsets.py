@@ -1,0 +1,243 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: names, ids and partitions are checked here, the rest by coordinators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.groups.offsets import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedOffsets,
+    FetchOffsets,
+    PartitionCommit,
+)
+from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.gathering import ask_groups
+from wire.errors import ErrorCode
+from wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from wire.structure import ZERO_UUID
+
+TOPIC_IDS_SINCE = 10
+GROUPS_SINCE = 8
+GROUP_ERROR_SINCE = 2
+NO_OFFSET = -1
+
+
+class OffsetCommitHandler:
+    """API 8. Topics by id from version 10 on (KIP-848)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: OffsetCommitRequest) -> Result:
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        image = self._broker.image
+        topics: list[OffsetCommitResponseTopic] = []
+        commits: list[PartitionCommit] = []
+        accepted: list[OffsetCommitResponsePartition] = []
+        for asked in request.topics:
+            topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
+            partitions = []
+            for each in asked.partitions:
+                answer = OffsetCommitResponsePartition(each.partition_index, ErrorCode.NONE)
+                partitions.append(answer)
+                if topic is None:
+                    answer.error_code = (
+                        ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                elif each.partition_index not in topic.partitions:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    accepted.append(answer)
+                    commits.append(
+                        PartitionCommit(
+                            topic.name,
+                            each.partition_index,
+                            each.committed_offset,
+                            each.committed_leader_epoch,
+                            each.committed_metadata or "",
+                        )
+                    )
+            topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, partitions))
+        response = OffsetCommitResponse(0, topics)
+        if not commits:
+            return response
+
+        def combine(answers: list[list[ErrorCode]]) -> OffsetCommitResponse:
+            for partition, code in zip(accepted, answers[0], strict=True):
+                partition.error_code = code
+            return response
+
+        commit = CommitOffsets(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            request.retention_time_ms,
+            tuple(commits),
+        )
+        return ask_groups(self._broker, context, [(request.group_id, commit)], combine)
+
+
+class OffsetFetchHandler:
+    """API 9. Several groups at once from version 8 on (KIP-709), topics by id from version 10 on."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: OffsetFetchRequest) -> Result:
+        version = context.api_version
+        if version < GROUPS_SINCE:
+            named = request.topics
+            topics = (
+                None
+                if named is None
+                else [
+                    OffsetFetchRequestTopics(each.name, ZERO_UUID, each.partition_indexes) for each in named
+                ]
+            )
+            groups = [OffsetFetchRequestGroup(request.group_id, None, -1, topics)]
+        else:
+            groups = request.groups
+
+        def combine(answers: list[FetchedOffsets]) -> OffsetFetchResponse:
+            told = [
+                self._group_answer(group, answer, version)
+                for group, answer in zip(groups, answers, strict=True)
+            ]
+            return (
+                OffsetFetchResponse(0, groups=told) if version >= GROUPS_SINCE else _single(told[0], version)
+            )
+
+        asked: list[tuple[str, Any]] = [
+            (group.group_id, FetchOffsets(group.group_id, group.member_id, group.member_epoch))
+            for group in groups
+        ]
+        return ask_groups(self._broker, context, asked, combine)
+
+    def _group_answer(
+        self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets, version: int
+    ) -> OffsetFetchResponseGroup:
+        if fetched.code and version >= GROUP_ERROR_SINCE:
+            return OffsetFetchResponseGroup(group.group_id, [], fetched.code)
+        by_id = version >= TOPIC_IDS_SINCE
+        image = self._broker.image
+        topics = []
+        for asked in _all_topics(fetched) if group.topics is None else group.topics:
+            name, topic_id = asked.name, asked.topic_id
+            missing = ErrorCode.NONE
+            if by_id and group.topics is None:
+                topic = image.topics.get(name)
+                if topic is None:
+                    continue
+                topic_id = topic.topic_id
+            elif by_id:
+                topic = image.topics_by_id.get(topic_id)
+                if topic is None:
+                    missing = ErrorCode.UNKNOWN_TOPIC_ID
+                else:
+                    name = topic.name
+            partitions = [
+                _fetched_partition(name, index, fetched, missing) for index in asked.partition_indexes
+            ]
+            topics.append(OffsetFetchResponseTopics(name, topic_id, partitions))
+        return OffsetFetchResponseGroup(group.group_id, topics, ErrorCode.NONE)
+
+
+def _all_topics(fetched: FetchedOffsets) -> list[OffsetFetchRequestTopics]:
+    partitions: dict[str, list[int]] = {}
+    for name, index in sorted(fetched.offsets):
+        partitions.setdefault(name, []).append(index)
+    return [OffsetFetchRequestTopics(name, ZERO_UUID, indexes) for name, indexes in partitions.items()]
+
+
+def _fetched_partition(
+    name: str, index: int, fetched: FetchedOffsets, missing: ErrorCode
+) -> OffsetFetchResponsePartitions:
+    code = missing or fetched.code
+    value = None if code else fetched.offsets.get((name, index))
+    if value is None:
+        return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
+    return OffsetFetchResponsePartitions(
+        index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE
+    )
+
+
+def _single(group: OffsetFetchResponseGroup, version: int) -> OffsetFetchResponse:
+    """Versions before 8 have one group in fields of their own."""
+    topics = [
+        OffsetFetchResponseTopic(
+            topic.name,
+            [
+                OffsetFetchResponsePartition(
+                    each.partition_index,
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.metadata,
+                    each.error_code,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in group.topics
+    ]
+    return OffsetFetchResponse(0, topics, group.error_code)
+
+
+class OffsetDeleteHandler:
+    """API 47 (KIP-496)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
+        image = self._broker.image
+        topics: list[OffsetDeleteResponseTopic] = []
+        deletions: list[tuple[str, int]] = []
+        accepted: list[OffsetDeleteResponsePartition] = []
+        for asked in request.topics:
+            partitions = []
+            for each in asked.partitions:
+                answer = OffsetDeleteResponsePartition(each.partition_index, ErrorCode.NONE)
+                partitions.append(answer)
+                if image.partition(asked.name, each.partition_index) is None:
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    accepted.append(answer)
+                    deletions.append((asked.name, each.partition_index))
+            topics.append(OffsetDeleteResponseTopic(asked.name, partitions))
+        response = OffsetDeleteResponse(ErrorCode.NONE, 0, topics)
+
+        def combine(answers: list[tuple[ErrorCode, tuple[ErrorCode, ...]]]) -> OffsetDeleteResponse:
+            code, codes = answers[0]
+            if code:
+                return OffsetDeleteResponse(code)
+            for partition, each in zip(accepted, codes, strict=True):
+                partition.error_code = each
+            return response
+
+        delete = DeleteOffsets(request.group_id, tuple(deletions))
+        return ask_groups(self._broker, context, [(request.group_id, delete)], combine)

@@ -1,0 +1,116 @@
+"""Group APIs: requests of members go to the group's coordinator as they are; administrators' are split by group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from data_plane.groups.membership import sync_refused
+from data_plane.groups.turn import Ask
+from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.gathering import Gather, ask_groups
+from wire.errors import ErrorCode
+from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from wire.messages.sync_group import SyncGroupRequest
+
+PROTOCOL_NAMED_SINCE = 5
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
+
+
+class MemberRequestHandler:
+    """JoinGroup, Heartbeat and LeaveGroup (APIs 11, 12, 13)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._groups = broker.groups
+
+    def handle(self, context: Context, request: Any) -> Result:
+        return self._groups.answer(context, request.group_id, request)
+
+
+class SyncGroupHandler:
+    """API 14. From version 5 on a member says which protocol it takes part in (KIP-559)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._groups = broker.groups
+
+    def handle(self, context: Context, request: SyncGroupRequest) -> Result:
+        if context.api_version >= PROTOCOL_NAMED_SINCE and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            return sync_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return self._groups.answer(context, request.group_id, request)
+
+
+class ListGroupsHandler:
+    """API 16: the groups that this broker coordinates."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ListGroupsRequest) -> Result:
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+
+        def combine(answers: list[Any]) -> ListGroupsResponse:
+            groups: list[ListedGroup] = []
+            for answer in answers:
+                if isinstance(answer, ErrorCode):
+                    if answer is ErrorCode.NOT_COORDINATOR:
+                        continue
+                    return ListGroupsResponse(0, answer)
+                groups += answer
+            if states:
+                groups = [group for group in groups if group.group_state.lower() in states]
+            if types:
+                groups = [group for group in groups if group.group_type.lower() in types]
+            return ListGroupsResponse(0, ErrorCode.NONE, groups)
+
+        shards = [shard for _, shard in sorted(self._broker.groups.shards.items())]
+        if not shards:
+            return combine([])
+        gather = Gather(len(shards), combine)
+        wall_ms = self._broker.clock.wall_ms()
+        for index, shard in enumerate(shards):
+            shard.submit(Ask(ListGroups(), context.api_version, gather.part(index), wall_ms))
+        return gather if gather.response is None else gather.response
+
+
+class DescribeGroupsHandler:
+    """API 15."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeGroupsRequest) -> Result:
+        with_operations = request.include_authorized_operations
+
+        def combine(answers: list[DescribedGroup]) -> DescribeGroupsResponse:
+            if with_operations:
+                for group in answers:
+                    if not group.error_code:
+                        group.authorized_operations = GROUP_OPERATIONS
+            return DescribeGroupsResponse(0, answers)
+
+        asked = [(group_id, DescribeGroup(group_id)) for group_id in request.groups]
+        return ask_groups(self._broker, context, asked, combine)
+
+
+class DeleteGroupsHandler:
+    """API 42."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DeleteGroupsRequest) -> Result:
+        names = list(dict.fromkeys(request.groups_names))
+
+        def combine(answers: list[ErrorCode]) -> DeleteGroupsResponse:
+            return DeleteGroupsResponse(
+                0, [DeletableGroupResult(name, code) for name, code in zip(names, answers, strict=True)]
+            )
+
+        return ask_groups(self._broker, context, [(name, DeleteGroup(name)) for name in names], combine)
