@@ -99,7 +99,9 @@ def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
     return definition.default_value()
 
 
-def _converted(synonym: Synonym, text: str) -> str:
+def _converted(name: str, synonym: Synonym, text: str) -> str:
+    if name == "retention.ms" and int(text) < 0:
+        return "-1"  # every negative retention of a broker is none
     return text if synonym.milliseconds == 1 else str(int(text) * synonym.milliseconds)
 
 
@@ -112,7 +114,7 @@ def _resolve(
     for source, layer in broker.layers():
         for synonym in topic_synonyms(name):
             if synonym.name in layer:
-                return _converted(synonym, layer[synonym.name]), source
+                return _converted(name, synonym, layer[synonym.name]), source
     return definition.default, ConfigSource.DEFAULT_CONFIG
 
 
@@ -161,7 +163,7 @@ def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
 def describe_broker_config(
     broker: BrokerConfigLayers, *, for_all: bool = False, computed: Mapping[str, str] | None = None
 ) -> list[ConfigEntry]:
-    """A broker as DescribeConfigs tells of it, sorted by name; internal keys are left out.
+    """A broker as DescribeConfigs tells of it, sorted by name; internal keys only if they are set.
 
     `computed` gives values that a node derives (an advertised listener) for keys that have none of their own.
     With `for_all` it is about what all brokers are told: only keys with such a value are listed, and only that.
@@ -171,7 +173,8 @@ def describe_broker_config(
         broker = BrokerConfigLayers({}, {}, broker.dynamic_default)
     entries = []
     for name, definition in sorted(broker_defs().items()):
-        if definition.internal or (for_all and name not in broker.dynamic_default):
+        told = any(name in layer for _, layer in broker.layers())
+        if not told and (definition.internal or for_all):
             continue
         synonyms = tuple(_broker_synonyms(definition, broker))
         if for_all:

@@ -64,7 +64,7 @@ def test_a_broker_is_described_as_kafka_does() -> None:
 
 def test_only_dynamic_values_of_the_default_broker() -> None:
     """The empty resource name asks for the cluster-wide dynamic values."""
-    entries = describe_broker_config(LAYERS, only_dynamic=True)
+    entries = describe_broker_config(LAYERS, for_all=True)
     assert [(entry.name, entry.source) for entry in entries] == [
         ("min.insync.replicas", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     ]

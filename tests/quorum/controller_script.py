@@ -8,6 +8,12 @@ Commands (times in milliseconds; names stand for ids, the first use of a name ma
     heartbeat ID [epoch=N] [offset=N] [fence] [stop] [offline=A]
     join ID[:OPTION+OPTION]...                  register and heartbeat each, without telling
     create NAME [partitions=N] [rf=N] [assign=1,2/2,1] [KEY=VALUE...] [; NAME ...] [validate]
+    grow NAME COUNT [assign=1/2] [; NAME COUNT ...] [validate]
+    alter TYPE NAME KEY=VALUE|KEY-|KEY+=VALUE|KEY-=VALUE... [; TYPE NAME ...] [validate]
+                                                single keys; TYPE is topic, broker, group or metrics, '' is no name
+    replace TYPE NAME [KEY=VALUE...] [; ...] [validate]
+                                                all overrides
+    configs                                     what is stored
     delete NAME|id:NAME|both:NAME|neither... [version=N]
     producer-ids ID [epoch=N]
     partitions [NAME]                           the state of partitions
@@ -27,15 +33,23 @@ from typing import Any
 import attrs
 
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
+from metadata_quorum.controller.configs import Operation
 from metadata_quorum.controller.controller import Activate, Controller
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.image import MetadataImage, PartitionImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from metadata_quorum.storage_format import bootstrap_records
 from wire.errors import ErrorCode
+from wire.messages import alter_configs as absolute
+from wire.messages import incremental_alter_configs as incremental
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -224,6 +238,51 @@ class ControllerScript:
             lines.append(line)
         return lines
 
+    def do_grow(self, words: list[str]) -> list[str]:
+        topics = []
+        for part in _parts(words):
+            assignments = None
+            if part[2:]:
+                assignments = [
+                    CreatePartitionsAssignment([int(number) for number in replicas.split(",") if number])
+                    for replicas in part[2].removeprefix("assign=").split("/")
+                ]
+            topics.append(CreatePartitionsTopic(part[0], int(part[1]), assignments))
+        records, response = self.decide(CreatePartitionsRequest(topics, 1000, "validate" in words))
+        return [*map(self.tell, records), *(_outcome(each.name, each) for each in response.results)]
+
+    def do_alter(self, words: list[str]) -> list[str]:
+        resources = [
+            incremental.AlterConfigsResource(
+                RESOURCES[kind], _name(name), [_operation(word) for word in rest]
+            )
+            for kind, name, *rest in _parts(words)
+        ]
+        return self._altered(incremental.IncrementalAlterConfigsRequest(resources, "validate" in words))
+
+    def do_replace(self, words: list[str]) -> list[str]:
+        resources = [
+            absolute.AlterConfigsResource(
+                RESOURCES[kind],
+                _name(name),
+                [absolute.AlterableConfig(*word.split("=", 1)) for word in rest],
+            )
+            for kind, name, *rest in _parts(words)
+        ]
+        return self._altered(absolute.AlterConfigsRequest(resources, "validate" in words))
+
+    def _altered(self, request: Message) -> list[str]:
+        records, response = self.decide(request)
+        outcomes = [
+            _outcome(f"{each.resource_type}:{each.resource_name}", each) for each in response.responses
+        ]
+        return [*map(self.tell, records), *outcomes]
+
+    def do_configs(self, words: list[str]) -> list[str]:
+        return [
+            f"{kind}:{name} {dict(values)}" for (kind, name), values in sorted(self.image.configs.items())
+        ]
+
     def do_delete(self, words: list[str]) -> list[str]:
         request = DeleteTopicsRequest(timeout_ms=1000)
         version = 6
@@ -310,6 +369,30 @@ class ControllerScript:
         if hasattr(value, "max_supported_version"):
             return f"{value.name}:{value.min_supported_version}-{value.max_supported_version}"
         return str(value)
+
+
+RESOURCES = {"topic": 2, "broker": 4, "metrics": 16, "group": 32}
+
+
+def _parts(words: list[str]) -> list[list[str]]:
+    return [part.split() for part in " ".join(word for word in words if word != "validate").split(";")]
+
+
+def _name(word: str) -> str:
+    return "" if word == "''" else word
+
+
+def _operation(word: str) -> incremental.AlterableConfig:
+    if word.endswith("-"):
+        return incremental.AlterableConfig(word[:-1], Operation.DELETE, None)
+    key, _, value = word.partition("=")
+    operation = {"+": Operation.APPEND, "-": Operation.SUBTRACT}.get(key[-1], Operation.SET)
+    return incremental.AlterableConfig(key.rstrip("+-"), operation, value)
+
+
+def _outcome(name: str, result: Any) -> str:
+    line = f"-> {name} {ErrorCode(result.error_code).name}"
+    return f"{line}: {result.error_message}" if result.error_message else line
 
 
 def _value(text: str) -> object:
