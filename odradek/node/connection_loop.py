@@ -385,7 +385,7 @@ class Connection:
             else:
                 offset = skip_tags(frame, offset, size)
         context.api_version = api_version
-        entry.request_bytes += size
+        entry.request_bytes += size + 4
         request, _ = entry.decode(frame, offset)
         self._answer(entry, correlation_id, size, entry.handle(context, request))
 

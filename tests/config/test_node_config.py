@@ -92,6 +92,16 @@ def test_static_voters_with_this_node_alone() -> None:
     assert config(**changes, controller_quorum_voters="1@127.0.0.1:9093").node_id == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("", None), ("127.0.0.1:9592", ("127.0.0.1", 9592)), (":9592", ("", 9592)), ("[::1]:0", ("::1", 0))],
+)
+def test_where_the_metrics_are(text: str, address: tuple[str, int] | None) -> None:
+    """Our own key: known, and off unless it names a port."""
+    node = config(odradek_metrics_listener=text)
+    assert (node.metrics_address, node.warnings) == (address, ())
+
+
 def test_unknown_keys_warn() -> None:
     """A misspelt key must not pass silently, but does not stop the start either (as in Kafka)."""
     node = config(log_retention_hour="1", listener_name_plaintext_ssl_keystore_type="PEM")
@@ -102,6 +112,8 @@ def test_unknown_keys_warn() -> None:
 
 
 BAD: list[tuple[dict[str, str | None], str]] = [
+    ({"odradek_metrics_listener": "9592"}, "odradek.metrics.listener: host:port, or :port"),
+    ({"odradek_metrics_listener": "here:99999"}, "odradek.metrics.listener: host:port"),
     ({"process_roles": None}, 'Missing required configuration "process.roles"'),
     ({"node_id": None}, 'Missing required configuration "node.id"'),
     ({"node_id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),

@@ -1,0 +1,421 @@
+"""The metrics page: exact counts, Prometheus' format, and HTTP from whoever comes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS
+from odradek.env.ports import Conn, ConnectionLost
+from odradek.node.complaints import PEERS_MAX, Complaints
+from odradek.node.metrics import TOPICS_MAX
+from odradek.node.metrics_server import (
+    CONNECTION_SECONDS_MAX,
+    CONNECTIONS_MAX,
+    REQUEST_BYTES_MAX,
+    MetricsServer,
+)
+from odradek.node.metrics_text import MetricsText
+from sim.weather import Weather
+from sim.world import World
+from tests.node.raw_client import frame
+from tests.node.test_bad_batches import good_batch
+from tests.node.test_connection_loop import Client, Log
+from tests.node.test_node_in_a_world import (
+    create_topic,
+    fetch_request,
+    play,
+    produce,
+    produce_request,
+    request,
+)
+from wire.codec import encode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.produce import ProduceRequest, ProduceResponse
+
+PORT = 9404
+LISTENER = f"server:{PORT}"
+GET = b"GET /metrics HTTP/1.1\r\nHost: server\r\n\r\n"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+OF_PARTS = ("odradek_broker_", "odradek_controller_")
+
+Connect = Callable[[], Awaitable[Client]]
+Samples = dict[str, float]
+
+
+async def read_to_end(conn: Conn) -> bytes:
+    """All that the peer sends until it closes."""
+    received = bytearray()
+    buffer = memoryview(bytearray(65536))
+    while True:
+        try:
+            await conn.readable()
+            count = conn.recv_into(buffer)
+        except ConnectionLost:
+            return bytes(received)
+        if count == 0:
+            return bytes(received)
+        received += buffer[: count or 0]
+
+
+async def send(conn: Conn, data: bytes) -> None:
+    while data:
+        data = data[conn.send([data]) :]
+        if data:
+            await conn.writable()
+
+
+async def http(world: World, data: bytes) -> bytes:
+    """What a connection answers to these bytes."""
+    conn = await world.node_env("client").network.connect("server", PORT)
+    await send(conn, data)
+    return await read_to_end(conn)
+
+
+async def page(world: World) -> str:
+    head, _, body = (await http(world, GET)).partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "HTTP/1.1 200 OK"
+    assert f"Content-Length: {len(body)}" in lines
+    return body.decode()
+
+
+def parsed(text: str) -> Samples:
+    """`name{label=value,...}` -> number, by the parser of prometheus_client."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sample.labels.items())
+            key = f"{sample.name}{{{labels}}}"
+            assert key not in found, f"{key} stands twice on the page"
+            found[key] = sample.value
+    return found
+
+
+async def samples(world: World) -> Samples:
+    return parsed(await page(world))
+
+
+def play_measured(
+    script: Callable[[World, Connect], Awaitable[None]], weather: Weather | None = None
+) -> None:
+    play(script, weather, odradek_metrics_listener=LISTENER)
+
+
+# -- what is counted ------------------------------------------------------------------------------------------------
+
+
+def test_requests_bytes_and_errors_are_counted_exactly() -> None:
+    """Every request that is answered, every byte of its frames, every error code of its response."""
+
+    async def script(world: World, connect: Connect) -> None:
+        client = await connect()
+        await create_topic(client)
+        asked = produce_request(good_batch(1, timestamp_ms=1))
+        for _ in range(3):
+            await request(client, asked, 9)
+        unknown = MetadataRequest(
+            [MetadataRequestTopic(name=name) for name in ("a", "b")], allow_auto_topic_creation=False
+        )
+        await request(client, unknown, 9)
+        found = await samples(world)
+        assert found["odradek_requests_total{api=Produce,version=9}"] == 3
+        assert found["odradek_request_seconds_count{api=Produce}"] == 3
+        assert found["odradek_request_bytes_total{api=Produce}"] == 3 * len(frame(asked, 9))
+        answer_bytes = 4 + len(encode_answer(await request(client, asked, 9)))
+        assert (await samples(world))["odradek_response_bytes_total{api=Produce}"] == 4 * answer_bytes
+        assert found["odradek_requests_total{api=Metadata,version=9}"] == 1
+        assert found["odradek_errors_total{api=Metadata,error=UNKNOWN_TOPIC_OR_PARTITION}"] == 2
+        assert not any(name.startswith("odradek_errors_total{api=Produce") for name in found)
+        assert found["odradek_log_end_offset_sum{}"] == 3
+        assert found["odradek_topic_log_end_offset_sum{topic=t}"] == 3
+        assert found["odradek_connections{listener=PLAINTEXT}"] == 1
+
+    play_measured(script)
+
+
+def encode_answer(response: object) -> bytes:
+    """A Produce response of version 9 with its header, as it stands behind the length."""
+    assert isinstance(response, ProduceResponse)
+    return b"\0\0\0\7\0" + encode(response, 9)
+
+
+def test_requests_without_an_answer_are_told_apart() -> None:
+    """acks=0: counted, with its bytes, and in no latency."""
+
+    async def script(world: World, connect: Connect) -> None:
+        client = await connect()
+        await create_topic(client)
+        silent = produce_request(good_batch(1, timestamp_ms=1))
+        assert isinstance(silent, ProduceRequest)
+        silent.acks = 0
+        await client.send(bytes(frame(silent, 9)))
+        await request(client, MetadataRequest(None), 9)
+        found = await samples(world)
+        assert found["odradek_requests_unanswered_total{api=Produce}"] == 1
+        assert found["odradek_request_seconds_count{api=Produce}"] == 0
+        assert found["odradek_request_bytes_total{api=Produce}"] > 0
+
+    play_measured(script)
+
+
+def test_a_request_that_waits_has_the_latency_of_its_wait() -> None:
+    """A Fetch parked for 3 s of the node's clock, an answer behind it, and one at once on another connection."""
+
+    async def script(world: World, connect: Connect) -> None:
+        client, other = await connect(), await connect()
+        await create_topic(client)
+        before = await samples(world)
+        parked = fetch_request(0, wait_ms=3000)
+        await client.send(bytes(frame(parked, 12)) + bytes(frame(MetadataRequest(None), 9)))
+        await request(other, MetadataRequest(None), 10)
+        await world.sleep(1)
+        assert (await samples(world))["odradek_requests_waiting{}"] == 2
+        await client.answer()
+        await client.answer()
+        found = await samples(world)
+        assert found["odradek_requests_waiting{}"] == 0
+        assert found["odradek_request_seconds_bucket{api=Fetch,le=2.5}"] == 0
+        assert found["odradek_request_seconds_bucket{api=Fetch,le=5.0}"] == 1
+        assert 3 <= found["odradek_request_seconds_sum{api=Fetch}"] < 3.1
+        assert found["odradek_requests_delayed_total{api=Fetch}"] == 1
+        assert found["odradek_requests_delayed_total{api=Metadata}"] == 1, "it had to keep its place"
+        assert found["odradek_request_seconds_bucket{api=Metadata,le=0.001}"] == 1
+        assert found["odradek_request_seconds_bucket{api=Metadata,le=5.0}"] == 2
+        assert before["odradek_requests_waiting{}"] == 0
+
+    play_measured(script)
+
+
+def test_the_latencies_of_a_page_add_up() -> None:
+    """Cumulative buckets never fall, the last one is the count, and the count is the number of answers."""
+
+    async def script(world: World, connect: Connect) -> None:
+        client = await connect()
+        await create_topic(client)
+        for _ in range(20):
+            await produce(client, good_batch(1, timestamp_ms=1))
+        found = await samples(world)
+        apis = {
+            name[name.index("api=") + 4 : -1]
+            for name in found
+            if name.startswith("odradek_request_seconds_count")
+        }
+        assert {"Produce", "CreateTopics"} <= apis
+        for api in sorted(apis):
+            bounds = [*map(repr, LATENCY_BOUNDS_SECONDS), "+Inf"]
+            buckets = [found[f"odradek_request_seconds_bucket{{api={api},le={bound}}}"] for bound in bounds]
+            assert buckets == sorted(buckets)
+            answered = sum(
+                value
+                for name, value in found.items()
+                if name.startswith(f"odradek_requests_total{{api={api},")
+            )
+            assert buckets[-1] == answered == found[f"odradek_request_seconds_count{{api={api}}}"]
+
+    play_measured(script, Weather(split_probability=0.5, short_send_probability=0.5))
+
+
+def test_many_topics_share_the_totals() -> None:
+    """Cardinality is bounded: the first topics by name have figures of their own, all are in the sums."""
+
+    async def script(world: World, connect: Connect) -> None:
+        client = await connect()
+        names = [f"topic-{number:03}" for number in range(TOPICS_MAX + 5)]
+        topics = [CreatableTopic(name, 1, 1) for name in names]
+        await request(client, CreateTopicsRequest(topics, 10_000), 5)
+        found = await samples(world)
+        listed = [name for name in found if name.startswith("odradek_topic_log_bytes_sum")]
+        assert listed == [f"odradek_topic_log_bytes_sum{{topic={name}}}" for name in names[:TOPICS_MAX]]
+        assert found["odradek_topics_unlisted{}"] == 5
+        assert found["odradek_partitions{}"] == found["odradek_leaders{}"] == len(names)
+
+    play_measured(script)
+
+
+def test_a_connection_that_breaks_the_protocol_is_counted() -> None:
+    """One line per second and peer, and a figure for all of them."""
+
+    async def script(world: World, connect: Connect) -> None:
+        for _ in range(5):
+            client = await connect()
+            await client.send(b"\xff\xff\xff\xff")
+            assert await client.is_closed()
+        found = await samples(world)
+        assert found["odradek_protocol_errors_total{}"] == 5
+        assert found["odradek_connections_accepted_total{listener=PLAINTEXT}"] == 5
+
+    play_measured(script)
+
+
+def test_every_metric_is_documented() -> None:
+    """docs/metrics.md has a row for every metric of the page, with its type and meaning, and for no other."""
+
+    async def script(world: World, connect: Connect) -> None:
+        client = await connect()
+        await create_topic(client)
+        rows = []
+        for family in text_string_to_metric_families(await page(world)):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            if name.startswith(OF_PARTS):
+                continue
+            labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+            if name == "odradek_errors_total":
+                labels = ["api", "error"]
+            rows.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
+        written = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `odradek_")]
+        assert written == rows
+
+    play_measured(script)
+
+
+def test_the_format_survives_any_label() -> None:
+    """Quotes, backslashes, line breaks and what is no UTF-8 in a label: the parser reads what was written."""
+    text = MetricsText()
+    text.gauge("a", "Described.")
+    wild = 'C:\\data "x"\n{y=1}'
+    text.sample(1, path=wild)
+    text.sample(2, path="\udcff")
+    families = list(text_string_to_metric_families(text.render().decode()))
+    assert [sample.labels["path"] for sample in families[0].samples] == [wild, "?"]
+
+
+# -- HTTP -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (GET, 200),
+        (b"GET /metrics?name[]=up HTTP/1.0\n\n", 200),
+        (b"GET / HTTP/1.1\r\n\r\n", 404),
+        (b"GET /metrics/../secret HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00 TLS hello\r\n\r\n", 400),
+        (bytes(frame(MetadataRequest(None), 9)) + b"\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX, 431),
+        (b"\0" * (REQUEST_BYTES_MAX + 1), 431),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, bytes) else str(value),
+)
+def test_http_answers(data: bytes, status: int) -> None:
+    """A page, or a status that says what is wrong; in pieces of any size; and the node lives."""
+
+    async def script(world: World, connect: Connect) -> None:
+        answer = await http(world, data)
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        assert (await page(world)).startswith("# HELP odradek_info ")
+        assert (await request(await connect(), MetadataRequest(None), 9)).brokers
+
+    play_measured(
+        script, Weather(split_probability=0.3, short_recv_probability=0.3, short_send_probability=0.3)
+    )
+
+
+def test_head_has_no_body() -> None:
+    """HEAD: the headers of a GET alone (RFC 9110, section 9.3.2)."""
+
+    async def script(world: World, connect: Connect) -> None:
+        answer = await http(world, GET.replace(b"GET", b"HEAD"))
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\n")
+
+    play_measured(script)
+
+
+def test_peers_that_do_not_ask_are_closed() -> None:
+    """Silent connections end after their time and make room for others; those beyond the limit are turned away."""
+
+    async def script(world: World, connect: Connect) -> None:
+        network = world.node_env("client").network
+        silent = [await network.connect("server", PORT) for _ in range(CONNECTIONS_MAX)]
+        assert await http(world, GET) == b"", "turned away"
+        for conn in silent:
+            assert await read_to_end(conn) == b""
+        assert (await samples(world))["odradek_uptime_seconds{}"] >= CONNECTION_SECONDS_MAX
+
+    play_measured(script)
+
+
+def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
+    """A bug behind the page: status 500, the traceback in the log, and the next scrape is served again."""
+    world, log = World(1, Weather()), Log()
+    pages: list[bytes | None] = [None, b"a 1\n"]
+
+    def render() -> bytes:
+        found = pages.pop(0)
+        assert found is not None
+        return found
+
+    async def main() -> None:
+        async with trio.open_nursery() as tasks:
+            env = world.node_env("server")
+            server = MetricsServer(
+                env.network.listen("", PORT), clock=env.clock, tasks=tasks, log=log, render=render
+            )
+            tasks.start_soon(server.accept_loop)
+            assert (await http(world, GET)).startswith(b"HTTP/1.1 500 ")
+            assert log.events == ["metrics.bug"]
+            assert (await http(world, GET)).endswith(b"\r\n\r\na 1\n")
+            server.close()
+
+    world.run(main)
+
+
+# -- complaints -----------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """A log that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, object]] = []
+
+    def warning(self, event: str, **values: object) -> None:
+        assert event == "connection.protocol_error"
+        self.told.append((values["peer"], values.get("count", 1)))
+
+
+def test_one_line_per_second_and_peer() -> None:
+    """The first complaint is told at once, the rest of its second with the next line or by the round; none is lost."""
+    log = Lines()
+    complaints = Complaints(log)
+
+    def complain(now: float, peer: str) -> None:
+        complaints.protocol_error(now, "size -1", peer=peer, client_id=None)
+
+    for now in (10.0, 10.1, 10.9):
+        complain(now, "a")
+    complain(10.5, "b")
+    assert log.told == [("a", 1), ("b", 1)]
+    complain(11.2, "a")
+    assert log.told[2:] == [("a", 3)], "two held back, and this one"
+    complain(11.3, "a")
+    complaints.tell_held_back(11.6)
+    assert log.told[3:] == [], "not due yet for a; nothing to tell of b, who is forgotten"
+    complaints.tell_held_back(12.2)
+    assert log.told[3:] == [("a", 1)]
+    complain(12.3, "b")
+    assert log.told[4:] == [("b", 1)], "a new peer"
+    assert complaints.protocol_errors == sum(int(str(count)) for _, count in log.told)
+
+
+def test_complaints_of_many_peers_take_bounded_memory() -> None:
+    """Addresses are cheap for an attacker: beyond a thousand a second they are told together."""
+    log = Lines()
+    complaints = Complaints(log)
+    for number in range(3 * PEERS_MAX):
+        complaints.protocol_error(1.0, "size -1", peer=f"10.0.{number >> 8}.{number & 255}", client_id=None)
+    assert len(log.told) == PEERS_MAX + 1
+    complaints.tell_held_back(2.0)
+    assert log.told[-1] == ("others", 2 * PEERS_MAX - 1)
+    complaints.tell_held_back(3.0)
+    complaints.protocol_error(3.0, "size -1", peer="10.9.9.9", client_id=None)
+    assert log.told[-1] == ("10.9.9.9", 1), "all are forgotten"

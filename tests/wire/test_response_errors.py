@@ -1,0 +1,68 @@
+"""Counting error codes: the generated functions against a walk over the whole response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.wire.message_values import generated
+from wire.api import ApiKey, response_class
+from wire.api_keys import APIS
+from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from wire.messages.metadata import MetadataResponse
+from wire.response_errors import ERROR_FIELDS, error_counter
+from wire.structure import Structure
+
+
+def counted(response: Any) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    error_counter(type(response))(response, counts)
+    return counts
+
+
+def found_by_walking(value: Any) -> dict[int, int]:
+    """The oracle: every field by name, at any depth."""
+    counts: dict[int, int] = {}
+    if isinstance(value, list):
+        below = [found_by_walking(each) for each in value]
+    elif isinstance(value, Structure):
+        below = []
+        for name in value._names():
+            field = getattr(value, name)
+            below.append({field: 1} if name in ERROR_FIELDS and field else found_by_walking(field))
+    else:
+        return counts
+    for each in below:
+        for code, count in each.items():
+            counts[code] = counts.get(code, 0) + count
+    return counts
+
+
+def test_every_error_of_every_response_is_counted() -> None:
+    """For all APIs, at all versions, with the values of the codec's tests."""
+    with_errors = 0
+    for key in APIS:
+        cls = response_class(key)
+        for version in range(cls.VALID_VERSIONS[0], cls.VALID_VERSIONS[1] + 1):
+            for message in generated(cls, version):
+                expected = found_by_walking(message)
+                assert counted(message) == expected, (cls, version)
+                with_errors += bool(expected)
+    assert with_errors > 100
+
+
+def test_good_responses_add_nothing() -> None:
+    """0 is no error; null and empty arrays are passed over."""
+    good = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[PartitionData(0)] * 3)])
+    assert counted(good) == {}
+    assert counted(response_class(ApiKey.METADATA)()) == {}
+    assert isinstance(response_class(ApiKey.METADATA)(), MetadataResponse)
+
+
+def test_counts_are_added_to() -> None:
+    """One dictionary serves all responses of an API."""
+    counts = {6: 1}
+    bad = FetchResponse(
+        error_code=70, responses=[FetchableTopicResponse("t", partitions=[PartitionData(0, 6)] * 2)]
+    )
+    error_counter(FetchResponse)(bad, counts)
+    assert counts == {6: 3, 70: 1}
