@@ -22,6 +22,7 @@ SHELL = {
     "odradek/client/admin_client.py": "the blocking shell's thread, for administration",
     "odradek/client/blocking.py": "the blocking shell: a core in the caller's thread",
     "odradek/client/io_thread.py": "the blocking shell: a core in a thread of its own",
+    "odradek/client/producer.py": "the blocking producer: calls and futures of several threads",
     "odradek/client/sockets.py": "the sockets and the selector of the blocking shells",
     "odradek/env/real.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",

@@ -12,6 +12,7 @@ from wire.errors import ErrorCode, KafkaError
 
 __all__ = [
     "BrokerUnavailable",
+    "BufferFull",
     "ClientClosed",
     "ClientError",
     "ConnectionBroken",
@@ -49,6 +50,12 @@ class RequestTimedOut(ClientError):
 
 class UnsupportedByBroker(ClientError):
     """The broker has no version of this request that the client can speak."""
+
+
+class BufferFull(ClientError):
+    """`buffer.memory` was in use for `max.block.ms`: records come faster than the cluster takes them."""
+
+    retriable = True
 
 
 class ClientClosed(ClientError):

@@ -1,0 +1,589 @@
+"""The operation that sends a producer's batches, repeats them safely and completes them. PURE.
+
+Theory of operation
+-------------------
+`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator: batches
+that are ready go to the leaders of their partitions, one of a partition and as many partitions as fit in a Produce
+request, up to `max.in.flight.requests.per.connection` requests to a broker. Answers are taken in as they come
+(`Call.on_done`), then the operation takes its next step. Metadata and the producer id are fetched by operations
+beside it, so that nothing waits for them that need not.
+
+A batch is ready when it is full, has lingered, is repeated, or somebody flushes, closes or lacks memory.
+
+Rules (KIP-98, KIP-360, KIP-951)
+-----
+* A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
+  and knows what it has, so up to five requests may be in flight and nothing is lost, doubled or out of order.
+* Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
+  from the oldest on.
+* When a batch leaves without having used its sequence number (refused for good, or given up), or the broker does not
+  know the numbers before the oldest one, the lane is rebased: a new epoch, numbers from 0. Batches whose own fate is
+  unknown at that moment cannot be sent under new numbers without risking a double: they fail with the same error.
+* A batch too large for the broker is cut in two that keep its range of numbers; one record that is too large fails.
+* A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
+* `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
+* Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
+
+Deliberately absent: transactions. Their producer id, epoch and flag would come with the identity, their partitions'
+registration before a lane's first batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from odradek.client.accumulator import Accumulator, Batch, Lane
+from odradek.client.cluster import NO_TOPIC_ID, Broker
+from odradek.client.errors import (
+    BrokerUnavailable,
+    RequestTimedOut,
+    UnsupportedByBroker,
+    broker_error,
+    error_code,
+    is_retriable,
+)
+from odradek.client.operation import Call, Operation, Task, Wait
+from odradek.client.requests import refresh_metadata, request
+from odradek.client.settings import ProducerSettings
+from wire.compression import CompressionType
+from wire.errors import ErrorCode
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from wire.record_batch import records
+from wire.record_writer import encode_batch, stamp
+
+if TYPE_CHECKING:
+    from odradek.client.core import ClientCore
+
+__all__ = ["Sender"]
+
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+_SEQUENCE_END = 1 << 31
+_EPOCH_MAX = (1 << 15) - 1
+_NEVER = float("inf")
+_REQUEST_OVERHEAD = 128
+"""Bytes of a request and of a partition in it besides the batch, about."""
+_NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+_IDENTITY_LOST = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+
+@attrs.frozen
+class _Identity:
+    producer_id: int
+    producer_epoch: int
+
+
+class Sender:
+    """See the module. `signal` is to be notified when there is something new to send."""
+
+    def __init__(self, core: ClientCore, settings: ProducerSettings, accumulator: Accumulator) -> None:
+        self.signal = core.signal()
+        self.wake_at = 0.0
+        """When the next step is due if nothing happens, in seconds of the core's clock."""
+        self.closing = False
+        self.counts: Counter[str] = Counter()
+        self._core = core
+        self._settings = settings
+        self._accumulator = accumulator
+        self._linger = settings.linger_ms / 1000
+        self._in_flight: Counter[int] = Counter()
+        self._codec = int(CompressionType[settings.compression_type.upper()])
+        level = {
+            "gzip": settings.compression_gzip_level,
+            "lz4": settings.compression_lz4_level,
+            "zstd": settings.compression_zstd_level,
+        }.get(settings.compression_type)
+        self._level = None if level == -1 and settings.compression_type == "gzip" else level
+        self._identity: _Identity | None = None
+        self._without_identity = not settings.enable_idempotence
+        self._identifying: Task[Any] | None = None
+        self._identify_at = 0.0
+        self._identify_attempts = 0
+        self._refreshing: Task[Any] | None = None
+        self._refresh_at = 0.0
+        self._refresh_wanted = False
+        self._refreshed_at = core.now
+        self._again = False
+
+    def run(self) -> Operation[None]:
+        """Send until `closing` is set and nothing is left."""
+        while not (self.closing and not self._accumulator.active):
+            self._again = True
+            until = _NEVER
+            while self._again:
+                self._again = False
+                until = self._step()
+            self.wake_at = until
+            if not (self.closing and not self._accumulator.active):
+                yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
+
+    def abort(self, error: Exception) -> None:
+        """Fail everything that is not done."""
+        accumulator = self._accumulator
+        for batch in list(accumulator.incomplete):
+            if not batch.done and batch.parts is None:
+                self._finish(batch, error)
+        for lane in list(accumulator.active):
+            lane.batches.clear()
+            lane.in_flight.clear()
+            lane.open = None
+            accumulator.settle(lane)
+
+    # One step
+
+    def _step(self) -> float:
+        """Send what can be sent; return when to look again if nothing happens."""
+        core = self._core
+        self._expire()
+        until = self._keep_metadata()
+        if not self._without_identity and self._identity is None:
+            return min(until, self._identify(), self._next_expiry())
+        by_node: dict[int, list[Lane]] = {}
+        for lane in list(self._accumulator.active):
+            self._prepare(lane)
+            ready_at = self._ready_at(lane)
+            if ready_at > core.now:
+                until = min(until, ready_at)
+                continue
+            leader = self._leader(lane)
+            if leader is None:
+                self._refresh_wanted = True
+            else:
+                by_node.setdefault(leader, []).append(lane)
+        for node, lanes in by_node.items():
+            until = min(until, self._send_to(node, lanes))
+        if self._refresh_wanted:
+            until = min(until, self._keep_metadata())
+        return min(until, self._next_expiry())
+
+    def _ready_at(self, lane: Lane) -> float:
+        """When the lane's first batch may be sent: the past if now, `_NEVER` if that needs an answer first."""
+        if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
+            return _NEVER
+        if len(lane.in_flight) >= self._settings.max_in_flight_requests_per_connection:
+            return _NEVER
+        batch = lane.batches[0]
+        if batch.attempts:
+            return batch.not_before
+        if batch.closed or self.closing or self._accumulator.flushing or self._accumulator.starving:
+            return 0.0
+        return batch.opened_at + self._linger
+
+    def _leader(self, lane: Lane) -> int | None:
+        cluster = self._core.cluster
+        topic = cluster.topics.get(lane.topic)
+        partition = topic.partitions.get(lane.partition) if topic is not None else None
+        if partition is None or partition.leader not in cluster.brokers:
+            return None
+        return partition.leader
+
+    def _send_to(self, node: int, lanes: list[Lane]) -> float:
+        """Requests to one broker, while there is something ready and room in its pipeline."""
+        settings = self._settings
+        until = _NEVER
+        waiting = deque(lanes)
+        while waiting and self._in_flight[node] < settings.max_in_flight_requests_per_connection:
+            size = 0
+            taken: list[tuple[Lane, Batch]] = []
+            for _ in range(len(waiting)):
+                lane = waiting[0]
+                count = self._encode(lane, lane.batches[0]) + _REQUEST_OVERHEAD
+                if taken and size + count > settings.max_request_size:
+                    break
+                size += count
+                waiting.popleft()
+                taken.append((lane, self._accumulator.take(lane)))
+            for lane, _ in taken:
+                self._accumulator.active.pop(lane)
+                self._accumulator.active[lane] = None
+            self._send(node, taken)
+            for lane, _ in taken:
+                ready_at = self._ready_at(lane)
+                if ready_at <= self._core.now:
+                    waiting.append(lane)
+                else:
+                    until = min(until, ready_at)
+        return until
+
+    def _encode(self, lane: Lane, batch: Batch) -> int:
+        """Make the batch's bytes, under the lane's numbers; their count."""
+        fresh = batch.data is None
+        if batch.data is None:
+            batch.closed = True
+            batch.record_count = len(batch.rows)
+            batch.data = encode_batch(batch.rows, compression_type=self._codec, compression_level=self._level)
+            batch.rows = []
+            if lane.open is batch:
+                lane.open = None
+        if self._identity is not None and batch.base_sequence < 0:
+            batch.producer_id = lane.producer_id
+            batch.producer_epoch = lane.producer_epoch
+            batch.base_sequence = lane.next_sequence
+            lane.next_sequence = (lane.next_sequence + batch.record_count) % _SEQUENCE_END
+            fresh = True
+        if fresh:
+            stamp(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        return len(batch.data)
+
+    def _send(self, node: int, taken: list[tuple[Lane, Batch]]) -> None:
+        core = self._core
+        topics: dict[str, TopicProduceData] = {}
+        ids_known = True
+        for lane, batch in taken:
+            lane.repeating = False
+            lane.in_flight.append(batch)
+            batch.attempts += 1
+            self.counts["batches sent"] += 1
+            self.counts["records sent"] += batch.record_count
+            self.counts["batches repeated"] += batch.attempts > 1
+            ids_known &= lane.topic_id != NO_TOPIC_ID
+            topic = topics.get(lane.topic)
+            if topic is None:
+                topic = topics[lane.topic] = TopicProduceData(name=lane.topic, topic_id=lane.topic_id)
+            assert batch.data is not None
+            topic.partition_data.append(PartitionProduceData(index=lane.partition, records=batch.data))
+        self._in_flight[node] += 1
+        self.counts["requests"] += 1
+        call = core.call(
+            ProduceRequest(
+                acks=self._settings.acks,
+                timeout_ms=self._settings.request_timeout_ms,
+                topic_data=list(topics.values()),
+            ),
+            node=node,
+            deadline=core.now + self._settings.request_timeout_ms / 1000,
+            version_max=None if ids_known else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            expects_response=self._settings.acks != 0,
+        )
+        if call.done:
+            self._answered(call, node, taken)
+        else:
+            call.on_done = partial(self._answered, call, node, taken)
+
+    # Answers
+
+    def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
+        self._in_flight[node] -= 1
+        # A step that is under way has to look again, one that waits has to go on.
+        self._again = True
+        self.signal.notify()
+        answers = self._answers(call.response) if call.response is not None else {}
+        for lane, batch in taken:
+            if batch not in lane.in_flight:
+                continue  # the producer was aborted meanwhile
+            oldest = lane.in_flight[0] is batch and not (lane.batches and lane.batches[0].attempts)
+            lane.in_flight.remove(batch)
+            if call.error is not None:
+                self._refresh_wanted = True
+                batch.maybe_appended |= not isinstance(call.error, BrokerUnavailable)
+                self._trouble(lane, batch, call.error)
+            elif call.response is None:
+                self._acknowledged(lane, batch, -1, -1)
+            else:
+                answer = answers.get((lane.topic, lane.partition))
+                if answer is None:
+                    batch.maybe_appended = True
+                    missing = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, "missing in the answer", str(lane))
+                    self._trouble(lane, batch, missing)
+                else:
+                    self._take_answer(lane, batch, answer, oldest)
+            self._accumulator.settle(lane)
+
+    def _answers(self, response: ProduceResponse) -> dict[tuple[str, int], PartitionProduceResponse]:
+        cluster = self._core.cluster
+        if response.node_endpoints:
+            cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
+        answers = {}
+        for topic in response.responses:
+            name = topic.name or cluster.topic_name(bytes(topic.topic_id)) or ""
+            for answer in topic.partition_responses:
+                answers[name, answer.index] = answer
+        return answers
+
+    def _take_answer(self, lane: Lane, batch: Batch, answer: PartitionProduceResponse, oldest: bool) -> None:
+        if not answer.error_code:
+            self._acknowledged(lane, batch, answer.base_offset, answer.log_append_time_ms)
+            return
+        code = error_code(answer.error_code)
+        if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._acknowledged(lane, batch, -1, -1)
+            return
+        if batch.done:
+            self._trouble(lane, batch, batch.error or broker_error(answer.error_code, None, str(lane)))
+            return
+        self.counts[f"refused: {code.name}"] += 1
+        error = broker_error(answer.error_code, answer.error_message, str(lane))
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+            self._split(lane, batch)
+        elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0:
+            # The broker has the numbers up to some older batch, so this one is not in its log.
+            batch.maybe_appended = False
+            if oldest and lane.rebase is None:
+                lane.rebase = error
+            self._repeat(lane, batch, error, at_once=True)
+        else:
+            if code in _IDENTITY_LOST:
+                self._identity = None
+            if answer.record_errors:
+                batch.record_errors = {
+                    each.batch_index: broker_error(
+                        answer.error_code,
+                        each.batch_index_error_message or answer.error_message,
+                        str(lane),
+                    )
+                    for each in answer.record_errors
+                }
+                error = broker_error(
+                    answer.error_code, "refused because of other records in its batch", str(lane)
+                )
+            hint = answer.current_leader
+            hinted = self._core.cluster.set_leader(
+                lane.topic, lane.partition, hint.leader_id, hint.leader_epoch
+            )
+            self._refresh_wanted |= not hinted and is_retriable(error)
+            self._trouble(lane, batch, error, at_once=hinted)
+
+    def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        self.counts["batches acknowledged"] += 1
+        if not batch.done:
+            batch.base_offset = base_offset
+            batch.log_append_time_ms = log_append_time_ms
+            self._accumulator.complete(batch)
+
+    def _trouble(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool = False) -> None:
+        """Repeat the batch if that is allowed, else fail it and settle the numbers of those behind it."""
+        if (
+            not batch.done
+            and is_retriable(error)
+            and batch.attempts <= self._settings.retries
+            and batch.deadline > self._core.now
+        ):
+            self._repeat(lane, batch, error, at_once=at_once)
+            return
+        if batch.base_sequence >= 0 and lane.rebase is None:
+            lane.rebase = error
+        if not batch.done:
+            self._finish(batch, error)
+
+    def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
+        """Put the batch back in its place: behind those with older numbers, before all that were never sent."""
+        batch.last_error = error
+        delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
+        batch.not_before = self._core.now + delay
+        lane.repeating = True
+        place = 0
+        for other in lane.batches:
+            if not other.attempts or _older(batch, other):
+                break
+            place += 1
+        lane.batches.insert(place, batch)
+
+    def _split(self, lane: Lane, batch: Batch) -> None:
+        """Send two halves instead; together they have the batch's sequence numbers."""
+        assert batch.data is not None
+        self.counts["batches split"] += 1
+        found = records(batch.data, decompressed_bytes_max=_SEQUENCE_END, crc=False)
+        middle = len(found) // 2
+        parts: list[tuple[int, Batch]] = []
+        for start, some in ((0, found[:middle]), (middle, found[middle:])):
+            part = Batch(lane, batch.opened_at, batch.deadline, 0, closed=True)
+            part.rows = [(record.timestamp, record.key, record.value, record.headers) for record in some]
+            part.size = sum(len(record.key or b"") + len(record.value or b"") for record in some)
+            part.record_count = len(some)
+            part.attempts = batch.attempts
+            part.producer_id = batch.producer_id
+            part.producer_epoch = batch.producer_epoch
+            if batch.base_sequence >= 0:
+                part.base_sequence = (batch.base_sequence + start) % _SEQUENCE_END
+            parts.append((start, part))
+        batch.data = None
+        self._accumulator.split(batch, parts)
+        error = broker_error(ErrorCode.MESSAGE_TOO_LARGE, None, str(lane))
+        for _, part in parts:
+            self._repeat(lane, part, error, at_once=True)
+            part.not_before = 0.0
+
+    def _finish(self, batch: Batch, error: Exception) -> None:
+        self.counts["batches failed"] += 1
+        batch.error = error
+        self._accumulator.complete(batch)
+
+    # Numbers
+
+    def _prepare(self, lane: Lane) -> None:
+        """Between two requests of a lane: give it the topic's id, and new numbers if it needs some."""
+        if lane.in_flight or not lane.batches:
+            return
+        topic = self._core.cluster.topics.get(lane.topic)
+        if topic is not None and topic.topic_id != lane.topic_id:
+            if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and not self._without_identity:
+                # The topic was made anew: what the old one had of our batches is gone with it.
+                lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
+                for batch in lane.batches:
+                    batch.maybe_appended = False
+            lane.topic_id = topic.topic_id
+        identity = self._identity
+        if identity is not None and lane.producer_id < 0:
+            lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
+        if lane.rebase is not None:
+            self._rebase(lane, lane.rebase)
+
+    def _rebase(self, lane: Lane, error: Exception) -> None:
+        identity = self._identity
+        assert identity is not None
+        if identity.producer_id != lane.producer_id:
+            lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
+        elif lane.producer_epoch < _EPOCH_MAX:
+            lane.producer_epoch += 1
+        else:
+            self._identity = None
+            self._again = True
+            return
+        self.counts["epochs bumped"] += 1
+        lane.rebase = None
+        lane.next_sequence = 0
+        kept = [batch for batch in lane.batches if not batch.maybe_appended]
+        for batch in lane.batches:
+            if batch.maybe_appended:
+                self._finish(batch, error)
+            else:
+                batch.base_sequence = -1
+        lane.batches = deque(kept)
+        if lane.open is not None and lane.open not in kept:
+            lane.open = None
+        self._accumulator.settle(lane)
+
+    def _identify(self) -> float:
+        """See to it that there is a producer id; when to look again."""
+        if self._identifying is not None:
+            return _NEVER
+        if self._identify_at > self._core.now:
+            return self._identify_at
+        self._identifying = self._beside(self._ask_identity(), self._identified)
+        return _NEVER
+
+    def _ask_identity(self) -> Operation[None]:
+        core = self._core
+        message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_SEQUENCE_END - 1)
+        try:
+            response = yield from request(core, message, timeout=self._settings.request_timeout_ms / 1000)
+        except UnsupportedByBroker:
+            self._without_identity = True
+            return
+        if response.error_code:
+            raise broker_error(response.error_code, None, "producer id")
+        self._identity = _Identity(response.producer_id, response.producer_epoch)
+
+    def _identified(self, error: Exception | None) -> None:
+        self._identifying = None
+        if error is None:
+            self._identify_attempts = 0
+            return
+        if is_retriable(error):
+            self._identify_at = self._core.now + self._core.backoff(self._identify_attempts)
+            self._identify_attempts += 1
+            for lane in self._accumulator.active:
+                for batch in lane.batches:
+                    batch.last_error = batch.last_error or error
+        else:
+            self.abort(error)
+
+    # Metadata
+
+    def _keep_metadata(self) -> float:
+        """Refresh the metadata where something needs it, or it is old; when to look again."""
+        core = self._core
+        age = self._settings.metadata_max_age_ms / 1000
+        if self._refreshing is not None:
+            return _NEVER
+        names = list(dict.fromkeys(lane.topic for lane in self._accumulator.active))
+        if not names:
+            return _NEVER
+        due = self._refresh_at if self._refresh_wanted else self._refreshed_at + age
+        if due > core.now:
+            return due
+        self._refresh_wanted = False
+        self._refresh_at = core.now + core.backoff(0)
+        operation = refresh_metadata(
+            core, names, timeout=self._settings.request_timeout_ms / 1000, auto_create=True
+        )
+        self._refreshing = self._beside(operation, self._refreshed)
+        return _NEVER
+
+    def _refreshed(self, error: Exception | None) -> None:
+        self._refreshing = None
+        if error is None:
+            self._refreshed_at = self._core.now
+        else:
+            self._refresh_wanted = True
+
+    def _beside(self, operation: Operation[Any], done: Callable[[Exception | None], None]) -> Task[Any]:
+        """Start an operation whose end `done` takes in, before this one goes on."""
+        task = Task(operation)
+
+        def over() -> None:
+            error = None
+            try:
+                task.result()
+            except Exception as raised:  # noqa: BLE001 - whatever it is, `done` decides what it means for the batches
+                error = raised
+            done(error)
+            self._again = True
+            self.signal.notify()
+
+        task.on_done = over
+        self._core.adopt(task, self._core.now)
+        return task
+
+    # Time
+
+    def _expire(self) -> None:
+        """Fail what was not delivered in time."""
+        now = self._core.now
+        for lane in list(self._accumulator.active):
+            for batch in lane.in_flight:
+                if batch.deadline <= now and not batch.done:
+                    self._finish(batch, self._too_late(batch))
+            while lane.batches and lane.batches[0].deadline <= now:
+                batch = self._accumulator.take(lane)
+                if batch.base_sequence >= 0 and lane.rebase is None:
+                    lane.rebase = self._too_late(batch)
+                self._finish(batch, self._too_late(batch))
+            self._accumulator.settle(lane)
+
+    def _next_expiry(self) -> float:
+        expiry = _NEVER
+        for lane in self._accumulator.active:
+            for queue in (lane.in_flight, lane.batches):
+                if queue and not queue[0].done:
+                    expiry = min(expiry, queue[0].deadline)
+        return expiry
+
+    def _too_late(self, batch: Batch) -> Exception:
+        seconds = self._settings.delivery_timeout_ms / 1000
+        reason = f": {batch.last_error}" if batch.last_error is not None else ""
+        return RequestTimedOut(f"not delivered to {batch.lane} within {seconds:g} s{reason}")
+
+
+def _older(batch: Batch, other: Batch) -> bool:
+    """Whether `batch` was first sent before `other`, by their numbers (which wrap) where they have some."""
+    if batch.base_sequence < 0 or other.base_sequence < 0:
+        return batch.opened_at < other.opened_at
+    return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2
