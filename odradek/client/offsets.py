@@ -54,7 +54,7 @@ def list_offsets(
     while True:
         pending = [key for key in wanted if key not in found]
         if not pending:
-            return found
+            return {key: found[key] for key in wanted}
         by_leader, without = known_leaders(core, pending)
         calls = []
         for node, keys in by_leader.items():

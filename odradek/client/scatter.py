@@ -8,6 +8,7 @@ Retriable errors are tried again on a fresh route until the deadline: a moved le
 the call. An error of a whole request is the error of all its items.
 
 A route that finds out that an item does not exist says so as that item's final error: no retry makes a topic appear.
+For the same reason UNKNOWN_TOPIC_OR_PARTITION is retried only when a leader says it that metadata has named.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def scatter(
     but what `route` raises (when no broker at all can be reached: `ClientError`).
     """
     wanted = list(dict.fromkeys(items))
+    final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    if not repeat_after_loss:
+        final_codes.add(ErrorCode.REQUEST_TIMED_OUT)
     outcomes: dict[K, V | CallError] = {}
     pending = wanted
     attempt = 0
@@ -87,7 +91,7 @@ def scatter(
         routed = yield from route(core, pending, deadline)
         retry: dict[K, CallError] = {}
         outcomes.update(routed.missing)
-        _sort(routed.errors, outcomes, retry)
+        retry |= routed.errors
         timeout_ms = max(1, int((deadline - core.now) * 1000))
         calls = [
             (
@@ -117,7 +121,15 @@ def scatter(
                     answered[item] = KafkaError(
                         ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker left it out of its answer"
                     )
-            _sort(answered, outcomes, retry)
+            for item, outcome in answered.items():
+                if (
+                    isinstance(outcome, KafkaError)
+                    and outcome.code.retriable
+                    and outcome.code not in final_codes
+                ):
+                    retry[item] = outcome
+                else:
+                    outcomes[item] = outcome
         wake_at = core.now + core.backoff(attempt)
         if retry and wake_at >= deadline:
             outcomes.update(retry)
@@ -127,14 +139,6 @@ def scatter(
         if pending:
             yield Wait(until=wake_at)
     return {item: outcomes[item] for item in wanted}
-
-
-def _sort(found: dict[Any, Any], outcomes: dict[Any, Any], retry: dict[Any, CallError]) -> None:
-    for item, outcome in found.items():
-        if isinstance(outcome, KafkaError | ClientError) and is_retriable(outcome):
-            retry[item] = outcome
-        else:
-            outcomes[item] = outcome
 
 
 def _as_call_error(error: Exception) -> CallError:
@@ -198,7 +202,8 @@ def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Opera
             node = core.cluster.leader(*item)
         except KafkaError as error:
             missing = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            (routed.missing if missing else routed.errors)[item] = error
+            final = missing or not is_retriable(error)
+            (routed.missing if final else routed.errors)[item] = error
             continue
         routed.by_node.setdefault(node, []).append(item)
     return routed
@@ -226,13 +231,17 @@ def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> 
     for key, found in [(each.key, each) for each in response.coordinators] or single:
         failure = item_error(found.error_code, found.error_message, f"group {key}")
         if failure is not None:
-            routed.errors[key] = failure
+            (routed.errors if is_retriable(failure) else routed.missing)[key] = failure
         else:
             core.cluster.add_brokers([_known(core, Broker(found.node_id, found.host, found.port))])
             routed.by_node.setdefault(found.node_id, []).append(key)
     for item in items:
-        if item not in routed.errors and not any(item in keys for keys in routed.by_node.values()):
-            routed.errors[item] = KafkaError(
+        if not (
+            item in routed.errors
+            or item in routed.missing
+            or any(item in keys for keys in routed.by_node.values())
+        ):
+            routed.missing[item] = KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"group {item}: no coordinator in the answer"
             )
     return routed
