@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from odradek.client.admin_client import Admin as Admin
     from odradek.client.blocking import Client as Client
+    from odradek.client.consumer import Consumer as Consumer
+    from odradek.client.consumer_types import ConsumerRecord as ConsumerRecord
+    from odradek.client.consumer_types import OffsetAndMetadata as OffsetAndMetadata
+    from odradek.client.consumer_types import RebalanceListener as RebalanceListener
+    from odradek.client.consumer_types import TopicPartition as TopicPartition
     from odradek.client.errors import ClientError as ClientError
     from wire.errors import ErrorCode as ErrorCode
     from wire.errors import KafkaError as KafkaError
@@ -20,11 +25,27 @@ _HOMES = {
     "Admin": "odradek.client.admin_client",
     "Client": "odradek.client.blocking",
     "ClientError": "odradek.client.errors",
+    "Consumer": "odradek.client.consumer",
+    "ConsumerRecord": "odradek.client.consumer_types",
+    "OffsetAndMetadata": "odradek.client.consumer_types",
+    "RebalanceListener": "odradek.client.consumer_types",
+    "TopicPartition": "odradek.client.consumer_types",
     "ErrorCode": "wire.errors",
     "KafkaError": "wire.errors",
 }
 
-__all__ = ["Admin", "Client", "ClientError", "ErrorCode", "KafkaError"]
+__all__ = [
+    "Admin",
+    "Client",
+    "ClientError",
+    "Consumer",
+    "ConsumerRecord",
+    "ErrorCode",
+    "KafkaError",
+    "OffsetAndMetadata",
+    "RebalanceListener",
+    "TopicPartition",
+]
 
 
 def __getattr__(name: str) -> Any:

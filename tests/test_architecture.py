@@ -21,6 +21,7 @@ SHELL = {
     "odradek/cli/": "a process of its own: arguments, files, signals",
     "odradek/client/admin_client.py": "the blocking shell's thread, for administration",
     "odradek/client/blocking.py": "the blocking shell: a core in the caller's thread",
+    "odradek/client/consumer.py": "the blocking consumer: the clock, calls of the application's thread",
     "odradek/client/io_thread.py": "the blocking shell: a core in a thread of its own",
     "odradek/client/producer.py": "the blocking producer: calls and futures of several threads",
     "odradek/client/sockets.py": "the sockets and the selector of the blocking shells",
