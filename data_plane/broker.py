@@ -6,21 +6,29 @@ with messages over a `PeerChannel`, also when both run in one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
+from data_plane.directory_assignments import DirectoryAssignments, Replica
 from data_plane.fetch_sessions import FetchSessions
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
 from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.log_levels import LogLevels
+from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
-from metadata_quorum.image import RESOURCE_BROKER, MetadataDelta, MetadataImage, TopicImage
+from metadata_quorum.image import (
+    RESOURCE_BROKER,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
@@ -69,6 +77,7 @@ class Broker:
         controller: PeerChannel,
         tasks: TaskGroup,
         log: Any,
+        unavailable_dirs: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
         self.env = env
@@ -92,8 +101,20 @@ class Broker:
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
         self._own_resources = ((RESOURCE_BROKER, str(settings.node_id)), (RESOURCE_BROKER, ""))
-        self._without_room: dict[str, None] = {}
-        """Topics with logs that a full disk has not taken yet; tried again until it does."""
+        self.placement = ReplicaPlacement(log_dirs, unavailable_dirs or {}, log)
+        self.assignments = DirectoryAssignments(
+            settings.node_id,
+            controller,
+            env.clock,
+            env.event,
+            lambda: self.image,
+            request_timeout_ms=settings.request_timeout_ms,
+            log=log,
+        )
+        self._without_room: dict[Replica, bool] = {}
+        """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
+        self._not_hosted: dict[Replica, None] = {}
+        """Replicas of which has been said that they are not served."""
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -130,13 +151,14 @@ class Broker:
 
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Take a new image: create, update and delete logs so that they match it."""
-        self.image = image
+        before, self.image = self.image, image
         if any(resource in delta.changed_configs for resource in self._own_resources):
             self._apply_broker_config()
         for topic_id in delta.deleted_topics:
             self._delete_topic(topic_id)
         for name in delta.changed_topics:
-            self._apply_topic(image.topics[name])
+            topic = image.topics[name]
+            self._apply_topic(topic, before.topics_by_id.get(topic.topic_id))
         for name in delta.changed_topic_configs:
             hosted = self.topics.get(name)
             if hosted is not None:
@@ -187,7 +209,8 @@ class Broker:
         else:
             self.recompressed_topics[hosted.topic_id] = None
 
-    def _apply_topic(self, topic: TopicImage) -> None:
+    def _apply_topic(self, topic: TopicImage, before: TopicImage | None) -> None:
+        """Host what the metadata places here; `before` is the topic as this process knew it, None for a new one."""
         hosted = self.topics_by_id.get(topic.topic_id)
         if hosted is None:
             hosted = HostedTopic(topic.name, topic.topic_id, self.log_config(topic.name))
@@ -197,7 +220,8 @@ class Broker:
                 continue
             partition = hosted.partitions.get(index)
             if partition is None:
-                partition = self._host(hosted, index)
+                is_new = before is None or index not in before.partitions
+                partition = self._host(hosted, index, image, is_new=is_new)
                 if partition is None:
                     continue
             if partition.image is not image:
@@ -207,60 +231,54 @@ class Broker:
             self.topics_by_id[topic.topic_id] = hosted
             self._note_codec(hosted)
 
-    def _host(self, hosted: HostedTopic, index: int) -> Partition | None:
-        """Find or create the log of a partition; None when no directory can take it."""
-        for log_dir in self.log_dirs:
-            log = log_dir.get(hosted.name, index)
-            if log is not None and log.topic_id == hosted.topic_id:
-                log.config = hosted.config
-                break
-        else:
+    def _host(
+        self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
+    ) -> Partition | None:
+        """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
+        replica = (hosted.topic_id, index)
+        is_new = is_new or self._without_room.get(replica, False)
+        assigned = image.directory_of(self.settings.node_id)
+        placement = self.placement
+        log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
+        if log_dir is None:
             try:
-                log = self._directory_for_new_log().create_log(
-                    hosted.name, index, hosted.topic_id, hosted.config
+                log_dir = placement.create(
+                    hosted.name, index, hosted.topic_id, hosted.config, assigned, is_new=is_new
                 )
-            except DiskError as error:
-                if hosted.name not in self._without_room:
+            except (DiskError, DirectoryAway) as error:
+                if replica not in self._not_hosted:
+                    self._not_hosted[replica] = None
                     self.log.error(
-                        "partition.not_created", topic=hosted.name, partition=index, error=str(error)
+                        "partition.not_hosted", topic=hosted.name, partition=index, error=str(error)
                     )
                 if isinstance(error, DiskFull):
-                    self._try_again_later(hosted.name)
+                    self._try_again_later(replica, is_new=is_new)
                 return None
+        self._not_hosted.pop(replica, None)
+        if log_dir.directory_id != assigned:
+            self.assignments.note(hosted.topic_id, index, log_dir.directory_id)
+        log = log_of(log_dir, hosted.name, index)
+        log.config = hosted.config
         partition = hosted.partitions[index] = Partition(log)
         return partition
 
-    def _try_again_later(self, topic: str) -> None:
+    def _try_again_later(self, replica: Replica, *, is_new: bool) -> None:
         if not self._without_room:
             self.timers.at(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS, self._try_again)
-        self._without_room[topic] = None
+        self._without_room[replica] = is_new
 
     def _try_again(self) -> None:
-        topics = self._without_room
-        for name in topics:
-            if name in self.image.topics:
-                self._apply_topic(self.image.topics[name])
+        replicas = dict(self._without_room)
+        for topic_id in dict.fromkeys(topic_id for topic_id, _ in replicas):
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is not None:
+                self._apply_topic(topic, topic)
         self._without_room = {}
-        for name in topics:
-            image = self.image.topics.get(name)
-            if image is not None and not self._is_whole(image):
-                self._try_again_later(name)
-
-    def _is_whole(self, topic: TopicImage) -> bool:
-        """Whether every partition that the metadata places here is hosted."""
-        hosted = self.topics_by_id.get(topic.topic_id)
-        present = {} if hosted is None else hosted.partitions
-        node_id = self.settings.node_id
-        return all(index in present for index, image in topic.partitions.items() if node_id in image.replicas)
-
-    def _directory_for_new_log(self) -> LogDir:
-        """The online directory with the fewest logs (Kafka's rule), the first of equals."""
-        online = [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
-        if not online:
-            raise DiskError(
-                self.log_dirs[0].path, self.log_dirs[0].path, "create", 0, "all log directories are offline"
-            )
-        return min(online, key=lambda log_dir: len(log_dir.logs))
+        for (topic_id, index), is_new in replicas.items():
+            hosted = self.topics_by_id.get(topic_id)
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is not None and (hosted is None or index not in hosted.partitions):
+                self._try_again_later((topic_id, index), is_new=is_new)
 
     def _delete_topic(self, topic_id: bytes) -> None:
         hosted = self.topics_by_id.pop(topic_id, None)
@@ -292,9 +310,16 @@ class Broker:
             for index, partition in list(hosted.partitions.items()):
                 if log_dir.get(hosted.name, index) is partition.log:
                     del hosted.partitions[index]
+                    self._tell_directory_before_its_end(hosted, index, log_dir)
                     partition.is_leader = False
                     partition.wake_watchers()
         self.groups.match_leadership()
+
+    def _tell_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
+        """The controller must know that this replica is gone too, also if it had not heard where it was."""
+        image = self.image.partition(hosted.name, index)
+        if image is not None and image.directory_of(self.settings.node_id) != log_dir.directory_id:
+            self.assignments.note(hosted.topic_id, index, log_dir.directory_id)
 
     # -- durability on request ------------------------------------------------------------------------------------
 

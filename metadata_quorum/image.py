@@ -67,6 +67,11 @@ class PartitionImage:
             return self.directories[self.replicas.index(broker_id)]
         return UNASSIGNED_DIRECTORY
 
+    def is_online(self, broker_id: int, broker: BrokerImage) -> bool:
+        """Whether the directory of a broker's replica is online, as far as the broker has said where it is."""
+        directory = self.directory_of(broker_id)
+        return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in broker.log_dirs
+
 
 @attrs.frozen
 class TopicImage:

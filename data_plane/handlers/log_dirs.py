@@ -33,8 +33,15 @@ class DescribeLogDirsHandler:
     def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
         wanted = None if request.topics is None else _wanted(request.topics)
         return DescribeLogDirsResponse(
-            0, ErrorCode.NONE, [_describe(log_dir, wanted) for log_dir in self._broker.log_dirs]
+            0,
+            ErrorCode.NONE,
+            [_describe(log_dir, wanted) for log_dir in self._broker.log_dirs]
+            + [_offline(path) for path in self._broker.placement.unavailable],
         )
+
+
+def _offline(path: str) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path, [], -1, -1)
 
 
 def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
@@ -46,7 +53,7 @@ def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
 
 def _describe(log_dir: LogDir, wanted: Wanted | None) -> DescribeLogDirsResult:
     if log_dir.offline_reason is not None:
-        return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, log_dir.path, [], -1, -1)
+        return _offline(log_dir.path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     for (topic, index), log in sorted(log_dir.logs.items()):
         if wanted is None or index in wanted.get(topic, ()):
@@ -94,7 +101,8 @@ class AlterReplicaLogDirsHandler:
         broker = self._broker
         target = next((log_dir for log_dir in broker.log_dirs if log_dir.path == path), None)
         if target is None:
-            return ErrorCode.LOG_DIR_NOT_FOUND
+            away = path in broker.placement.unavailable
+            return ErrorCode.KAFKA_STORAGE_ERROR if away else ErrorCode.LOG_DIR_NOT_FOUND
         if target.offline_reason is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         hosted = broker.topics.get(topic)

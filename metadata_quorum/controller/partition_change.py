@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metadata_quorum.image import (
-    MIGRATING_DIRECTORY,
     NO_LEADER,
     NO_LEADER_CHANGE,
     RECOVERING,
-    UNASSIGNED_DIRECTORY,
     MetadataImage,
     PartitionImage,
 )
@@ -38,8 +36,7 @@ def acceptable_leaders(
         broker = brokers.get(broker_id)
         if broker is None or broker_id == without or not (broker.is_active or broker_id == also):
             return False
-        directory = partition.directory_of(broker_id)
-        return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in broker.log_dirs
+        return partition.is_online(broker_id, broker)
 
     return acceptable
 

@@ -17,9 +17,10 @@ from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir, LogDirContext
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.image import MetadataDelta, MetadataImage
+from metadata_quorum.meta_properties import NotALogDirectory
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.service import ControllerService
-from odradek.env.ports import Dir, DiskError, Env, FileMissing, TaskGroup
+from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, TaskGroup
 from odradek.node.broker_lifecycle import BrokerLifecycle
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import NodeConfig
@@ -62,6 +63,9 @@ class Node:
         self._failed = env.event()
         self._failure = ""
         self._log_dirs: list[LogDir] = []
+        self._by_path: dict[str, LogDir] = {}
+        self._unavailable: dict[str, str] = {}
+        """Log directories that could not be opened at the start: path and reason."""
         self._servers: list[Server] = []
         self._addresses: list[str] = []
         self._ports: dict[str, int] = {}
@@ -85,8 +89,7 @@ class Node:
         controller = await self._start_controller()
         broker = self._broker = self._make_broker(controller)
         broker.image = controller.committed_image
-        for log_dir in self._log_dirs:
-            await log_dir.load()
+        await self._load_logs()
         controller.subscribe(self._apply_metadata)
         image = controller.committed_image
         self._apply_metadata(image, MetadataDelta.everything(image))
@@ -99,6 +102,7 @@ class Node:
         lifecycle = self._lifecycle = self._make_lifecycle(broker)
         self._tasks.start_soon(lifecycle.run)
         await lifecycle.is_unfenced.wait()
+        self._tasks.start_soon(broker.assignments.run)
         for server in self._servers:
             self._tasks.start_soon(server.accept_loop)
             self._tasks.start_soon(server.reap_loop)
@@ -138,12 +142,16 @@ class Node:
         )
         for path in config.log_dirs:
             try:
-                directory = env.open_dir(path)
-                self._log_dirs.append(LogDir.open(directory, context, config_for=self._log_config))
-            except FileMissing as error:
-                raise NodeCannotStart(
-                    f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
-                ) from error
+                log_dir = LogDir.open(env.open_dir(path), context, config_for=self._log_config)
+            except (DiskError, NotALogDirectory) as error:
+                self._pass_over(path, error)
+                continue
+            self._log_dirs.append(log_dir)
+            self._by_path[path] = log_dir
+        if not self._log_dirs:
+            raise NodeCannotStart(f"no log directory can be used: {'; '.join(self._unavailable.values())}")
+        if len({log_dir.directory_id for log_dir in self._log_dirs}) != len(self._log_dirs):
+            raise NodeCannotStart("two log directories have the same directory.id: one is a copy of another")
         clusters = {log_dir.cluster_id: None for log_dir in self._log_dirs}
         if len(clusters) != 1:
             raise NodeCannotStart(f"the log directories belong to different clusters: {', '.join(clusters)}")
@@ -152,6 +160,35 @@ class Node:
                 raise NodeCannotStart(
                     f"{log_dir.path} was formatted for node {log_dir.node_id}, but node.id is {config.node_id}"
                 )
+
+    def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:
+        """One directory that cannot be opened takes only its own partitions along, unless the node needs it."""
+        reason = str(error)
+        if isinstance(error, FileMissing):
+            reason = (
+                f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
+            )
+        if isinstance(error, DiskError) and error.operation == "lock":
+            raise error
+        if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
+            if isinstance(error, FileMissing):
+                raise NodeCannotStart(reason) from error
+            raise error
+        self._unavailable[path] = reason
+        self._log.error("directory.offline", directory=path, reason=reason)
+
+    async def _load_logs(self) -> None:
+        """All directories at once: each has a device of its own to wait for."""
+        loaded = [self._env.event() for _ in self._log_dirs]
+
+        async def load(log_dir: LogDir, done: Event) -> None:
+            await log_dir.load()
+            done.set()
+
+        for log_dir, done in zip(self._log_dirs, loaded, strict=True):
+            self._tasks.start_soon(load, log_dir, done)
+        for done in loaded:
+            await done.wait()
 
     def _log_config(self, topic: str) -> LogConfig:
         assert self._broker is not None
@@ -181,9 +218,8 @@ class Node:
     def _metadata_root(self) -> Dir:
         """The directory of the metadata log: one of the log directories, or one of its own, which is locked here."""
         path = self._config.metadata_log_dir
-        for name, log_dir in zip(self._config.log_dirs, self._log_dirs, strict=True):
-            if name == path:
-                return log_dir.directory
+        if path in self._by_path:
+            return self._by_path[path].directory
         root = self._env.open_dir(path)
         root.lock()
         return root
@@ -202,7 +238,15 @@ class Node:
             groups=self._group_settings(),
             config_layers=config.config_layers,
         )
-        return Broker(settings, self._env, self._log_dirs, controller.channel(), self._tasks, self._log)
+        return Broker(
+            settings,
+            self._env,
+            self._log_dirs,
+            controller.channel(),
+            self._tasks,
+            self._log,
+            self._unavailable,
+        )
 
     def _group_settings(self) -> GroupSettings:
         config = self._config
@@ -318,6 +362,9 @@ class Node:
             for each in config.advertised_listeners
         ]
         clean_epochs = [log_dir.clean_shutdown_broker_epoch for log_dir in self._log_dirs]
+        if self._unavailable:
+            # What they held may be lost: this start is not a clean one.
+            clean_epochs.append(None)
         previous = clean_epochs[0] if len(set(clean_epochs)) == 1 else None
         return BrokerLifecycle(
             broker,
@@ -333,6 +380,8 @@ class Node:
     def _directory_offline(self, log_dir: LogDir, reason: str) -> None:
         if self._broker is not None:
             self._broker.directory_offline(log_dir, reason)
+        if self._lifecycle is not None:
+            self._lifecycle.hurry()
         if self._metadata_log is not None and log_dir.directory is self._metadata_dir:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
         elif all(each.offline_reason is not None for each in self._log_dirs):
