@@ -54,6 +54,8 @@ class Record(NamedTuple):
 def varint(number: int) -> bytes:
     """Zigzag base-128, of any width that the format has (32 and 64 bit encode alike)."""
     number = (number << 1) ^ (number >> 63)
+    if 0x7F < number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -11,6 +11,7 @@ import selectors
 import socket
 import time
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from odradek.client.core import ClientCore, Close, Connect, Send
@@ -18,6 +19,7 @@ from odradek.client.core import ClientCore, Close, Connect, Send
 __all__ = ["Ready", "Sockets"]
 
 _RECEIVE_BYTES = 1 << 18
+_SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 
 Ready = list[tuple[selectors.SelectorKey, int]]
@@ -42,6 +44,7 @@ class Sockets:
         self._core = core
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
+        self._unsent: dict[_Connection, None] = {}
 
     def watch(self, wakeup: socket.socket) -> None:
         """Let `select` end when `wakeup` can be read; reading it is the caller's."""
@@ -82,7 +85,13 @@ class Sockets:
                     case Close(connection_id):
                         connection = self._connections.get(connection_id)
                         if connection is not None:
+                            self._unsent.pop(connection, None)
                             self._forget(connection)
+            # Only now: what several steps of the core had to send goes in one system call.
+            unsent, self._unsent = self._unsent, {}
+            for connection in unsent:
+                if connection.socket is not None:
+                    self._write(connection)
 
     def _connect(self, connection_id: int, host: str, port: int) -> None:
         try:
@@ -140,7 +149,7 @@ class Sockets:
         if connection is not None:
             connection.outgoing.append(memoryview(data))
             if not connection.writing:
-                self._write(connection)
+                self._unsent[connection] = None
 
     def _write(self, connection: _Connection) -> None:
         sock = connection.socket
@@ -149,11 +158,14 @@ class Sockets:
         blocked = False
         try:
             while outgoing:
-                count = sock.send(outgoing[0])
-                if count == len(outgoing[0]):
+                count = sock.sendmsg(list(islice(outgoing, _SEND_PIECES_MAX)))
+                while count:
+                    first = outgoing[0]
+                    if count < len(first):
+                        outgoing[0] = first[count:]
+                        break
+                    count -= len(first)
                     outgoing.popleft()
-                else:
-                    outgoing[0] = outgoing[0][count:]
         except BlockingIOError:
             blocked = True
         except OSError as error:
