@@ -91,7 +91,7 @@ class Broker:
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.recompressed_topics: dict[bytes, None] = {}
         """Ids of the hosted topics whose `compression.type` is not `producer`."""
-        self.timers = Timers(env.clock, env.event)
+        self.timers = Timers(env.clock, env.event, log)
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )
@@ -135,6 +135,17 @@ class Broker:
         if self.settings.node_id in known.replicas:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def lost_partition_error(self, partition: Partition) -> ErrorCode:
+        """Why a partition that was led here is not any more."""
+        log = partition.log
+        hosted = self.topics_by_id.get(log.topic_id)
+        if hosted is not None and hosted.partitions.get(log.partition) is partition:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        topic = self.image.topics_by_id.get(log.topic_id)
+        if topic is None or log.partition not in topic.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self.missing_partition_error(log.topic, log.partition)
 
     def run_woken(self) -> None:
         """Serve the parked requests that an append or a metadata change woke, once per turn of a connection."""

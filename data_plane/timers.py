@@ -32,8 +32,10 @@ class Timer:
 class Timers:
     """A heap of timers, run by `run` (PORTED). Ties break by the order of creation."""
 
-    def __init__(self, clock: Clock, new_event: Callable[[], Event]) -> None:
+    def __init__(self, clock: Clock, new_event: Callable[[], Event], log: Any = None) -> None:
+        """`log` is told of actions that raise; without one the error is the caller's."""
         self._clock = clock
+        self._log = log
         self._new_event = new_event
         self._heap: list[Timer] = []
         self._sequence = 0
@@ -66,7 +68,16 @@ class Timers:
             if action is None:
                 self._cancelled = max(0, self._cancelled - 1)
             else:
-                action()
+                self._act(action)
+
+    def _act(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception:
+            if self._log is None:
+                raise
+            # One request's bug must not stop the deadlines of all others.
+            self._log.exception("timer.bug")
 
     async def run(self) -> None:
         """Sleep until the next deadline or an earlier newcomer, for ever."""

@@ -13,6 +13,7 @@ from typing import Any
 from data_plane.broker import Broker
 from data_plane.fetch_sessions import FetchedPartition, FetchPlan, move_to_end
 from data_plane.handlers.contract import Context, Delayed, Result
+from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timer
@@ -239,7 +240,12 @@ class FetchJob:
             move_to_end(session, served)
         response = FetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
         if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
-            self._add_leader_hints(response, self.listener)
+            leaders = (
+                answer.current_leader.leader_id for topic in response.responses for answer in topic.partitions
+            )
+            response.node_endpoints = leader_endpoints(
+                self.broker.image, self.listener, leaders, NodeEndpoint
+            )
         return response
 
     def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
@@ -254,20 +260,6 @@ class FetchJob:
         fetched.sent_high_watermark = -1 if answer.error_code else answer.high_watermark
         fetched.sent_log_start_offset = answer.log_start_offset
         return news
-
-    def _add_leader_hints(self, response: FetchResponse, listener: str) -> None:
-        leaders = {
-            answer.current_leader.leader_id
-            for topic in response.responses
-            for answer in topic.partitions
-            if answer.current_leader.leader_id >= 0
-        }
-        brokers = self.broker.image.brokers
-        response.node_endpoints = [
-            NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
-            for node_id in sorted(leaders)
-            if node_id in brokers and (endpoint := brokers[node_id].endpoint(listener)) is not None
-        ]
 
 
 class DelayedFetch(Delayed):

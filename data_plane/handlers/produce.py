@@ -7,6 +7,7 @@ from typing import Any
 
 from data_plane.broker import Broker, HostedTopic
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Result, Suspend
+from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.handlers.recompression import Batch, find_batches
 from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
@@ -49,11 +50,15 @@ _NO_ENDPOINTS: list[NodeEndpoint] = []
 class DelayedProduce(Delayed):
     """Appended, but not yet acknowledged by enough replicas or not yet flushed. One waiter for the whole request."""
 
-    __slots__ = ("broker", "pending", "produce_response", "timer", "unsynced")
+    __slots__ = ("broker", "listener", "pending", "produce_response", "timer", "unsynced")
 
-    def __init__(self, broker: Broker, response: ProduceResponse, timeout_ms: int) -> None:
+    def __init__(
+        self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
+    ) -> None:
+        """`listener` is the one to give leaders' addresses of; None where the version has no such field."""
         super().__init__()
         self.broker = broker
+        self.listener = listener
         self.produce_response = response
         self.pending: list[tuple[Partition, int, PartitionProduceResponse]] = []
         self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
@@ -73,6 +78,8 @@ class DelayedProduce(Delayed):
             self.unsynced = [other for other in self.unsynced if other is not entry]
             if failure is not None:
                 _set_error(answer, failure.code, failure.message)
+            elif not partition.is_leader:
+                self._fail_for_leadership(partition, answer)
             self.check()
 
         self.broker.sync_partition(partition, done)
@@ -82,7 +89,7 @@ class DelayedProduce(Delayed):
         still_pending = []
         for partition, last_offset, answer in self.pending:
             if not partition.is_leader:
-                _set_error(answer, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+                self._fail_for_leadership(partition, answer)
                 partition.unwatch(self.check)
             elif partition.log.high_watermark > last_offset:
                 partition.unwatch(self.check)
@@ -92,6 +99,14 @@ class DelayedProduce(Delayed):
         if not still_pending and not self.unsynced and self.response is None:
             self.timer.cancel()
             self.complete(self.produce_response)
+
+    def _fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
+        """Deleted, on a disk that failed, or led elsewhere."""
+        code = self.broker.lost_partition_error(partition)
+        _set_error(answer, code, None)
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
+            _name_leader(answer, partition)
+            _add_leader_endpoints(self.broker, self.listener, self.produce_response)
 
     def _time_out(self) -> None:
         for partition, _, answer in self.pending:
@@ -196,11 +211,12 @@ class ProduceHandler:
         if acks == 0:
             return CLOSE if failed else None
         response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
-        if failed and context.api_version >= LEADER_HINTS_SINCE:
-            self._add_leader_hints(response, context.listener)
+        listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
+        if failed and listener is not None:
+            _add_leader_endpoints(broker, listener, response)
         if waiting is None:
             return response
-        return self._wait(response, waiting, acks, request.timeout_ms)
+        return self._wait(DelayedProduce(broker, response, request.timeout_ms, listener), waiting, acks)
 
     def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Result:
         """Give batches their topics' codec, then append: a large one in a worker, while the connection waits."""
@@ -226,12 +242,10 @@ class ProduceHandler:
 
     def _wait(
         self,
-        response: ProduceResponse,
+        delayed: DelayedProduce,
         waiting: list[tuple[Partition, int, bool, PartitionProduceResponse]],
         acks: int,
-        timeout_ms: int,
     ) -> Delayed:
-        delayed = DelayedProduce(self._broker, response, timeout_ms)
         for partition, last_offset, must_sync, answer in waiting:
             if must_sync:
                 delayed.wait_for_sync(partition, answer)
@@ -255,24 +269,22 @@ class ProduceHandler:
         if partition is None:
             return _error_answer(index, self._broker.missing_partition_error(name, index), None)
         answer = _error_answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
-        if partition.image is not None:
-            answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
+        _name_leader(answer, partition)
         return answer
 
-    def _add_leader_hints(self, response: ProduceResponse, listener: str) -> None:
-        """KIP-951: who leads the partitions that are not led here, with addresses."""
-        leaders = {
-            answer.current_leader.leader_id
-            for topic in response.responses
-            for answer in topic.partition_responses
-            if answer.current_leader.leader_id >= 0
-        }
-        brokers = self._broker.image.brokers
-        response.node_endpoints = [
-            NodeEndpoint(node_id, endpoint.host, endpoint.port, brokers[node_id].rack)
-            for node_id in sorted(leaders)
-            if node_id in brokers and (endpoint := brokers[node_id].endpoint(listener)) is not None
-        ]
+
+def _name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
+    if partition.image is not None:
+        answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
+
+
+def _add_leader_endpoints(broker: Broker, listener: str, response: ProduceResponse) -> None:
+    leaders = (
+        answer.current_leader.leader_id
+        for topic in response.responses
+        for answer in topic.partition_responses
+    )
+    response.node_endpoints = leader_endpoints(broker.image, listener, leaders, NodeEndpoint)
 
 
 def _refused_batch(

@@ -33,6 +33,10 @@ class FakeBroker:
         self.clock = ManualClock()
         self.timers = Timers(self.clock, cast("Callable[[], Any]", _Event))
         self.flushes: list[Callable[[KafkaError | None], None]] = []
+        self.loss = NOT_LEADER
+
+    def lost_partition_error(self, partition: Partition) -> ErrorCode:
+        return self.loss
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
         self.flushes.append(done)
@@ -94,6 +98,20 @@ def test_it_fails_when_the_leadership_goes() -> None:
     case.wait()
     case.partition.apply(GONE, 1)
     case.assert_answered(NOT_LEADER)
+
+
+@pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True)])
+@pytest.mark.parametrize("loss", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_it_fails_when_the_partition_goes(replicas: bool, flush: bool, loss: ErrorCode) -> None:
+    """As Kafka's `DelayedProduce`: a deleted topic or a failed disk answers with its own error, no later than its flush."""
+    case = Case()
+    case.wait(replicas=replicas, flush=flush)
+    case.broker.loss = loss
+    case.partition.is_leader = False
+    case.partition.wake_watchers()
+    for done in case.broker.flushes:
+        done(None)
+    case.assert_answered(loss)
 
 
 @pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True), (True, True)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 import trio
+from structlog.testing import LogCapture
 
 from data_plane.timers import Timer, Timers
 from sim.weather import Weather
@@ -44,6 +46,26 @@ def test_timers_fire_by_deadline_then_by_creation() -> None:
     timers.fire_due(9.0)
     assert fired == ["a", "b1", "b2", "b3", "c"]
     assert timers.statistics() == {"timers": 0, "cancelled": 0}
+
+
+def test_an_action_that_raises_harms_no_other() -> None:
+    """One request's bug is logged; the deadlines of all others, and the task that watches them, go on."""
+    captured = LogCapture()
+    timers = Timers(ManualClock(), Flag, structlog.wrap_logger(None, processors=[captured]))
+    fired: list[str] = []
+
+    def raise_error() -> None:
+        raise ZeroDivisionError("a bug")
+
+    timers.at(1.0, raise_error)
+    timers.at(2.0, lambda: fired.append("the next"))
+    timers.fire_due(5.0)
+    assert fired == ["the next"]
+    assert [entry["event"] for entry in captured.entries] == ["timer.bug"]
+    unlogged = new_timers()
+    unlogged.at(1.0, raise_error)
+    with pytest.raises(ZeroDivisionError):
+        unlogged.fire_due(1.0)
 
 
 def test_a_cancelled_timer_never_fires() -> None:

@@ -1,0 +1,26 @@
+"""KIP-951: an answer that refuses for want of leadership says who leads, and where that broker is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from metadata_quorum.image import MetadataImage
+
+T = TypeVar("T")
+
+
+def leader_endpoints(
+    image: MetadataImage,
+    listener: str,
+    leader_ids: Iterable[int],
+    endpoint_class: Callable[[int, str, int, str | None], T],
+) -> list[T]:
+    """One `NodeEndpoint` (of the asker's message) for each broker that is named as a leader; -1 names none."""
+    endpoints = []
+    for node_id in sorted(set(leader_ids)):
+        broker = image.brokers.get(node_id)
+        endpoint = None if broker is None else broker.endpoint(listener)
+        if broker is not None and endpoint is not None:
+            endpoints.append(endpoint_class(node_id, endpoint.host, endpoint.port, broker.rack))
+    return endpoints
