@@ -216,15 +216,19 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
         now: float,
+        *,
+        deadline: float | None = None,
+        any_size: bool = False,
     ) -> Batch | None:
         """Put a record where `append` could not, opening a batch for it; None when there is no memory for one.
 
-        The topic is known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`), or
+        The topic is known. `deadline` is the batch's if not `delivery.timeout.ms` says it; with `any_size` the broker
+        is to judge what is too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`), or
         UNKNOWN_TOPIC_OR_PARTITION.
         """
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _headers_size(headers)
         limit = min(self._settings.max_request_size, self._settings.buffer_memory)
-        if size + HEADER_SIZE > limit:
+        if size + HEADER_SIZE > limit and not any_size:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a record of {size + HEADER_SIZE} bytes for {topic} is above max.request.size or buffer.memory "
@@ -239,7 +243,9 @@ class Accumulator:
                 return None
             self._close(lane)
             self.memory_used += memory
-            batch = Batch(lane, now, now + self._settings.delivery_timeout_ms / 1000, memory)
+            if deadline is None:
+                deadline = now + self._settings.delivery_timeout_ms / 1000
+            batch = Batch(lane, now, deadline, memory)
             lane.open = batch
             lane.batches.append(batch)
             self.active[lane] = None

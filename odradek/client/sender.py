@@ -19,7 +19,8 @@ Rules (KIP-98, KIP-360, KIP-951)
 * When a batch leaves without having used its sequence number (refused for good, or given up), or the broker does not
   know the numbers before the oldest one, the lane is rebased: a new epoch, numbers from 0. Batches whose own fate is
   unknown at that moment cannot be sent under new numbers without risking a double: they fail with the same error.
-* A batch too large for the broker is cut in two that keep its range of numbers; one record that is too large fails.
+* A batch too large for the broker is cut in two that keep its range of numbers (unless an earlier attempt may be in
+  the log, whole); one record that is too large fails.
 * A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
 * `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
@@ -51,7 +52,7 @@ from odradek.client.operation import Call, Operation, Task, Wait
 from odradek.client.requests import refresh_metadata, request
 from odradek.client.settings import ProducerSettings
 from wire.compression import CompressionType
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.produce import (
     PartitionProduceData,
@@ -93,7 +94,14 @@ class _Identity:
 class Sender:
     """See the module. `signal` is to be notified when there is something new to send."""
 
-    def __init__(self, core: ClientCore, settings: ProducerSettings, accumulator: Accumulator) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        settings: ProducerSettings,
+        accumulator: Accumulator,
+        *,
+        auto_create: bool = True,
+    ) -> None:
         self.signal = core.signal()
         self.wake_at = 0.0
         """When the next step is due if nothing happens, in seconds of the core's clock."""
@@ -121,6 +129,7 @@ class Sender:
         self._refresh_wanted = False
         self._refreshed_at = core.now
         self._again = False
+        self._auto_create = auto_create
 
     def run(self) -> Operation[None]:
         """Send until `closing` is set and nothing is left."""
@@ -330,7 +339,7 @@ class Sender:
             return
         self.counts[f"refused: {code.name}"] += 1
         error = broker_error(answer.error_code, answer.error_message, str(lane))
-        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.maybe_appended:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0:
             # The broker has the numbers up to some older batch, so this one is not in its log.
@@ -522,7 +531,7 @@ class Sender:
         self._refresh_wanted = False
         self._refresh_at = core.now + core.backoff(0)
         operation = refresh_metadata(
-            core, names, timeout=self._settings.request_timeout_ms / 1000, auto_create=True
+            core, names, timeout=self._settings.request_timeout_ms / 1000, auto_create=self._auto_create
         )
         self._refreshing = self._beside(operation, self._refreshed)
         return _NEVER
@@ -577,6 +586,8 @@ class Sender:
         return expiry
 
     def _too_late(self, batch: Batch) -> Exception:
+        if isinstance(batch.last_error, KafkaError):
+            return batch.last_error
         seconds = self._settings.delivery_timeout_ms / 1000
         reason = f": {batch.last_error}" if batch.last_error is not None else ""
         return RequestTimedOut(f"not delivered to {batch.lane} within {seconds:g} s{reason}")

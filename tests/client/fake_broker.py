@@ -54,14 +54,24 @@ HANG_UP = object()
 
 
 @attrs.define
+class FakeProducer:
+    """What a partition knows of a producer: its epoch, the sequence that is due, and the last five batches as
+    (base sequence, base offset)."""
+
+    epoch: int
+    due: int = 0
+    batches: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=5))
+
+
+@attrs.define
 class FakePartition:
     """Batches as (base offset, bytes)."""
 
     batches: list[tuple[int, bytes]] = attrs.field(factory=list)
     start_offset: int = 0
     end_offset: int = 0
-    sequences: dict[int, tuple[int, int, int]] = attrs.field(factory=dict)
-    """By producer id: the last batch's base sequence and offset, and the sequence that is due."""
+    producers: dict[int, FakeProducer] = attrs.field(factory=dict)
+    """By producer id."""
 
 
 @attrs.define
@@ -175,13 +185,18 @@ class FakeBroker:
     def _append(self, partition: FakePartition, data: bytes, answer: PartitionProduceResponse) -> None:
         """Append a batch, or answer a repetition with its old offset, a gap with the error (KIP-98)."""
         header = parse_header(data)
+        known = partition.producers.get(header.producer_id)
         if header.producer_id >= 0:
-            last = partition.sequences.get(header.producer_id)
-            if last is not None and last[0] == header.base_sequence:
-                answer.base_offset = last[1]
+            if known is None or header.producer_epoch > known.epoch:
+                known = FakeProducer(header.producer_epoch)
+            if header.producer_epoch < known.epoch:
+                answer.error_code = int(ErrorCode.INVALID_PRODUCER_EPOCH)
                 return
-            expected = 0 if last is None else last[2]
-            if header.base_sequence != expected:
+            for sequence, offset in known.batches:
+                if sequence == header.base_sequence:
+                    answer.base_offset = offset
+                    return
+            if header.base_sequence != known.due:
                 answer.error_code = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
                 return
         base = partition.end_offset
@@ -189,9 +204,10 @@ class FakeBroker:
         assign_offsets(changed, 0, base, 0)
         partition.batches.append((base, bytes(changed)))
         partition.end_offset += header.record_count
-        if header.producer_id >= 0:
-            following = header.base_sequence + header.record_count
-            partition.sequences[header.producer_id] = (header.base_sequence, base, following)
+        if known is not None:
+            known.due = header.base_sequence + header.record_count
+            known.batches.append((header.base_sequence, base))
+            partition.producers[header.producer_id] = known
         answer.base_offset = base
 
     def _fetch(self, request: Any, code: int) -> FetchResponse:

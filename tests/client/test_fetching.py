@@ -24,7 +24,7 @@ def setup(count: int = 0, partitions: int = 1, **config: Any) -> tuple[Any, Fake
     """A broker with `count` records in partition 0, three to a batch, and a fetcher."""
     core, wire, broker = make(request_timeout=3.0)
     broker.add_topic("t", partitions)
-    producing = Producing(core, ProduceConfig(batch_bytes_max=80))
+    producing = Producing(core, ProduceConfig(batch_bytes_max=115))
     records = [RecordToSend("t", b"%d" % n, partition=0, timestamp_ms=1000 + n) for n in range(count)]
     if records:
         wire.run(producing.produce(records, timeout=5))
