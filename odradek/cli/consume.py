@@ -1,30 +1,42 @@
-"""`odradek consume TOPIC`: print the records of a topic's partitions."""
+"""`odradek consume TOPIC`: print the records of a topic, all of them or those that a group has not read."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import connected
-from odradek.cli.failure import CliError
-from odradek.cli.output import bytes_field
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import Progress
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural, positive
+from odradek.cli.record_format import json_line, key_and_value, template
+from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:
     from odradek.client.blocking import Client
-    from wire.record_batch import Record
+    from odradek.client.consumer import Consumer
+    from odradek.client.consumer_types import ConsumerRecord
 
 __all__ = ["register"]
 
-_POLL_SECONDS = 1.0
+Key = tuple[str, int]
+_POLL_SECONDS = 0.5
+_COMMIT_SECONDS = 1.0
+_RECORDS_PER_POLL = 5000
 
 
 def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "consume", _consume, "print the records of a topic")
     parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="read as a member of this group what it has not read, and commit what was printed",
+    )
     parser.add_argument(
         "--partition",
         type=natural,
@@ -34,124 +46,240 @@ def register(groups: Groups) -> None:
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
-        "--from-beginning",
-        action="store_true",
-        help="start at the first record (the default without --follow)",
+        "--from",
+        dest="start",
+        type=_start,
+        metavar="WHERE",
+        help="earliest, latest, an offset, -N for the last N of each partition, or a time: "
+        f"{TIME_HELP} (default: earliest; latest with --follow; with --group only for what it never read)",
     )
-    start.add_argument("--offset", type=natural, metavar="N", help="start at this offset of each partition")
     start.add_argument(
-        "--timestamp",
-        type=_timestamp,
-        metavar="TIME",
-        help="start at the first record of this time or later: milliseconds since 1970, or ISO 8601",
+        "--from-beginning",
+        dest="start",
+        action="store_const",
+        const=("earliest", 0),
+        help="the same as --from earliest",
     )
     parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after so many records")
     parser.add_argument(
         "--follow", action="store_true", help="wait for new records (default: stop at the present end)"
     )
-    parser.add_argument(
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
         "--key-separator",
         metavar="TEXT",
         help=r"print each record's key and this text before its value (\t: a tab)",
     )
+    output.add_argument(
+        "--format",
+        type=template,
+        metavar="TEMPLATE",
+        help="print records so: %%k key, %%v value, %%h headers, %%t topic, %%p partition, %%o offset, "
+        r"%%T milliseconds, %%d date; \n, \t",
+    )
     add_connection_options(parser)
 
 
-def _timestamp(text: str) -> int:
+def _start(text: str) -> tuple[str, int]:
+    """A kind (earliest, latest, offset, last, time) and its number."""
+    if text in ("earliest", "latest"):
+        return text, 0
     if text.isascii() and text.isdigit():
-        return int(text)
-    from datetime import datetime
-
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time (milliseconds since 1970, or like 2026-01-31T12:00:00+00:00)"
-        ) from None
+        return "offset", int(text)
+    if text.startswith("-") and text[1:].isascii() and text[1:].isdigit():
+        return "last", int(text[1:])
+    return "time", moment(text)
 
 
 def _consume(args: argparse.Namespace) -> int:
-    from odradek.client.offsets import LATEST
-
+    render = json_line if args.json else args.format or key_and_value(args.key_separator)
     with connected(args) as client:
+        # A wrong address or topic is found out by the client, which gives up at once; a consumer would wait for it.
         (topic,) = client.admin.describe_topics([args.topic])
-        wanted = sorted(topic.partitions) if args.partition is None else sorted(set(args.partition))
-        for index in wanted:
+        if args.group is not None:
+            _read_as_member(args, render)
+            return 0
+        indexes = sorted(topic.partitions) if args.partition is None else sorted(set(args.partition))
+        for index in indexes:
             client.core.cluster.partition(args.topic, index)
-        keys = [(args.topic, index) for index in wanted]
-        ends = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(keys, LATEST)).items()}
-        starts = _starts(args, client, ends)
-        _read(args, client, starts, None if args.follow else ends)
+        spans = _spans(client, [(args.topic, index) for index in indexes])
+        _read_assigned(args, _starts(args, client, spans), spans, render)
     return 0
 
 
-def _starts(
-    args: argparse.Namespace, client: Client, ends: dict[tuple[str, int], int]
-) -> dict[tuple[str, int], int]:
+def _spans(client: Client, keys: list[Key]) -> dict[Key, tuple[int, int]]:
+    """First and next offset of each partition."""
+    found = {}
+    for key, span in client.admin.offset_spans(keys).items():
+        if isinstance(span, Exception):
+            raise span
+        found[key] = (span.start, span.end)
+    return found
+
+
+def _starts(args: argparse.Namespace, client: Client, spans: dict[Key, tuple[int, int]]) -> dict[Key, int]:
     """The first offset to read of each partition."""
-    from odradek.client.offsets import EARLIEST
+    kind, number = args.start or ("latest" if args.follow else "earliest", 0)
+    if kind == "earliest":
+        return {key: first for key, (first, _) in spans.items()}
+    if kind == "latest":
+        return {key: end for key, (_, end) in spans.items()}
+    if kind == "last":
+        return {key: max(first, end - number) for key, (first, end) in spans.items()}
+    if kind == "time":
+        found = client.list_offsets(dict.fromkeys(spans, number))
+        return {key: found[key].offset if found[key].offset >= 0 else end for key, (_, end) in spans.items()}
+    for (_, index), (first, end) in spans.items():
+        if not first <= number <= end:
+            raise CliError(f"partition {index} has no offset {number} (it holds {first} up to {end})")
+    return dict.fromkeys(spans, number)
 
-    if args.timestamp is not None:
-        found = client.list_offsets(dict.fromkeys(ends, args.timestamp))
-        return {key: found[key].offset if found[key].offset >= 0 else end for key, end in ends.items()}
-    if args.follow and not args.from_beginning and args.offset is None:
-        return dict(ends)
-    firsts = {key: found.offset for key, found in client.list_offsets(dict.fromkeys(ends, EARLIEST)).items()}
-    if args.offset is None:
-        return firsts
-    for (_, index), first in firsts.items():
-        end = ends[args.topic, index]
-        if not first <= args.offset <= end:
-            raise CliError(f"partition {index} has no offset {args.offset} (it holds {first} up to {end})")
-    return dict.fromkeys(ends, args.offset)
+
+class _Printer:
+    """Prints records until as many were printed as were asked for; knows the next offset of each partition."""
+
+    def __init__(self, args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
+        self.left: int = args.max_messages if args.max_messages is not None else sys.maxsize
+        self.next_offsets: dict[Key, int] = {}
+        self.progress = Progress("records read")
+        self._render = render
+        self._patience = None if args.follow else args.timeout
+        self._quiet_since = time.monotonic()
+
+    def print(self, records: Iterable[ConsumerRecord], ends: dict[Key, int] | None) -> None:
+        """Print them, but for what lies beyond the ends."""
+        out = sys.stdout.buffer
+        count = 0
+        for record in records:
+            key = (record.topic, record.partition)
+            if count == self.left:
+                break
+            if ends is None or record.offset < ends.get(key, 0):
+                count += 1
+                out.write(self._render(record))
+            self.next_offsets[key] = record.offset + 1
+        self.left -= count
+        if count:
+            out.flush()
+            self.progress.add(count)
+            self._quiet_since = time.monotonic()
+
+    def expect(self, what: str) -> None:
+        """Raises `CliError` when nothing has come for --timeout, although there should be something."""
+        if self._patience is not None and time.monotonic() - self._quiet_since > self._patience:
+            raise CliError(
+                f"{what} within {self._patience:g} s: the broker may be down, or a longer --timeout helps"
+            )
 
 
-def _read(
+def _open(args: argparse.Namespace, **settings: Any) -> Consumer:
+    from odradek.client.consumer import Consumer
+
+    limit = args.max_messages or _RECORDS_PER_POLL
+    return Consumer(
+        bootstrap_servers=args.bootstrap_server,
+        client_id="odradek-cli",
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        default_api_timeout_ms=max(1, int(args.timeout * 1000)),
+        # The broker holds back its answer at the end so long, and the command waits for it.
+        fetch_max_wait_ms=500 if args.follow else 50,
+        max_poll_records=min(limit, _RECORDS_PER_POLL),
+        **settings,
+    )
+
+
+def _read_assigned(
     args: argparse.Namespace,
-    client: Client,
-    starts: dict[tuple[str, int], int],
-    ends: dict[tuple[str, int], int] | None,
+    starts: dict[Key, int],
+    spans: dict[Key, tuple[int, int]],
+    render: Callable[[ConsumerRecord], bytes],
 ) -> None:
-    """Print records until the ends (None: for ever) or --max-messages."""
-    from odradek.client.fetching import FetchConfig, Fetcher
-
-    separator = None if args.key_separator is None else args.key_separator.replace("\\t", "\t").encode()
-    fetcher = Fetcher(client.core, FetchConfig(unavailable_timeout=args.timeout))
-    for (topic, index), offset in starts.items():
-        if ends is None or offset < ends[topic, index]:
-            fetcher.assign(topic, index, offset)
-    left: int = args.max_messages if args.max_messages is not None else sys.maxsize
-    out = sys.stdout.buffer
-    while fetcher.positions and left:
-        for fetched in client.run(fetcher.poll(timeout=_POLL_SECONDS)):
-            key = (fetched.topic, fetched.partition)
-            for record in fetched.records():
-                if not left or (ends is not None and record.offset >= ends[key]):
-                    break
-                left -= 1
-                out.write(
-                    _json_line(args.topic, key[1], record) if args.json else _text_line(record, separator)
-                )
-            if ends is not None and fetched.next_offset >= ends[key]:
-                fetcher.unassign(*key)
-        out.flush()
+    """Print records from the starts to the ends of the moment, or for ever."""
+    ends = None if args.follow else {key: end for key, (_, end) in spans.items()}
+    pending = {key for key in starts if ends is None or starts[key] < ends[key]}
+    printer = _Printer(args, render)
+    with _open(args, auto_offset_reset="none") as consumer, printer.progress:
+        consumer.assign(sorted(pending))
+        for key in sorted(pending):
+            consumer.seek(key, starts[key])
+        while pending and printer.left:
+            records = consumer.poll(_POLL_SECONDS)
+            printer.print(records, ends)
+            if ends is not None:
+                ended = [key for key in pending if _next(consumer, printer, key, bool(records)) >= ends[key]]
+                printer.expect("nothing came")
+                if ended:
+                    consumer.pause(*ended)
+                    pending.difference_update(ended)
 
 
-def _text_line(record: Record, separator: bytes | None) -> bytes:
-    value = record.value or b""
-    if separator is None:
-        return value + b"\n"
-    return (record.key or b"") + separator + value + b"\n"
+def _next(consumer: Consumer, printer: _Printer, key: Key, busy: bool) -> int:
+    """The next offset of a partition. Behind a gap only the consumer knows it, and is asked when nothing comes."""
+    found = printer.next_offsets.get(key, -1)
+    return found if busy else max(found, consumer.position(key))
 
 
-def _json_line(topic: str, partition: int, record: Record) -> bytes:
-    document: dict[str, Any] = {
-        "topic": topic,
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        **bytes_field("key", record.key),
-        **bytes_field("value", record.value),
-        "headers": [{"key": name, **bytes_field("value", value)} for name, value in record.headers],
-    }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
+    """Join the group, print what it has not read, commit what was printed."""
+    from odradek.client.consumer_types import RebalanceListener, TopicPartition
+
+    if args.partition is not None:
+        raise CliError("--partition and --group exclude each other: the group assigns the partitions", USAGE)
+    kind, _ = args.start or ("earliest", 0)
+    if kind not in ("earliest", "latest"):
+        raise CliError(
+            "with --group, --from is earliest or latest, for what the group never read "
+            f"(`odradek group reset {args.group}` moves its offsets)",
+            USAGE,
+        )
+    printer = _Printer(args, render)
+    ends: dict[Key, int] = {}
+    assigned = False
+    committed: dict[Key, int] = {}
+
+    def commit(keys: Iterable[Key]) -> None:
+        news = {key: printer.next_offsets[key] for key in keys if key in printer.next_offsets}
+        news = {key: offset for key, offset in news.items() if committed.get(key) != offset}
+        if news:
+            consumer.commit(news)
+            committed.update(news)
+
+    class Listener(RebalanceListener):
+        """Keeps the ends of what is assigned, commits what is given up."""
+
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            nonlocal assigned
+            assigned = True
+            if not args.follow:
+                found = consumer.end_offsets(partitions)
+                ends.update((key, found[key]) for key in partitions)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            commit(partitions)
+            self.on_partitions_lost(partitions)
+
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            for key in partitions:
+                for table in (ends, committed, printer.next_offsets):
+                    table.pop(key, None)
+
+    with _open(args, group_id=args.group, auto_offset_reset=kind) as consumer, printer.progress:
+        consumer.subscribe([args.topic], listener=Listener())
+        commit_at = time.monotonic() + _COMMIT_SECONDS
+        try:
+            while printer.left:
+                records = consumer.poll(_POLL_SECONDS)
+                printer.print(records, None)
+                if time.monotonic() >= commit_at:
+                    commit(consumer.assignment())
+                    commit_at = time.monotonic() + _COMMIT_SECONDS
+                if not assigned:
+                    printer.expect(f"group {args.group} assigned nothing")
+                elif not args.follow:
+                    printer.expect("nothing came")
+                    busy = bool(records)
+                    if all(_next(consumer, printer, key, busy) >= end for key, end in ends.items()):
+                        break
+        finally:
+            commit(consumer.assignment())

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 __all__ = [
+    "Progress",
     "bytes_field",
     "bytes_text",
     "paint",
@@ -27,6 +29,7 @@ BOLD = "1"
 RED = "31"
 YELLOW = "33"
 _CELL_LEAST = 6
+_PROGRESS_SECONDS = 0.25
 
 
 def print_json(document: Any) -> None:
@@ -157,3 +160,39 @@ def _text(value: object) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(str, value)) or "-"
     return str(value)
+
+
+class Progress:
+    """A line on a terminal that says how far long work is; nothing where people would not see it, or see it twice.
+
+    It goes to standard error, and only while standard output is no terminal or `always`. A context manager, so that
+    the line is gone in the end.
+    """
+
+    def __init__(self, what: str, *, always: bool = False) -> None:
+        self.count = 0
+        self._what = what
+        self._shown = sys.stderr.isatty() and (always or not sys.stdout.isatty())
+        self._started = self._last = time.monotonic()
+        self._written = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._written:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+    def add(self, count: int) -> None:
+        """So many more."""
+        self.count += count
+        if not self._shown:
+            return
+        now = time.monotonic()
+        if now - self._last >= _PROGRESS_SECONDS:
+            self._last = now
+            rate = self.count / (now - self._started)
+            sys.stderr.write(f"\r\033[K{self.count:,} {self._what}, {rate:,.0f}/s")
+            sys.stderr.flush()
+            self._written = True

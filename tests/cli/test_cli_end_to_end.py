@@ -114,8 +114,8 @@ def test_lines_become_records_and_records_lines(run: Callable[..., Outcome], top
     assert run("consume", topic).out == "one\n\nthree\n"
     assert run("consume", topic, "--partition", "0").out == ""
     assert run("consume", topic, "--max-messages", "1").out == "one\n"
-    assert run("consume", topic, "--offset", "2", "--partition", "1").out == "three\n"
-    assert "no offset 9" in run("consume", topic, "--offset", "9", "--partition", "1").refusal()
+    assert run("consume", topic, "--from", "2", "--partition", "1").out == "three\n"
+    assert "no offset 9" in run("consume", topic, "--from", "9", "--partition", "1").refusal()
     assert "no partition 7" in run("consume", topic, "--partition", "7").refusal()
 
 
@@ -175,12 +175,13 @@ def test_acks(run: Callable[..., Outcome], topic: str) -> None:
 
 
 def test_a_start_by_time(run: Callable[..., Outcome], topic: str) -> None:
-    """Milliseconds or ISO 8601; a time after the last record is the end."""
+    """Milliseconds, ISO 8601, or a span back from now; a time after the last record is the end."""
     run("produce", topic, "--partition", "0", stdin=b"a\n")
     (record,) = run("consume", topic, "--json").json_lines()
-    assert run("consume", topic, "--timestamp", str(record["timestamp"])).out == "a\n"
-    assert run("consume", topic, "--timestamp", str(record["timestamp"] + 1)).out == ""
-    assert run("consume", topic, "--timestamp", "2020-01-31T12:00:00+00:00").out == "a\n"
+    assert run("consume", topic, "--from", f"@{record['timestamp']}").out == "a\n"
+    assert run("consume", topic, "--from", f"@{record['timestamp'] + 1}").out == ""
+    assert run("consume", topic, "--from", "2020-01-31T12:00:00+00:00").out == "a\n"
+    assert run("consume", topic, "--from", "1h").out == "a\n"
 
 
 def test_follow_prints_records_as_they_come(

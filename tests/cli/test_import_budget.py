@@ -20,6 +20,8 @@ FORBIDDEN = (
     "odradek.env.real",
     "sim",
 )
+GROUPS = {"find_coordinator", "join_group", "sync_group", "heartbeat", "leave_group", "data_records"}
+"""What a consumer has at hand, with a group or without."""
 LOOK = """
 import sys
 from odradek.cli.__main__ import main
@@ -72,7 +74,7 @@ def test_help_imports_neither_the_client_nor_the_wire(words: tuple[str, ...]) ->
         (("cluster", "status"), {"describe_cluster"}),
         (("config", "get", "topic", "words"), {"describe_configs"}),
         (("produce", "words"), {"produce", "init_producer_id"}),
-        (("consume", "words"), {"fetch", "list_offsets"}),
+        (("consume", "words"), {"fetch", "list_offsets"} | GROUPS),
     ],
 )
 def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...], messages: set[str]) -> None:
