@@ -67,7 +67,7 @@ class Listing:
 
 
 def describe(group_id: str, group: ClassicGroup | None, version: int) -> DescribedGroup:
-    """Metadata and assignments are told of a stable group only. A group that does not exist is `Dead`; from
+    """Protocol and metadata are told of a stable group only. A group that does not exist is `Dead`; from
     version 6 on that is an error (KIP-1043)."""
     if group is None:
         if version >= 6:
@@ -83,7 +83,7 @@ def describe(group_id: str, group: ClassicGroup | None, version: int) -> Describ
             each.client_id,
             each.client_host,
             each.metadata_for(protocol) if stable else b"",
-            each.assignment if stable else b"",
+            each.assignment,
         )
         for each in group.members.values()
     ]

@@ -102,7 +102,6 @@ class Membership:
                 ask.reply, join_refused(member_id, ErrorCode.INVALID_SESSION_TIMEOUT, ask.version)
             )
         group = self.find(turn, request.group_id)
-        is_new_group = group is None
         if group is None:
             if member_id != UNKNOWN_MEMBER:
                 return turn.answer(
@@ -110,6 +109,8 @@ class Membership:
                 )
             group = ClassicGroup(request.group_id)
             group.state_timestamp_ms = turn.wall_ms
+            self.groups[group.group_id] = group
+            turn.records.append(group_metadata_record(group.group_id, group.stored()))
         if not self._has_room(group, member_id):
             group.remove(member_id)
             return turn.answer(
@@ -119,9 +120,6 @@ class Membership:
             return turn.answer(
                 ask.reply, join_refused(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.version)
             )
-        if is_new_group:
-            self.groups[group.group_id] = group
-            turn.records.append(group_metadata_record(group.group_id, group.stored()))
         if member_id == UNKNOWN_MEMBER:
             self._join_new(turn, group, ask, request)
         else:

@@ -148,6 +148,8 @@ class OffsetStore:
 
     def delete(self, turn: Turn, ask: Ask) -> None:
         request: DeleteOffsets = ask.request
+        if not request.group_id:
+            return turn.answer(ask.reply, (ErrorCode.INVALID_GROUP_ID, ()))
         group = self._membership.find(turn, request.group_id)
         if group is None:
             return turn.answer(ask.reply, (ErrorCode.GROUP_ID_NOT_FOUND, ()))

@@ -27,14 +27,23 @@ class FindCoordinatorHandler:
             found = [self._find(context, request.key_type, key) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
         one = self._find(context, request.key_type, request.key)
-        return FindCoordinatorResponse(0, one.error_code, one.error_message, one.node_id, one.host, one.port)
+        return FindCoordinatorResponse(
+            0,
+            one.error_code,
+            ErrorCode(one.error_code).message or "NONE",
+            one.node_id,
+            one.host,
+            one.port,
+        )
 
     def _find(self, context: Context, key_type: int, key: str) -> Coordinator:
         if key_type == TRANSACTION:
             # Transactions are not coordinated here yet: to a client, their coordinator has not come up.
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if key_type != GROUP:
+        if key_type == SHARE:
             return _missing(key, ErrorCode.INVALID_REQUEST)
+        if key_type != GROUP:
+            return _missing(key, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST.message)
         image = self._broker.image
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is None:
@@ -45,7 +54,7 @@ class FindCoordinatorHandler:
         endpoint = None if leader is None or leader.fenced else leader.endpoint(context.listener)
         if endpoint is None:
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return Coordinator(key, partition.leader, endpoint.host, endpoint.port, ErrorCode.NONE, None)
+        return Coordinator(key, partition.leader, endpoint.host, endpoint.port, ErrorCode.NONE, "")
 
     def _start_creation(self) -> None:
         """Ask the controller once; clients ask again until the topic is there."""
@@ -87,5 +96,5 @@ class FindCoordinatorHandler:
             self._creating = False
 
 
-def _missing(key: str, code: ErrorCode) -> Coordinator:
-    return Coordinator(key, -1, "", -1, code, None)
+def _missing(key: str, code: ErrorCode, message: str = "") -> Coordinator:
+    return Coordinator(key, -1, "", -1, code, message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from data_plane.broker import Broker
 from data_plane.groups.offsets import (
@@ -46,6 +46,38 @@ GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
 
 
+T = TypeVar("T", OffsetCommitResponseTopic, OffsetDeleteResponseTopic)
+
+
+class Merged(Generic[T]):
+    """Topics of an answer in Kafka's order: what was refused at the door first, then what a coordinator answered."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str | bytes, T] = {}
+        self._accepted: list[tuple[str | bytes, T]] = []
+
+    def add_refused(self, key: str | bytes, topic: T) -> None:
+        self._add(self._refused, key, topic)
+
+    def add_accepted(self, key: str | bytes, topic: T) -> None:
+        if topic.partitions:
+            self._accepted.append((key, topic))
+
+    def _add(self, topics: dict[str | bytes, T], key: str | bytes, topic: T) -> None:
+        if key in topics:
+            topics[key].partitions.extend(topic.partitions)
+        elif topic.partitions:
+            topics[key] = topic
+
+    def topics(self) -> list[T]:
+        if not self._refused:
+            return [topic for _, topic in self._accepted]
+        merged = dict(self._refused)
+        for key, topic in self._accepted:
+            self._add(merged, key, topic)
+        return list(merged.values())
+
+
 class OffsetCommitHandler:
     """API 8. Topics by id from version 10 on (KIP-848)."""
 
@@ -55,23 +87,23 @@ class OffsetCommitHandler:
     def handle(self, context: Context, request: OffsetCommitRequest) -> Result:
         by_id = context.api_version >= TOPIC_IDS_SINCE
         image = self._broker.image
-        topics: list[OffsetCommitResponseTopic] = []
+        answers: Merged[OffsetCommitResponseTopic] = Merged()
         commits: list[PartitionCommit] = []
         accepted: list[OffsetCommitResponsePartition] = []
         for asked in request.topics:
             topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
-            partitions = []
+            good, bad = [], []
             for each in asked.partitions:
                 answer = OffsetCommitResponsePartition(each.partition_index, ErrorCode.NONE)
-                partitions.append(answer)
                 if topic is None:
-                    answer.error_code = (
-                        ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
+                    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    answer.error_code = unknown
+                    bad.append(answer)
                 elif each.partition_index not in topic.partitions:
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    bad.append(answer)
                 else:
-                    accepted.append(answer)
+                    good.append(answer)
                     commits.append(
                         PartitionCommit(
                             topic.name,
@@ -81,8 +113,11 @@ class OffsetCommitHandler:
                             each.committed_metadata or "",
                         )
                     )
-            topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, partitions))
-        response = OffsetCommitResponse(0, topics)
+            accepted += good
+            key = asked.topic_id if by_id else asked.name
+            answers.add_refused(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, bad))
+            answers.add_accepted(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, good))
+        response = OffsetCommitResponse(0, answers.topics())
         if not commits:
             return response
 
@@ -145,7 +180,8 @@ class OffsetFetchHandler:
             return OffsetFetchResponseGroup(group.group_id, [], fetched.code)
         by_id = version >= TOPIC_IDS_SINCE
         image = self._broker.image
-        topics = []
+        topics: list[OffsetFetchResponseTopics] = []
+        unknown: list[OffsetFetchResponseTopics] = []
         for asked in _all_topics(fetched) if group.topics is None else group.topics:
             name, topic_id = asked.name, asked.topic_id
             missing = ErrorCode.NONE
@@ -163,8 +199,8 @@ class OffsetFetchHandler:
             partitions = [
                 _fetched_partition(name, index, fetched, missing) for index in asked.partition_indexes
             ]
-            topics.append(OffsetFetchResponseTopics(name, topic_id, partitions))
-        return OffsetFetchResponseGroup(group.group_id, topics, ErrorCode.NONE)
+            (unknown if missing else topics).append(OffsetFetchResponseTopics(name, topic_id, partitions))
+        return OffsetFetchResponseGroup(group.group_id, topics + unknown, ErrorCode.NONE)
 
 
 def _all_topics(fetched: FetchedOffsets) -> list[OffsetFetchRequestTopics]:
@@ -215,21 +251,23 @@ class OffsetDeleteHandler:
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
         image = self._broker.image
-        topics: list[OffsetDeleteResponseTopic] = []
+        answers: Merged[OffsetDeleteResponseTopic] = Merged()
         deletions: list[tuple[str, int]] = []
         accepted: list[OffsetDeleteResponsePartition] = []
         for asked in request.topics:
-            partitions = []
+            good, bad = [], []
             for each in asked.partitions:
                 answer = OffsetDeleteResponsePartition(each.partition_index, ErrorCode.NONE)
-                partitions.append(answer)
                 if image.partition(asked.name, each.partition_index) is None:
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    bad.append(answer)
                 else:
-                    accepted.append(answer)
+                    good.append(answer)
                     deletions.append((asked.name, each.partition_index))
-            topics.append(OffsetDeleteResponseTopic(asked.name, partitions))
-        response = OffsetDeleteResponse(ErrorCode.NONE, 0, topics)
+            accepted += good
+            answers.add_refused(asked.name, OffsetDeleteResponseTopic(asked.name, bad))
+            answers.add_accepted(asked.name, OffsetDeleteResponseTopic(asked.name, good))
+        response = OffsetDeleteResponse(ErrorCode.NONE, 0, answers.topics())
 
         def combine(answers: list[tuple[ErrorCode, tuple[ErrorCode, ...]]]) -> OffsetDeleteResponse:
             code, codes = answers[0]
