@@ -43,6 +43,7 @@ from wire.api import request_class, request_header_version, response_class, resp
 from wire.api_keys import ApiKey
 from wire.codec import decode, encoder
 from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from wire.frame_pool import FramePool
 from wire.frames import (
     LENGTH_SIZE,
     Chunk,
@@ -78,6 +79,8 @@ __all__ = [
 MAX_FRAME_BYTES = 104857600
 """Kafka's default of `socket.request.max.bytes`."""
 _CORRELATION_ID_MAX = 0x7FFFFFFF
+_LARGE_BYTES = 1 << 17
+"""A response from this size on is received into a buffer of its own, without a copy."""
 
 
 class State(Enum):
@@ -248,12 +251,15 @@ class _Connection:
         if self._end_of_stream or self.state is not State.OPEN:
             raise LocalProtocolError(f"data for a connection that is {self.state.value}")
         if data:
-            self._buffer += data
             self._bytes_received += len(data)
+            self._keep(data)
         else:
             self._end_of_stream = True
 
-    def _next_frame(self) -> bytes | ConnectionClosed | Literal[Signal.NEED_DATA]:
+    def _keep(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer += data
+
+    def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
         if self.state is State.FAILED:
             raise RemoteProtocolError(self._fault)
         if self.state is State.ENDED:
@@ -324,7 +330,7 @@ class ServerConnection(_Connection):
             return PAUSED
         try:
             frame = self._next_frame()
-            if not isinstance(frame, bytes):
+            if not isinstance(frame, bytes | memoryview):
                 return frame
             api_key, api_version, correlation_id, client_id, body = parse_request_header(frame, 0, len(frame))
         except RemoteProtocolError as error:
@@ -391,6 +397,10 @@ class ClientConnection(_Connection):
     client_id: str = attrs.field(default="odradek", kw_only=True)
     next_correlation_id: int = attrs.field(default=0, kw_only=True)
     _client_id_bytes: bytes = attrs.field(default=b"", init=False, repr=False)
+    _pool: FramePool = attrs.field(factory=FramePool, init=False, repr=False)
+    _large: memoryview | None = attrs.field(default=None, init=False, repr=False)
+    _large_size: int = attrs.field(default=0, init=False)
+    _large_filled: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         name = self.client_id.encode()
@@ -440,14 +450,58 @@ class ClientConnection(_Connection):
             raise LocalProtocolError("events of a connection that is closed")
         try:
             frame = self._next_frame()
-            if not isinstance(frame, bytes):
+            if not isinstance(frame, bytes | memoryview):
                 return frame
             return self._response(frame)
         except RemoteProtocolError as error:
             self._fail(error)
             raise
 
-    def _response(self, frame: bytes) -> ResponseReceived:
+    def _keep(self, data: bytes | bytearray | memoryview) -> None:
+        """As the base, but the rest of a large frame goes where the frame is put together."""
+        if self._large is not None:
+            with memoryview(data) as view:
+                start = self._large_filled
+                end = min(self._large_size, start + len(view))
+                self._large[start:end] = view[: end - start]
+                self._large_filled = end
+                self._buffer += view[end - start :]
+        else:
+            self._buffer += data
+
+    def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
+        large = self._large
+        if large is None or self.state is not State.OPEN:
+            frame = super()._next_frame()
+            if frame is NEED_DATA:
+                self._expect_large()
+            return frame
+        if self._large_filled < self._large_size:
+            if self._end_of_stream:
+                raise RemoteProtocolError(
+                    f"the stream ended inside a frame, after {self._large_filled} bytes of it"
+                )
+            return NEED_DATA
+        self._large = None
+        self._step(Step.RECEIVE)
+        self._frames_received += 1
+        return large[: self._large_size].toreadonly()
+
+    def _expect_large(self) -> None:
+        """Move the beginning of a large frame to a buffer that takes it whole."""
+        buffer = self._buffer
+        if len(buffer) < LENGTH_SIZE:
+            return
+        size = frame_length(buffer, 0, self.max_frame_bytes)
+        if size >= _LARGE_BYTES:
+            self._large = memoryview(self._pool.take(size))
+            self._large_size = size
+            self._large_filled = 0
+            rest = bytes(buffer[LENGTH_SIZE:])
+            buffer.clear()
+            self._keep(rest)
+
+    def _response(self, frame: bytes | memoryview) -> ResponseReceived:
         if not self._unanswered:
             raise RemoteProtocolError("a response that nobody asked for")
         expected, api_key, version = self._unanswered[0]

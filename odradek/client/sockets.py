@@ -44,6 +44,7 @@ class Sockets:
         self._core = core
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}
+        self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._unsent: dict[_Connection, None] = {}
 
     def watch(self, wakeup: socket.socket) -> None:
@@ -179,15 +180,15 @@ class Sockets:
     def _read(self, connection: _Connection) -> None:
         assert connection.socket is not None
         try:
-            data = connection.socket.recv(_RECEIVE_BYTES)
+            count = connection.socket.recv_into(self._received)
         except BlockingIOError:
             return
         except OSError as error:
             self._lost(connection, error)
             return
-        if not data:
+        if not count:
             self._forget(connection)
-        self._core.receive_data(connection.connection_id, data, time.monotonic())
+        self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
 
     def _lost(self, connection: _Connection, error: OSError) -> None:
         self._forget(connection)
