@@ -113,6 +113,8 @@ class Lane:
     producer_id: int = -1
     producer_epoch: int = -1
     next_sequence: int = 0
+    established: bool = False
+    """The broker has a batch under these numbers, so that it refuses gaps."""
     rebase: Exception | None = None
     """Why the sequence numbers must start anew, under a new epoch, before anything more is sent (KIP-360)."""
     repeating: bool = False

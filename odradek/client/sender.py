@@ -14,6 +14,8 @@ Rules (KIP-98, KIP-360, KIP-951)
 -----
 * A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
   and knows what it has, so up to five requests may be in flight and nothing is lost, doubled or out of order.
+* A broker that knows nothing of a producer takes any number for its first, so the first batch under new numbers goes
+  alone: were it refused, one behind it would be taken, and come before it.
 * Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
   from the oldest on.
 * When a batch leaves without having used its sequence number (refused for good, or given up), or the broker does not
@@ -185,6 +187,8 @@ class Sender:
     def _ready_at(self, lane: Lane) -> float:
         """When the lane's first batch may be sent: the past if now, `_NEVER` if that needs an answer first."""
         if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
+            return _NEVER
+        if lane.in_flight and not lane.established and not self._without_identity:
             return _NEVER
         if len(lane.in_flight) >= self._settings.max_in_flight_requests_per_connection:
             return _NEVER
@@ -371,6 +375,8 @@ class Sender:
 
     def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
         self.counts["batches acknowledged"] += 1
+        if batch.producer_epoch == lane.producer_epoch and batch.producer_id == lane.producer_id:
+            lane.established = True
         if not batch.done:
             batch.base_offset = base_offset
             batch.log_append_time_ms = log_append_time_ms
@@ -467,6 +473,7 @@ class Sender:
             return
         self.counts["epochs bumped"] += 1
         lane.rebase = None
+        lane.established = False
         lane.next_sequence = 0
         kept = [batch for batch in lane.batches if not batch.maybe_appended]
         for batch in lane.batches:

@@ -187,7 +187,10 @@ class FakeBroker:
         header = parse_header(data)
         known = partition.producers.get(header.producer_id)
         if header.producer_id >= 0:
-            if known is None or header.producer_epoch > known.epoch:
+            if known is None:
+                # Like Kafka: of a producer that it has never seen, it takes any number.
+                known = FakeProducer(header.producer_epoch, header.base_sequence)
+            elif header.producer_epoch > known.epoch:
                 known = FakeProducer(header.producer_epoch)
             if header.producer_epoch < known.epoch:
                 answer.error_code = int(ErrorCode.INVALID_PRODUCER_EPOCH)
