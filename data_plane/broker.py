@@ -77,6 +77,7 @@ class Broker:
         controller: PeerChannel,
         tasks: TaskGroup,
         log: Any,
+        log_levels: LogLevels | None = None,
         unavailable_dirs: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
@@ -97,7 +98,7 @@ class Broker:
         )
         self.groups = GroupCoordinator(self, settings.groups)
         self.woken: list[Callable[[], None]] = []
-        self.log_levels = LogLevels()
+        self.log_levels = log_levels if log_levels is not None else LogLevels()
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
         self._own_resources = ((RESOURCE_BROKER, str(settings.node_id)), (RESOURCE_BROKER, ""))

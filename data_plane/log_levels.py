@@ -49,7 +49,7 @@ class LogLevels:
                     f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource",
                 )
             else:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
         if not validate_only:
             self._level = level
 

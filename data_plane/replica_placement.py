@@ -44,6 +44,8 @@ class ReplicaPlacement:
         self.log_dirs = log_dirs
         self.unavailable = unavailable
         """Directories of the configuration that could not be opened at the start: path and reason."""
+        self.cordoned: tuple[bytes, ...] = ()
+        """Ids of directories that take no new replicas while others can (`cordoned.log.dirs`, KIP-1066)."""
         self._log = log
 
     @property
@@ -89,7 +91,7 @@ class ReplicaPlacement:
         if assigned in _UNDECIDED:
             if not is_new and self._some_are_away():
                 raise DirectoryAway("it may be in a log directory that is offline")
-            return directories_for_new_log(self.online)
+            return directories_for_new_log(self._open_to_new)
         for log_dir in self.log_dirs:
             if log_dir.directory_id == assigned:
                 if log_dir.offline_reason is not None:
@@ -103,7 +105,12 @@ class ReplicaPlacement:
             partition=index,
             reason="its log directory is not configured any more",
         )
-        return directories_for_new_log(self.online)
+        return directories_for_new_log(self._open_to_new)
+
+    @property
+    def _open_to_new(self) -> list[LogDir]:
+        online = self.online
+        return [log_dir for log_dir in online if log_dir.directory_id not in self.cordoned] or online
 
     def _some_are_away(self) -> bool:
         return bool(self.unavailable) or any(log_dir.offline_reason is not None for log_dir in self.log_dirs)

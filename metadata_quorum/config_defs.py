@@ -293,6 +293,17 @@ def group_defs() -> Mapping[str, ConfigDef]:
     return _table()["group"]
 
 
+THROTTLE_DEFS: Mapping[str, ConfigDef] = {
+    name: ConfigDef("broker", name, "long", None, "[0,...]", "medium", False, True)
+    for name in (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+}
+"""Keys that brokers know while they run, and not in their files (KIP-73, KIP-113)."""
+
+
 @attrs.frozen
 class Synonym:
     """A broker key that gives a topic key its value; `milliseconds` is the factor from the key's unit."""

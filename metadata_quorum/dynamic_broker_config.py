@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from metadata_quorum.config_defs import ConfigError, ConfigValue, broker_defs
+from metadata_quorum.config_defs import THROTTLE_DEFS, ConfigError, ConfigValue, broker_defs
 from metadata_quorum.effective_config import BrokerConfigLayers, broker_value, effective_topic_config
 from wire.errors import ErrorCode, KafkaError
 
@@ -32,8 +32,14 @@ _KEY_STORES = frozenset(
         "truststore.certificates",
     )
 )
-_OF_ONE_BROKER = frozenset(("listeners", "listener.security.protocol.map", "principal.builder.class"))
-_NOT_SUPPORTED = frozenset((*_OF_ONE_BROKER, "config.providers"))
+_NOT_SUPPORTED = frozenset(
+    ("listeners", "listener.security.protocol.map", "principal.builder.class", "config.providers")
+)
+_PERSONAL = frozenset(
+    ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
+)
+_OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
+"""Of what concerns listeners, the keys that can be told to all brokers."""
 _THREAD_COUNTS = (
     "num.io.threads",
     "num.network.threads",
@@ -53,18 +59,18 @@ def check_broker_change(
     _check_keys(after)
     try:
         for name, text in after.items():
-            definition = broker_defs().get(name.removeprefix(_listener_of(name)))
+            key = name.removeprefix(_listener_of(name))
+            definition = broker_defs().get(key, THROTTLE_DEFS.get(key))
             if definition is not None:
                 definition.parse(text)
     except ConfigError as error:
         raise _invalid(str(error)) from error
-    if not per_broker:
-        personal = [name for name in after if name in _OF_ONE_BROKER or name.startswith(LISTENER_PREFIX)]
-        if personal:
-            raise _invalid(
-                "Cannot update these configs at default cluster level, broker id must be specified: "
-                + _listed(personal)
-            )
+    personal = [name for name in after if _is_of_one_broker(name)]
+    if personal and not per_broker:
+        raise _invalid(
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            + _listed(personal)
+        )
     _check_supported(after)
     if per_broker:
         changed = BrokerConfigLayers(layers.static, after, layers.dynamic_default)
@@ -101,6 +107,12 @@ def _check_supported(after: Mapping[str, str]) -> None:
     ]
     if missing:
         raise _invalid(f"This version cannot update these configs dynamically: {_listed(missing)}")
+
+
+def _is_of_one_broker(name: str) -> bool:
+    if name.startswith(LISTENER_PREFIX):
+        return name.removeprefix(_listener_of(name)) not in _OF_ALL_BROKERS
+    return name in _PERSONAL or name.startswith(("ssl.", "sasl."))
 
 
 def _listener_of(name: str) -> str:

@@ -13,6 +13,7 @@ import attrs
 
 from metadata_quorum.client_metrics_configs import CLIENT_METRICS_DEFS
 from metadata_quorum.config_defs import (
+    THROTTLE_DEFS,
     ConfigDef,
     ConfigValue,
     Synonym,
@@ -189,14 +190,20 @@ def describe_broker_config(
 
 
 def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """Keys of the layers that no table has: an unknown type may be a password's."""
+    """Keys of the layers that no file has. What nobody knows at all may be a password."""
     names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
     entries = []
     for name in sorted(names):
+        definition = THROTTLE_DEFS.get(name)
+        unknown = definition is None
         synonyms = tuple(
-            ConfigSynonym(name, None, source) for source, layer in broker.layers() if name in layer
+            ConfigSynonym(name, None if unknown else layer[name], source)
+            for source, layer in broker.layers()
+            if name in layer
         )
-        entries.append(ConfigEntry(name, None, synonyms[0].source, True, True, 0, synonyms))
+        kind = 0 if definition is None else CONFIG_TYPES[definition.type]
+        strongest = synonyms[0]
+        entries.append(ConfigEntry(name, strongest.value, strongest.source, unknown, unknown, kind, synonyms))
     return entries
 
 

@@ -218,7 +218,9 @@ def _operated(before: Mapping[str, str], configs: Sequence[AlterableConfig]) -> 
         else:
             operation = list_operation(config.config_operation)
             definition = broker_defs().get(config.name)
-            if definition is None or definition.type != "list":
+            if definition is None:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {config.name}")
+            if definition.type != "list":
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
                     f"Config value {operation.name.lower()} is not allowed for config key: {config.name}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result
 from data_plane.log.log_dir import LogDir
@@ -32,11 +34,12 @@ class DescribeLogDirsHandler:
 
     def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
         wanted = None if request.topics is None else _wanted(request.topics)
+        placement = self._broker.placement
         return DescribeLogDirsResponse(
             0,
             ErrorCode.NONE,
-            [_describe(log_dir, wanted) for log_dir in self._broker.log_dirs]
-            + [_offline(path) for path in self._broker.placement.unavailable],
+            [_describe(log_dir, wanted, placement.cordoned) for log_dir in self._broker.log_dirs]
+            + [_offline(path) for path in placement.unavailable],
         )
 
 
@@ -51,7 +54,7 @@ def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
     return wanted
 
 
-def _describe(log_dir: LogDir, wanted: Wanted | None) -> DescribeLogDirsResult:
+def _describe(log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes]) -> DescribeLogDirsResult:
     if log_dir.offline_reason is not None:
         return _offline(log_dir.path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
@@ -66,6 +69,7 @@ def _describe(log_dir: LogDir, wanted: Wanted | None) -> DescribeLogDirsResult:
         [DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],
         space.total_bytes,
         space.free_bytes,
+        log_dir.directory_id in cordoned,
     )
 
 

@@ -168,6 +168,7 @@ def heartbeat(
             fenced, shut_down = True, True
             records += fence(image, broker)
     records += _directories_offline(image, broker, request.offline_log_dirs)
+    records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if shut_down:
         sessions.remove(broker.broker_id)
     return Decision(records, BrokerHeartbeatResponse(0, ErrorCode.NONE, caught_up, fenced, shut_down))
@@ -284,3 +285,14 @@ def _directories_offline(image: MetadataImage, broker: BrokerImage, offline: lis
         )
     )
     return records
+
+
+def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
+    """The broker reports all directories that take no new replicas (KIP-1066); None is a broker that cannot say."""
+    if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
+        return []
+    return [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
+        )
+    ]

@@ -158,7 +158,7 @@ def list_operation(number: int) -> Operation:
     try:
         return Operation(number)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {number}") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {number}") from None
 
 
 def combine_items(operation: Operation, current: str, given: str) -> list[str]:

@@ -100,10 +100,7 @@ def _place(image: MetadataImage, context: DecisionContext, count: int, factor: i
     try:
         placed = place_replicas(list(image.brokers.values()), count, factor, context.random)
     except TooFewBrokers as error:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): {error}",
-        ) from error
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
     return [(replicas, active_replicas(image, replicas)) for replicas in placed]
 
 

@@ -134,6 +134,7 @@ class BrokerLifecycle:
             offline_log_dirs=sorted(
                 log_dir.directory_id for log_dir in broker.log_dirs if log_dir.offline_reason is not None
             ),
+            cordoned_log_dirs=list(broker.placement.cordoned),
         )
         response: BrokerHeartbeatResponse | None = await self._ask(request)
         return response

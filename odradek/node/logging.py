@@ -9,8 +9,10 @@ from typing import Any, TextIO
 
 import structlog
 
+from data_plane.log_levels import LogLevels
 from odradek.env.ports import Clock
 
+_SEVERITIES = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -31,8 +33,19 @@ class _LineLogger:
     info = warning = error = debug = critical = exception = msg
 
 
-def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any:
-    """A logger whose lines are `timestamp level event key=value ...`; time is the node's own clock."""
+def make_logger(
+    clock: Clock, stream: TextIO | None = None, levels: LogLevels | None = None, **bound: Any
+) -> Any:
+    """A logger whose lines are `timestamp level event key=value ...`; time is the node's own clock.
+
+    `levels` may be changed while it logs.
+    """
+    shown = levels if levels is not None else LogLevels()
+
+    def drop_unwanted(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if not shown.shows(_SEVERITIES[method]):
+            raise structlog.DropEvent
+        return event
 
     def add_timestamp(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         wall = _EPOCH + timedelta(milliseconds=clock.wall_ms())
@@ -43,6 +56,7 @@ def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any
     return structlog.wrap_logger(
         _LineLogger(target),
         processors=[
+            drop_unwanted,
             structlog.processors.add_log_level,
             add_timestamp,
             structlog.processors.format_exc_info,
@@ -50,5 +64,5 @@ def make_logger(clock: Clock, stream: TextIO | None = None, **bound: Any) -> Any
                 key_order=["timestamp", "level", "event"], bool_as_flag=False
             ),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger("info"),
+        wrapper_class=structlog.make_filtering_bound_logger("debug"),
     ).bind(**bound)

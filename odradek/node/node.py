@@ -15,6 +15,7 @@ from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.build import build_table
 from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.log_levels import LogLevels
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.meta_properties import NotALogDirectory
@@ -24,7 +25,9 @@ from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, TaskGroup
 from odradek.node.broker_lifecycle import BrokerLifecycle
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import NodeConfig
+from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_loop import ConnectionServices
+from odradek.node.dynamic_config import DynamicConfig
 from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics_server import MetricsServer, watch_loop
 from odradek.node.server import Server
@@ -53,12 +56,20 @@ class Node:
     """One broker and controller in one process."""
 
     def __init__(
-        self, config: NodeConfig, env: Env, tasks: TaskGroup, log: Any, *, poison: bool = False
+        self,
+        config: NodeConfig,
+        env: Env,
+        tasks: TaskGroup,
+        log: Any,
+        log_levels: LogLevels,
+        *,
+        poison: bool = False,
     ) -> None:
         self._config = config
         self._env = env
         self._tasks = tasks
         self._log = log
+        self._log_levels = log_levels
         self._poison = poison
         self._failed = env.event()
         self._failure = ""
@@ -76,6 +87,7 @@ class Node:
         self._metadata_dir: Dir | None = None
         self._services: ConnectionServices | None = None
         self._metrics: MetricsServer | None = None
+        self._limits = ConnectionLimits()
         self._created_at = env.clock.monotonic()
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -89,6 +101,7 @@ class Node:
         controller = await self._start_controller()
         broker = self._broker = self._make_broker(controller)
         broker.image = controller.committed_image
+        DynamicConfig(broker, self._limits, self._by_path, self._tell_controller).apply()
         await self._load_logs()
         controller.subscribe(self._apply_metadata)
         image = controller.committed_image
@@ -245,6 +258,7 @@ class Node:
             controller.channel(),
             self._tasks,
             self._log,
+            self._log_levels,
             self._unavailable,
         )
 
@@ -304,7 +318,7 @@ class Node:
                     opened,
                     listener.name,
                     idle_ms_max=config.get_int("connections.max.idle.ms"),
-                    connections_max=config.get_int("max.connections"),
+                    limits=self._limits,
                 )
             )
             self._ports[listener.name] = opened.port
@@ -386,6 +400,10 @@ class Node:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
         elif all(each.offline_reason is not None for each in self._log_dirs):
             self._fail(f"all log directories are offline, the last one because of {reason}")
+
+    def _tell_controller(self) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.hurry()
 
     def _fail(self, reason: str) -> None:
         if not self._failed.is_set():

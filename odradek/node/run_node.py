@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from data_plane.log_levels import LogLevels
 from odradek.env.ports import Env, Event
 from odradek.node.config import NodeConfig
 from odradek.node.logging import make_logger
@@ -37,9 +38,10 @@ async def run_node(
         RegistrationRefused: the controller does not take this broker.
         NodeFailed: the node cannot go on.
     """
-    logger = log if log is not None else make_logger(env.clock, node=config.node_id)
+    levels = LogLevels()
+    logger = log if log is not None else make_logger(env.clock, levels=levels, node=config.node_id)
     async with trio.open_nursery() as nursery:
-        node = Node(config, env, nursery, logger, poison=poison)
+        node = Node(config, env, nursery, logger, levels, poison=poison)
         await node.start()
         if started is not None:
             started(node.facts())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odradek.env.ports import ConnectionLost, Listener
+from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_loop import Connection, ConnectionServices
 
 REAP_INTERVAL_SECONDS = 1.0
@@ -11,7 +12,7 @@ STALL_SECONDS_MAX = 10.0
 
 
 class Server:
-    """Owns the connections of one listener. `connections_max` turns further ones away, as Kafka's limit does."""
+    """Owns the connections of one listener; those beyond `limits` are turned away."""
 
     def __init__(
         self,
@@ -20,13 +21,13 @@ class Server:
         listener_name: str,
         *,
         idle_ms_max: int,
-        connections_max: int,
+        limits: ConnectionLimits,
     ) -> None:
         self._services = services
         self._listener = listener
         self.name = listener_name
         self._idle_seconds_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
-        self._connections_max = connections_max
+        self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._accepted = 0
         self._refused = 0
@@ -34,18 +35,27 @@ class Server:
 
     async def accept_loop(self) -> None:
         """Start one task per connection until the listener closes."""
+        clock, limits = self._services.clock, self._limits
         while True:
+            while (accept_at := limits.accept_at(clock.monotonic())) > clock.monotonic():
+                await clock.sleep_until(accept_at)
             try:
                 conn = await self._listener.accept()
             except ConnectionLost:
                 return
-            if len(self._connections) >= self._connections_max:
+            if not limits.enter(conn.peer_host):
                 self._refused += 1
                 conn.close()
                 continue
             self._accepted += 1
             connection = Connection(self._services, conn, self.name, self._connections)
-            self._services.tasks.start_soon(connection.run, name="connection")
+            self._services.tasks.start_soon(self._serve, connection, name="connection")
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._limits.leave(connection.conn.peer_host)
 
     async def reap_loop(self) -> None:
         """Close connections that were idle too long, and half-sent frames that hold memory others wait for."""

@@ -16,6 +16,7 @@ from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS
 from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
 from odradek.node.buffers import ReceiveBuffers
+from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_loop import FRAMES_PER_TURN, SLOTS_MAX, ConnectionServices
 from odradek.node.server import STALL_SECONDS_MAX, Server
 from sim.weather import Weather
@@ -95,7 +96,13 @@ class Node:
             poison=True,
         )
         listener = env.network.listen("", PORT)
-        self.server = Server(services, listener, "PLAINTEXT", idle_ms_max=IDLE_MS_MAX, connections_max=1000)
+        self.server = Server(
+            services,
+            listener,
+            "PLAINTEXT",
+            idle_ms_max=IDLE_MS_MAX,
+            limits=ConnectionLimits(connections_max=1000),
+        )
         tasks.start_soon(self.server.accept_loop)
         tasks.start_soon(self.server.reap_loop)
 
@@ -418,7 +425,9 @@ def test_errors_end_their_connection_alone() -> None:
             await other.send(framed(b"echo:lives"))
             assert await other.answer() == b"lives"
         assert node.services.complaints.protocol_errors == 2
-        assert node.log.events == ["connection.bug", "connection.protocol_error"], "one line per peer and second"
+        assert node.log.events == ["connection.bug", "connection.protocol_error"], (
+            "one line per peer and second"
+        )
 
     play(script)
 

@@ -1,0 +1,81 @@
+"""What a running node does with the values it is told (KIP-226), besides its logs, which the broker sees to. PURE.
+
+A value that cannot be used is passed over with an error in the log: it was judged when it was set, perhaps by
+another version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from data_plane.broker import Broker
+from data_plane.log.log_dir import LogDir
+from metadata_quorum.config_defs import ConfigError
+from metadata_quorum.dynamic_broker_config import ALL_DIRECTORIES
+from metadata_quorum.effective_config import broker_value
+from odradek.node.connection_limits import ConnectionLimits, parse_overrides
+
+
+class DynamicConfig:
+    """Applies this broker's values whenever they change. `apply` once before the listeners open."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        limits: ConnectionLimits,
+        by_path: Mapping[str, LogDir],
+        hurry: Callable[[], None],
+    ) -> None:
+        """`by_path` are the log directories as the configuration names them; `hurry` sends news to the controller
+        at once."""
+        self._broker = broker
+        self._limits = limits
+        self._by_path = by_path
+        self._hurry = hurry
+        broker.config_listeners.append(self.apply)
+
+    def apply(self) -> None:
+        """Take the values that hold now."""
+        limits = self._limits
+        limits.connections_max = self._int("max.connections", limits.connections_max)
+        limits.per_ip_max = self._int("max.connections.per.ip", limits.per_ip_max)
+        limits.creation_rate_max = self._int("max.connection.creation.rate", limits.creation_rate_max)
+        overrides = self._value("max.connections.per.ip.overrides")
+        try:
+            limits.per_ip_overrides = parse_overrides(str(overrides or ""))
+        except ValueError as error:
+            self._broker.log.error("config.not_applied", reason=str(error))
+        for log_dir in self._by_path.values():
+            context = log_dir.context
+            expiration_ms = self._int("producer.id.expiration.ms", context.producer_id_expiration_ms)
+            if expiration_ms != context.producer_id_expiration_ms:
+                log_dir.context = attrs.evolve(context, producer_id_expiration_ms=expiration_ms)
+        cordoned = self._cordoned_ids()
+        if cordoned != self._broker.placement.cordoned:
+            self._broker.placement.cordoned = cordoned
+            self._hurry()
+
+    def _cordoned_ids(self) -> tuple[bytes, ...]:
+        """Directories that take no new replicas (KIP-1066), by their ids."""
+        paths = self._value("cordoned.log.dirs") or ()
+        return tuple(
+            sorted(
+                log_dir.directory_id
+                for path, log_dir in self._by_path.items()
+                if path in paths or ALL_DIRECTORIES in paths
+            )
+        )
+
+    def _value(self, name: str) -> Any:
+        try:
+            return broker_value(name, self._broker.config_layers)
+        except ConfigError as error:
+            self._broker.log.error("config.not_applied", reason=str(error))
+            return None
+
+    def _int(self, name: str, otherwise: int) -> int:
+        value = self._value(name)
+        return value if isinstance(value, int) else otherwise

@@ -1,0 +1,59 @@
+"""How many connections a node takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.node.connection_limits import ConnectionLimits, parse_overrides
+
+
+def test_no_more_than_all_connections() -> None:
+    """`max.connections`: the maximum number of connections a broker allows at any time."""
+    limits = ConnectionLimits(connections_max=2)
+    assert limits.enter("a")
+    assert limits.enter("b")
+    assert not limits.enter("c")
+    limits.leave("a")
+    assert limits.enter("c")
+    assert limits.statistics() == {"connections": 2, "addresses": 2}
+
+
+def test_no_more_than_the_connections_of_one_address() -> None:
+    """`max.connections.per.ip`, and the override of an address, which may also allow more."""
+    limits = ConnectionLimits(per_ip_max=1, per_ip_overrides={"b": 2, "c": 0})
+    assert [limits.enter("a"), limits.enter("a")] == [True, False]
+    assert [limits.enter("b"), limits.enter("b"), limits.enter("b")] == [True, True, False]
+    assert not limits.enter("c")
+    limits.leave("a")
+    assert limits.enter("a")
+
+
+def test_a_limit_that_changes_spares_open_connections() -> None:
+    """KIP-402: existing connections are not closed; new ones wait until there is room."""
+    limits = ConnectionLimits()
+    assert all(limits.enter("a") for _ in range(3))
+    limits.per_ip_max = 2
+    assert not limits.enter("a")
+    limits.leave("a")
+    assert not limits.enter("a")
+    limits.leave("a")
+    assert limits.enter("a")
+
+
+def test_no_more_than_so_many_in_a_second() -> None:
+    """`max.connection.creation.rate` (KIP-612): further ones are accepted later, none is refused."""
+    limits = ConnectionLimits(creation_rate_max=2)
+    for _ in range(2):
+        assert limits.accept_at(10.0) == 10.0
+        assert limits.enter("a")
+    assert limits.accept_at(10.5) == 11.0
+    assert limits.accept_at(11.0) == 11.0
+
+
+def test_overrides_are_read_as_kafka_writes_them() -> None:
+    """`host:count`, separated by commas; an IPv6 address has colons of its own."""
+    assert parse_overrides("") == {}
+    assert parse_overrides("10.0.0.1:5, ::2:7") == {"10.0.0.1": 5, "::2": 7}
+    assert parse_overrides("localhost:3") == {"127.0.0.1": 3, "::1": 3}
+    with pytest.raises(ValueError, match="invalid literal"):
+        parse_overrides("10.0.0.1:many")
