@@ -79,13 +79,13 @@ def play(script: Script, weather: Weather | None = None, **settings: str) -> Non
     ready = trio.Event()
 
     async def serve(env: Env) -> None:
-        directory = env.open_dir("/data", create=True)
+        directories = [env.open_dir(path, create=True) for path in config.log_dirs]
         format_storage(
-            [directory],
-            directory,
+            directories,
+            directories[0],
             cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
             node_id=1,
-            directory_ids=[env.new_uuid()],
+            directory_ids=[env.new_uuid() for _ in directories],
             voter=VoterEndpoint("CONTROLLER", "server", 9093),
             timestamp_ms=env.clock.wall_ms(),
         )

@@ -1,0 +1,168 @@
+"""A node with several log directories in the simulated world: where replicas go, and what is lost with a disk."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_bad_batches import good_batch
+from tests.node.test_connection_loop import Client
+from tests.node.test_node_in_a_world import play, request
+from wire.errors import ErrorCode
+from wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+PARTITIONS = 6
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@attrs.define
+class Cluster:
+    """What the scripts ask of a node with the directories /one and /two."""
+
+    client: Client
+
+    async def create(self, topic: str = "t") -> None:
+        created = await request(
+            self.client, CreateTopicsRequest([CreatableTopic(topic, PARTITIONS, 1, [], [])], 10_000, False), 5
+        )
+        assert created.topics[0].error_code == 0
+
+    async def produce(self, partition: int) -> ErrorCode:
+        data = PartitionProduceData(partition, good_batch(2, timestamp_ms=1))
+        answer = await request(
+            self.client, ProduceRequest(None, -1, 5000, [TopicProduceData("t", bytes(16), [data])]), 9
+        )
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+    async def directories(self) -> dict[str, Any]:
+        """Partitions of "t" by the path of their directory; the error code of one that is offline."""
+        results = (await request(self.client, DescribeLogDirsRequest(None), 4)).results
+        return {
+            result.log_dir: ErrorCode(result.error_code)
+            if result.error_code
+            else [
+                partition.partition_index
+                for topic in result.topics
+                if topic.name == "t"
+                for partition in topic.partitions
+            ]
+            for result in results
+        }
+
+    async def leaders(self) -> dict[int, tuple[int, list[int]]]:
+        """Leader and offline replicas by partition."""
+        answer = await request(self.client, MetadataRequest([MetadataRequestTopic(name="t")]), 12)
+        return {
+            partition.partition_index: (partition.leader_id, partition.offline_replicas)
+            for partition in answer.topics[0].partitions
+        }
+
+
+def play_with_two(script: Callable[[World, Cluster], Awaitable[None]]) -> None:
+    async def connected(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        await script(world, Cluster(await connect()))
+
+    play(connected, Weather(), log_dirs="/one,/two")
+
+
+def test_a_failed_disk_takes_down_only_its_own_partitions() -> None:
+    """Those get KAFKA_STORAGE_ERROR and lose their leader; the others serve on, and DescribeLogDirs says it all."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        await cluster.create()
+        before = await cluster.directories()
+        assert sorted(before["/one"] + before["/two"]) == list(range(PARTITIONS))
+        assert len(before["/one"]) == len(before["/two"])
+        for partition in range(PARTITIONS):
+            assert await cluster.produce(partition) is ErrorCode.NONE
+        await world.sleep(1)
+        world.machine("server").disk.fail_next(errno.EIO, path_part="two", times=1 << 30)
+        lost = before["/two"]
+        assert await cluster.produce(lost[0]) is STORAGE_ERROR
+        await world.sleep(1)
+        assert await cluster.directories() == {"/one": before["/one"], "/two": STORAGE_ERROR}
+        for partition in range(PARTITIONS):
+            expected = STORAGE_ERROR if partition in lost else ErrorCode.NONE
+            assert await cluster.produce(partition) is expected
+        assert await cluster.leaders() == {
+            partition: (-1, [1]) if partition in lost else (1, []) for partition in range(PARTITIONS)
+        }
+        await cluster.create("later")
+        assert (await cluster.directories())["/two"] is STORAGE_ERROR
+
+    play_with_two(script)
+
+
+def test_a_full_disk_is_passed_over() -> None:
+    """A directory that has no room for a new log does not stop the next one from taking it."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        world.machine("server").disk.fail_next(
+            errno.ENOSPC, operation="open", path_part="/two/t-", times=1 << 30
+        )
+        await cluster.create()
+        found = await cluster.directories()
+        assert found == {"/one": list(range(PARTITIONS)), "/two": []}
+
+    play_with_two(script)
+
+
+def test_replicas_do_not_move_between_disks_yet() -> None:
+    """AlterReplicaLogDirs: all is checked as in Kafka; a move that would begin is refused with POLICY_VIOLATION."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        await cluster.create()
+        found = await cluster.directories()
+        (here, there) = found["/one"][0], found["/two"][0]
+        topic = AlterReplicaLogDirTopic("t", [here, there, 99])
+        wanted = [
+            AlterReplicaLogDir("/one", [topic]),
+            AlterReplicaLogDir("/three", [AlterReplicaLogDirTopic("u", [0])]),
+        ]
+        answer = await request(cluster.client, AlterReplicaLogDirsRequest(wanted), 2)
+        codes = {
+            (result.topic_name, partition.partition_index): ErrorCode(partition.error_code)
+            for result in answer.results
+            for partition in result.partitions
+        }
+        assert codes == {
+            ("t", here): ErrorCode.NONE,
+            ("t", there): ErrorCode.POLICY_VIOLATION,
+            ("t", 99): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("u", 0): ErrorCode.LOG_DIR_NOT_FOUND,
+        }
+
+    play_with_two(script)
+
+
+def test_deleted_records_are_not_brought_back_by_a_crash() -> None:
+    """The log start offset is on the disk at the directory's next look, a second later (Kafka: a minute)."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        await cluster.create()
+        assert await cluster.produce(0) is ErrorCode.NONE
+        wanted = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 1)])], 1000)
+        deleted = await request(cluster.client, wanted, 2)
+        assert deleted.topics[0].partitions[0].low_watermark == 1
+        await world.sleep(2)
+        found = await cluster.directories()
+        path = "/one" if 0 in found["/one"] else "/two"
+        directory = world.machine("server").disk.open_dir(path)
+        lines = directory.read_bytes("log-start-offset-checkpoint").decode().splitlines()
+        assert "t 0 1" in lines
+
+    play_with_two(script)

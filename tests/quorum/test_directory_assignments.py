@@ -1,0 +1,230 @@
+"""AssignReplicasToDirs: what the controller makes of a broker's word, and the broker's persistence in giving it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from data_plane.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
+from metadata_quorum.controller.directories import assign_replicas_to_dirs
+from metadata_quorum.image import (
+    LOST_DIRECTORY,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from metadata_quorum.image_builder import merge_partition
+from metadata_quorum.layered_map import LayeredMap
+from odradek.env.ports import ConnectionLost
+from tests.log.support import ManualClock
+from wire.errors import ErrorCode
+from wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectoryData,
+    AssignReplicasToDirsResponsePartitionData,
+    AssignReplicasToDirsResponseTopicData,
+)
+
+TOPIC_ID, UNKNOWN_ID = b"t" * 16, b"u" * 16
+ONE, TWO, GONE = b"1" * 16, b"2" * 16, b"9" * 16
+EPOCH = 7
+
+
+def broker(broker_id: int, *log_dirs: bytes) -> BrokerImage:
+    return BrokerImage(broker_id, EPOCH, bytes(16), (), (), None, False, False, log_dirs)
+
+
+def image(partition: PartitionImage) -> MetadataImage:
+    topic = TopicImage("t", TOPIC_ID, {0: partition})
+    topics_by_id: LayeredMap[bytes, TopicImage] = LayeredMap({TOPIC_ID: topic})
+    return MetadataImage(topics_by_id=topics_by_id, brokers={1: broker(1, ONE, TWO), 2: broker(2, b"x" * 16)})
+
+
+def ask(
+    partition: PartitionImage,
+    directory: bytes,
+    *,
+    topic_id: bytes = TOPIC_ID,
+    number: int = 0,
+    broker_id: int = 1,
+    epoch: int = EPOCH,
+) -> tuple[ErrorCode, PartitionImage | None]:
+    """The error code, and the partition after the decision (None: no record)."""
+    topic = AssignReplicasToDirsRequestTopicData(topic_id, [AssignReplicasToDirsRequestPartitionData(number)])
+    request = AssignReplicasToDirsRequest(
+        broker_id, epoch, [AssignReplicasToDirsRequestDirectoryData(directory, [topic])]
+    )
+    decision = assign_replicas_to_dirs(image(partition), request)
+    response = decision.response
+    if response.error_code:
+        assert response.directories == []
+        code = response.error_code
+    else:
+        code = response.directories[0].topics[0].partitions[0].error_code
+    records: list[Any] = list(decision.records)
+    return ErrorCode(code), merge_partition(partition, records[0]) if records else None
+
+
+NEW = PartitionImage(1, 0, 0, (1, 2), (1, 2), (UNASSIGNED_DIRECTORY, b"x" * 16))
+
+
+def test_the_word_is_recorded() -> None:
+    """The replica's directory changes and nothing else; the same word again makes no record."""
+    code, after = ask(NEW, TWO)
+    assert (code, after) == (
+        ErrorCode.NONE,
+        attrs.evolve(NEW, partition_epoch=1, directories=(TWO, b"x" * 16)),
+    )
+    assert after is not None
+    assert ask(after, TWO) == (ErrorCode.NONE, None)
+
+
+@pytest.mark.parametrize("directory", [GONE, LOST_DIRECTORY])
+def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None:
+    """It leaves the ISR and the lead, which goes to the next in sync; the last in sync stays, without leading."""
+    code, after = ask(NEW, directory)
+    assert code is ErrorCode.NONE
+    assert after is not None
+    assert (after.leader, after.isr, after.directories[0]) == (2, (2,), directory)
+    _, after = ask(attrs.evolve(NEW, isr=(1,)), directory)
+    assert after is not None
+    assert (after.leader, after.isr) == (NO_LEADER, (1,))
+
+
+def test_a_replica_that_is_found_leads_again() -> None:
+    """A disk that comes back at another place: a partition that waits for its last replica gets its leader."""
+    waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(GONE, b"x" * 16))
+    _, after = ask(waiting, ONE)
+    assert after is not None
+    assert (after.leader, after.leader_epoch) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"topic_id": UNKNOWN_ID}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"number": 5}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"epoch": EPOCH - 1}, ErrorCode.STALE_BROKER_EPOCH),
+        ({"broker_id": 9}, ErrorCode.STALE_BROKER_EPOCH),
+    ],
+)
+def test_what_is_not_there_is_refused(asked: dict[str, Any], code: ErrorCode) -> None:
+    """Each with its own code, and without a record."""
+    assert ask(NEW, ONE, **asked) == (code, None)
+    assert ask(attrs.evolve(NEW, replicas=(2,), directories=(b"x" * 16,)), ONE) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        None,
+    )
+
+
+class Stop(Exception):
+    """The script of answers is over."""
+
+
+class Controller:
+    """A `PeerChannel` with a script: an exception, a refusal of all, or the code that each partition gets."""
+
+    def __init__(self, *script: Exception | ErrorCode | Callable[[int], ErrorCode]) -> None:
+        self.script = list(script)
+        self.asked: list[dict[tuple[bytes, int], bytes]] = []
+
+    async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
+        self.asked.append(
+            {
+                (topic.topic_id, partition.partition_index): directory.id
+                for directory in message.directories
+                for topic in directory.topics
+                for partition in topic.partitions
+            }
+        )
+        if not self.script:
+            raise Stop
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, ErrorCode):
+            return AssignReplicasToDirsResponse(0, step, [])
+        return AssignReplicasToDirsResponse(
+            0,
+            0,
+            [
+                AssignReplicasToDirsResponseDirectoryData(
+                    directory.id,
+                    [
+                        AssignReplicasToDirsResponseTopicData(
+                            topic.topic_id,
+                            [
+                                AssignReplicasToDirsResponsePartitionData(
+                                    partition.partition_index, step(partition.partition_index)
+                                )
+                                for partition in topic.partitions
+                            ],
+                        )
+                        for topic in directory.topics
+                    ],
+                )
+                for directory in message.directories
+            ],
+        )
+
+
+class Quiet:
+    def warning(self, event: str, **_: object) -> None:
+        """Nobody reads it."""
+
+
+class Flag:
+    """An event that ends the loop which waits for it."""
+
+    def set(self) -> None:
+        """Noted by the pending replicas themselves."""
+
+    def is_set(self) -> bool:
+        return False
+
+    async def wait(self) -> None:
+        raise Stop
+
+
+def tell(controller: Controller, noted: dict[tuple[bytes, int], bytes]) -> DirectoryAssignments:
+    """Run until all is told or the script ends."""
+    assignments = DirectoryAssignments(
+        1, controller, ManualClock(), Flag, lambda: image(NEW), request_timeout_ms=1000, log=Quiet()
+    )
+    for replica, directory in noted.items():
+        assignments.note(*replica, directory)
+    with pytest.raises(Stop):
+        assignments.run().send(None)
+    return assignments
+
+
+def test_it_is_told_until_the_controller_has_it() -> None:
+    """Lost connections, a stale epoch and errors that pass are tried again; a replica that is gone is forgotten."""
+    noted = {(TOPIC_ID, index): ONE for index in range(3)}
+    codes = {0: ErrorCode.NONE, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2: ErrorCode.NOT_CONTROLLER}
+    controller = Controller(
+        ConnectionLost("once"),
+        ErrorCode.STALE_BROKER_EPOCH,
+        codes.__getitem__,
+        lambda index: ErrorCode.NONE,
+    )
+    assignments = tell(controller, noted)
+    assert assignments.pending == {}
+    assert controller.asked == [noted, noted, noted, {(TOPIC_ID, 2): ONE}]
+
+
+def test_one_request_has_a_limit() -> None:
+    """Kafka's: 2250 replicas."""
+    controller = Controller(lambda index: ErrorCode.NONE, lambda index: ErrorCode.NONE)
+    tell(controller, {(TOPIC_ID, index): TWO for index in range(ASSIGNMENTS_PER_REQUEST + 3)})
+    assert [len(asked) for asked in controller.asked] == [ASSIGNMENTS_PER_REQUEST, 3]
