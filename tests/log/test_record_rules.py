@@ -1,0 +1,145 @@
+"""What a log asks of single records: keys, timestamps, the timestamp type; and who is told which one was refused."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+
+from data_plane.log.config import LogConfig
+from data_plane.log.record_rules import RECORD_ERRORS_MAX, RECORDS_PARSED_MAX, RecordsRefused
+from tests.log.support import NOW_MS, append, batch, content, new_log
+from wire.batch_header import ATTRIBUTES_OFFSET, CRC_START
+from wire.compression import CompressionType
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import RecordBatchBuilder, parse_header
+
+COMPACTED = LogConfig(cleanup_policy=("compact",))
+NARROW = LogConfig(message_timestamp_before_max_ms=10_000, message_timestamp_after_max_ms=5_000)
+APPEND_TIME = LogConfig(message_timestamp_type="LogAppendTime")
+LOG_APPEND_TIME, TRANSACTIONAL = 8, 16
+CODECS = [CompressionType.NONE, CompressionType.GZIP]
+
+
+def with_attributes(data: bytearray, flags: int) -> bytearray:
+    """The same batch with more attribute bits, under a right checksum."""
+    data[ATTRIBUTES_OFFSET + 1] |= flags
+    struct.pack_into(">I", data, CRC_START - 4, crc32c(memoryview(data)[CRC_START:]))
+    return data
+
+
+def refused(config: LogConfig, data: bytearray) -> RecordsRefused:
+    """The refusal; the log is as it was."""
+    log = new_log(config)
+    with pytest.raises(RecordsRefused) as caught:
+        append(log, data)
+    assert log.log_end_offset == 0
+    assert content(log) == b""
+    return caught.value
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_compacted_topic_wants_keys(codec: CompressionType) -> None:
+    """KIP-467: INVALID_RECORD with every record at fault by its index; the summary shows three."""
+    builder = RecordBatchBuilder(compression_type=codec)
+    for serial in range(9):
+        builder.append(NOW_MS, b"k" if serial % 2 else None, b"v")
+    error = refused(COMPACTED, builder.build())
+    text = "Compacted topic cannot accept message without key in topic partition t-0"
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert error.record_errors == [(index, text) for index in (0, 2, 4, 6, 8)]
+    assert error.message.startswith("One or more records have been rejected due to 5 record errors in total")
+    assert error.message.count("RecordError(") == 3
+    assert append(new_log(COMPACTED), batch(3, compression_type=codec)).last_offset == 2
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_timestamps_keep_to_the_bounds(codec: CompressionType) -> None:
+    """`message.timestamp.before.max.ms` and `.after.max.ms`: INVALID_TIMESTAMP, with the records and the bounds."""
+    builder = RecordBatchBuilder(compression_type=codec)
+    for late in (0, -10_001, -10_000, 5_000, 5_001):
+        builder.append(NOW_MS + late, b"k", b"v")
+    error = refused(NARROW, builder.build())
+    assert (error.code, error.message) == (
+        ErrorCode.INVALID_TIMESTAMP,
+        "One or more records have been rejected due to invalid timestamp",
+    )
+    assert error.record_errors == [
+        (
+            index,
+            f"Timestamp {NOW_MS + late} of message with offset {index} is out of range. "
+            f"The timestamp should be within [{NOW_MS - 10_000}, {NOW_MS + 5_000}]",
+        )
+        for index, late in ((1, -10_001), (4, 5_001))
+    ]
+    assert append(new_log(NARROW), batch(2, timestamp=-1, step=0)).last_offset == 1
+
+
+def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
+    """Kafka's choice of the code when a batch has both; a record without key is not asked for its time."""
+    config = LogConfig(cleanup_policy=("compact",), message_timestamp_after_max_ms=5_000)
+    builder = RecordBatchBuilder()
+    builder.append(NOW_MS, None, b"v")
+    builder.append(NOW_MS + 6_000, b"k", b"v")
+    builder.append(NOW_MS + 6_000, None, b"v")
+    error = refused(config, builder.build())
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.record_errors] == [0, 1, 2]
+    assert [text[:9] for _, text in error.record_errors] == ["Compacted", "Timestamp", "Compacted"]
+
+
+def test_a_header_that_lies_about_times_is_refused_whole() -> None:
+    """The header decides; where no record is at fault there is nothing more to tell."""
+    data = batch(2)
+    struct.pack_into(">q", data, 35, NOW_MS + 60_000)
+    log = new_log(NARROW)
+    with pytest.raises(KafkaError) as caught:
+        append(log, with_attributes(data, 0))
+    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert not isinstance(caught.value, RecordsRefused)
+    assert log.log_end_offset == 0
+
+
+def test_only_the_broker_stamps_append_time() -> None:
+    """A producer's LogAppendTime is refused where the topic has it, and taken off where the topic has CreateTime."""
+    error = refused(APPEND_TIME, with_attributes(batch(2), LOG_APPEND_TIME))
+    assert error.code == ErrorCode.INVALID_TIMESTAMP
+    assert error.record_errors[1] == (
+        1,
+        f"Invalid timestamp type in message DefaultRecord(offset=1, timestamp={NOW_MS + 1}, key=2 bytes, "
+        "value=20 bytes). Producer should not set timestamp type to LogAppendTime.",
+    )
+    log = new_log()
+    append(log, with_attributes(batch(2), LOG_APPEND_TIME))
+    plain = new_log()
+    append(plain, batch(2))
+    assert content(log) == content(plain)
+
+
+def test_a_transactional_batch_needs_a_transaction() -> None:
+    """With and without a producer id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka says to who names no id."""
+    for fields in ({}, {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}):
+        log = new_log()
+        with pytest.raises(KafkaError) as caught:
+            append(log, with_attributes(batch(1, **fields), TRANSACTIONAL))
+        assert caught.value.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert log.log_end_offset == 0
+
+
+def test_a_refusal_has_a_limit() -> None:
+    """Some hundred kilobytes ask for no gigabytes of answers, and a batch of too many records is not parsed."""
+    builder = RecordBatchBuilder(compression_type=CompressionType.GZIP)
+    for _ in range(RECORD_ERRORS_MAX + 5):
+        builder.append(NOW_MS, None, b"")
+    error = refused(COMPACTED, builder.build())
+    assert len(error.record_errors) == RECORD_ERRORS_MAX
+    assert f"due to {RECORD_ERRORS_MAX + 5} record errors" in error.message
+    data = batch(1)
+    struct.pack_into(">i", data, 57, RECORDS_PARSED_MAX + 1)
+    struct.pack_into(">i", data, 23, RECORDS_PARSED_MAX)
+    log = new_log(COMPACTED)
+    with pytest.raises(KafkaError) as caught:
+        append(log, with_attributes(data, 0))
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert parse_header(data).record_count == RECORDS_PARSED_MAX + 1
