@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from data_plane.log_levels import LogLevels
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.image import InvalidMetadata
 from metadata_quorum.meta_properties import NotALogDirectory
@@ -55,7 +56,8 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
 
 async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None) -> None:
     env = RealEnv()
-    log = make_logger(env.clock, node=config.node_id)
+    levels = LogLevels()
+    log = make_logger(env.clock, levels=levels, node=config.node_id)
     for warning in config.warnings:
         log.warning("config.unknown_key", message=warning)
     stop = env.event()
@@ -69,7 +71,7 @@ async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, stop, log)
-        await run_node(config, env, started=on_started, stop=stop, log=log)
+        await run_node(config, env, started=on_started, stop=stop, log=log, log_levels=levels)
         nursery.cancel_scope.cancel()
 
 

@@ -24,12 +24,14 @@ async def run_node(
     started: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Event | None = None,
     log: Any = None,
+    log_levels: LogLevels | None = None,
     poison: bool = False,
 ) -> None:
     """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
 
-    `started` is called once clients are served, with the node's addresses and ids. `poison` overwrites each request
-    in the receive buffer after its dispatch, so that a handler that keeps a view of it is found out.
+    `started` is called once clients are served, with the node's addresses and ids. `log_levels` are those of `log`,
+    for clients to change. `poison` overwrites each request in the receive buffer after its dispatch, so that a
+    handler that keeps a view of it is found out.
 
     Raises (in an `ExceptionGroup`):
         NodeCannotStart: the configuration and the disks do not fit.
@@ -38,7 +40,7 @@ async def run_node(
         RegistrationRefused: the controller does not take this broker.
         NodeFailed: the node cannot go on.
     """
-    levels = LogLevels()
+    levels = log_levels if log_levels is not None else LogLevels()
     logger = log if log is not None else make_logger(env.clock, levels=levels, node=config.node_id)
     async with trio.open_nursery() as nursery:
         node = Node(config, env, nursery, logger, levels, poison=poison)
