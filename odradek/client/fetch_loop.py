@@ -9,6 +9,10 @@ that comes due, or for news (a seek, a resume, a chunk that the application has 
 A partition wants data while it has fewer than two chunks fetched: the second is under way while the application works
 on the first. When all partitions together hold `fetch.max.bytes`, only those with nothing at all are asked for.
 
+A long poll must not lack partitions that will soon want data: at the end of a quiet partition it would hold up the busy
+ones. So while a broker has partitions that are full, it is asked not to wait, and after an empty answer it is left
+alone until one of those has room, or for as long as a long poll would have taken.
+
 Errors never end the loop. What will pass (a moved leader) is retried with backoff on fresh metadata; what the
 application must know is kept at the partition, and raised by the poll that reaches it.
 
@@ -94,6 +98,8 @@ class Fetching:
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, tuple[Call, _Asked]] = {}
         self._node_retry_at: dict[int, float] = {}
+        self._idle: dict[int, tuple[float, _Asked]] = {}
+        """Brokers that had nothing new: until when, and for which partitions, they are left alone."""
         self._node_failures: dict[int, int] = {}
         self.ready: dict[PartitionState, None] = {}
         """Partitions with something for the application, in the order in which it came."""
@@ -130,25 +136,40 @@ class Fetching:
     def _send(self) -> None:
         core, now = self._core, self._core.now
         by_node: dict[int, list[PartitionState]] = {}
-        full = self.buffered_bytes() >= self._settings.fetch_max_bytes
+        with_full: dict[int, None] = {}
+        chunks_max = 1 if self.buffered_bytes() >= self._settings.fetch_max_bytes else _CHUNKS_AHEAD
         for state in self._subscription.partitions.values():
-            if not self._wants_data(state, full) or state.retry_at > now:
+            if not self._is_fetchable(state) or state.retry_at > now:
                 continue
             node = self._node_for(state)
             if node is None:
                 self._retry_later(state)
-            else:
+            elif len(state.chunks) < chunks_max:
                 by_node.setdefault(node, []).append(state)
+            else:
+                with_full[node] = None
         for node, states in by_node.items():
-            if node not in self._in_flight and self._node_retry_at.get(node, 0.0) <= now:
-                self._fetch(core, node, states)
+            if node in self._in_flight or self._node_retry_at.get(node, 0.0) > now:
+                continue
+            if node in with_full and self._is_idle(node, states):
+                continue
+            self._idle.pop(node, None)
+            self._fetch(core, node, states, long_poll=node not in with_full)
 
-    def _wants_data(self, state: PartitionState, full: bool) -> bool:
+    def _is_idle(self, node: int, states: list[PartitionState]) -> bool:
+        if node not in self._idle:
+            return False
+        until, asked = self._idle[node]
+        return until > self._core.now and all(
+            state.key in asked and asked[state.key] == (state, state.serial, state.fetch_offset)
+            for state in states
+        )
+
+    def _is_fetchable(self, state: PartitionState) -> bool:
         return (
             state.fetch_offset is not None
             and not state.paused
             and state.error is None
-            and len(state.chunks) < (1 if full else _CHUNKS_AHEAD)
             and not needs_validation(self._core, state)
         )
 
@@ -165,7 +186,7 @@ class Fetching:
             return None
         return partition.leader
 
-    def _fetch(self, core: ClientCore, node: int, states: list[PartitionState]) -> None:
+    def _fetch(self, core: ClientCore, node: int, states: list[PartitionState], *, long_poll: bool) -> None:
         settings = self._settings
         session = self._sessions.setdefault(node, FetchSession())
         wanted: dict[TopicPartition, Wanted] = {}
@@ -180,7 +201,7 @@ class Fetching:
             wanted[state.key] = Wanted(topic.topic_id, offset, epoch, -1, settings.max_partition_fetch_bytes)
             asked[state.key] = (state, state.serial, offset)
         request = session.request(wanted, with_ids=with_ids)
-        request.max_wait_ms = settings.fetch_max_wait_ms
+        request.max_wait_ms = settings.fetch_max_wait_ms if long_poll else 0
         request.min_bytes = settings.fetch_min_bytes
         request.max_bytes = settings.fetch_max_bytes
         request.isolation_level = _READ_COMMITTED if settings.isolation_level == "read_committed" else 0
@@ -203,6 +224,7 @@ class Fetching:
             if state.retry_at > now and state.fetch_offset is not None
         ]
         times += [at for at in self._node_retry_at.values() if at > now]
+        times += [until for until, _ in self._idle.values() if until > now]
         return min(times, default=None)
 
     def _retry_later(self, state: PartitionState) -> None:
@@ -236,6 +258,8 @@ class Fetching:
         session.answered(response.session_id)
         cluster = self._core.cluster
         cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
+        if not response.responses:
+            self._idle[node] = (self._core.now + self._settings.fetch_max_wait_ms / 1000, asked)
         for topic in response.responses:
             name = topic.topic or session.topic_name(bytes(topic.topic_id))
             for answer in topic.partitions:
