@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,6 +30,7 @@ from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGro
 from wire.record_batch import HEADER_SIZE, parse_header
 from wire.structure import ZERO_UUID, Structure, WireField, version_range
 
+SHOWN_BYTES_MAX = 200
 NOW_TOLERANCE_MS = 120_000
 EARLIEST = -2
 ANSWER_SECONDS_MAX = 15.0
@@ -229,7 +231,7 @@ class Talk:
         if isinstance(value, str):
             return self._text(value)
         if fact.type == "bytes":
-            return None if value is None else self._text(bytes(value).decode("latin-1"))
+            return None if value is None else self._bytes(bytes(value))
         if fact.type == "uuid":
             return self._text(self._names.setdefault(bytes(value), "an id"))
         if name == "session_id" and value:
@@ -243,6 +245,11 @@ class Talk:
         if name in _PRESENT and abs(value - time.time() * 1000) < NOW_TOLERANCE_MS:
             return "NOW"
         return self.told(value, version)
+
+    def _bytes(self, data: bytes) -> str:
+        if len(data) > SHOWN_BYTES_MAX:
+            return f"{len(data)} bytes of CRC {zlib.crc32(data)}"
+        return self._text(data.decode("latin-1"))
 
     def _text(self, text: str) -> str:
         shown = text.replace(self.tag, "~").replace(str(self.port), "PORT")
