@@ -58,7 +58,7 @@ format: install-dev ## rewrite the sources in the house format
 bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (ARGS=--help)
 	@exec $(BIN)/python -m bench $(ARGS)
 
-demo: install-dev ## load 336,776 flights, read them back, check every airport
+demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
 	@exec $(BIN)/python -m bench.demo_flights $(ARGS)
 
 lock: install-dev ## write constraints.txt from what .venv holds now

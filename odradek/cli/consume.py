@@ -239,7 +239,8 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
     committed: dict[Key, int] = {}
 
     def commit(keys: Iterable[Key]) -> None:
-        news = {key: printer.next_offsets[key] for key in keys if key in printer.next_offsets}
+        # Where nothing was printed the place to begin is committed, so that its lag can be told later.
+        news = {key: printer.next_offsets.get(key) or consumer.position(key) for key in keys}
         news = {key: offset for key, offset in news.items() if committed.get(key) != offset}
         if news:
             consumer.commit(news)

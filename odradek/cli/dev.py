@@ -27,6 +27,8 @@ __all__ = ["register"]
 _CONTROLLER_PORT_DISTANCE = 1000
 _METRICS_PORT_DISTANCE = 500
 _STOP_SECONDS = 30.0
+_FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "0"}
+"""Nobody waits for a crowd of consumers on one's own machine; written once, and then the user's."""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
@@ -167,9 +169,11 @@ def _settings(node_id: int, client_port: int, directory: Path) -> dict[str, str]
 
 def _write_properties(path: Path, settings: dict[str, str]) -> None:
     """Set our keys in the file; what else the user wrote there stays."""
-    left = dict(settings)
+    before = path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]
+    theirs = {line.partition("=")[0].strip() for line in before}
+    left = settings | {key: value for key, value in _FOR_ONE_PERSON.items() if key not in theirs}
     lines = []
-    for line in path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]:
+    for line in before:
         key = line.partition("=")[0].strip()
         if key in settings:
             if key in left:

@@ -1,0 +1,39 @@
+"""Reads commands, programs and what they print out of a page of documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@attrs.frozen
+class Block:
+    """A fenced block; `output` is the text block that follows it at once, and empty where there is none."""
+
+    language: str
+    code: str
+    output: str
+    line: int
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    """The blocks of a language on a page, in order."""
+    text = (ROOT / page).read_text()
+    found = list(_BLOCK.finditer(text))
+    result = []
+    for number, match in enumerate(found):
+        following = found[number + 1] if number + 1 < len(found) else None
+        has_output = (
+            following is not None
+            and following[1] == "text"
+            and not text[match.end() : following.start()].strip()
+        )
+        output = following[2] if has_output and following is not None else ""
+        if match[1] == language:
+            result.append(Block(language, match[2], output, text.count("\n", 0, match.start()) + 1))
+    return result
