@@ -156,7 +156,7 @@ class Membership:
         if member_id in group.pending_members:
             if instance_id is not None:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
-                return turn.answer(ask.reply, join_refused(member_id, code, ask.version))
+                return turn.answer(ask.reply, join_refused("", code, ask.version))
             return self._add(turn, group, ask, request, member_id)
         code = group.validate_member(member_id, instance_id)
         if code:

@@ -33,6 +33,7 @@ class PartitionCommit:
     """One offset to commit."""
 
     topic: str
+    topic_id: bytes
     partition: int
     offset: int
     leader_epoch: int
@@ -112,7 +113,9 @@ class OffsetStore:
             if len(each.metadata) > self._settings.offset_metadata_bytes_max:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
-            value = OffsetCommitValue(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms)
+            value = OffsetCommitValue(
+                each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms, each.topic_id
+            )
             records.append(offset_commit_record(request.group_id, each.topic, each.partition, value))
             codes.append(ErrorCode.NONE)
             size += len(request.group_id) + len(each.topic) + 3 * len(each.metadata) + RECORD_OVERHEAD_BYTES

@@ -23,9 +23,8 @@ from wire.messages.coordinator_records import (
 from wire.structure import Message
 
 GROUP_METADATA_VERSION = 3
-OFFSET_COMMIT_VERSION = 3
+OFFSET_COMMIT_VERSION = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
-OFFSET_COMMIT_VERSION_WITH_TOPIC_ID = 4
 _TYPE = struct.Struct(">h")
 
 

@@ -107,6 +107,7 @@ class OffsetCommitHandler:
                     commits.append(
                         PartitionCommit(
                             topic.name,
+                            topic.topic_id,
                             each.partition_index,
                             each.committed_offset,
                             each.committed_leader_epoch,
@@ -197,7 +198,8 @@ class OffsetFetchHandler:
                 else:
                     name = topic.name
             partitions = [
-                _fetched_partition(name, index, fetched, missing) for index in asked.partition_indexes
+                _fetched_partition(name, topic_id, index, fetched, missing)
+                for index in asked.partition_indexes
             ]
             (unknown if missing else topics).append(OffsetFetchResponseTopics(name, topic_id, partitions))
         return OffsetFetchResponseGroup(group.group_id, topics + unknown, ErrorCode.NONE)
@@ -211,11 +213,12 @@ def _all_topics(fetched: FetchedOffsets) -> list[OffsetFetchRequestTopics]:
 
 
 def _fetched_partition(
-    name: str, index: int, fetched: FetchedOffsets, missing: ErrorCode
+    name: str, topic_id: bytes, index: int, fetched: FetchedOffsets, missing: ErrorCode
 ) -> OffsetFetchResponsePartitions:
     code = missing or fetched.code
     value = None if code else fetched.offsets.get((name, index))
-    if value is None:
+    if value is None or (ZERO_UUID not in (topic_id, value.topic_id) and topic_id != value.topic_id):
+        # Also what was committed for another topic that had this name.
         return OffsetFetchResponsePartitions(index, NO_OFFSET, -1, "", code)
     return OffsetFetchResponsePartitions(
         index, value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE
