@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from odradek.client.consumer_types import RebalanceListener as RebalanceListener
     from odradek.client.consumer_types import TopicPartition as TopicPartition
     from odradek.client.errors import ClientError as ClientError
+    from odradek.client.producer import Producer as Producer
+    from odradek.client.record_metadata import RecordMetadata as RecordMetadata
     from wire.errors import ErrorCode as ErrorCode
     from wire.errors import KafkaError as KafkaError
 
@@ -28,7 +30,9 @@ _HOMES = {
     "Consumer": "odradek.client.consumer",
     "ConsumerRecord": "odradek.client.consumer_types",
     "OffsetAndMetadata": "odradek.client.consumer_types",
+    "Producer": "odradek.client.producer",
     "RebalanceListener": "odradek.client.consumer_types",
+    "RecordMetadata": "odradek.client.record_metadata",
     "TopicPartition": "odradek.client.consumer_types",
     "ErrorCode": "wire.errors",
     "KafkaError": "wire.errors",
@@ -43,7 +47,9 @@ __all__ = [
     "ErrorCode",
     "KafkaError",
     "OffsetAndMetadata",
+    "Producer",
     "RebalanceListener",
+    "RecordMetadata",
     "TopicPartition",
 ]
 

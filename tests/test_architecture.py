@@ -30,6 +30,7 @@ SHELL = {
     "odradek/env/real_net.py": "the ports of this machine",
     "odradek/node/main.py": "a node as a process: signals, exit status",
     "odradek/node/run_node.py": "opens the nursery of a node",
+    "odradek/trio.py": "opens the nurseries of the clients of trio programs",
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/clock.py": "trio's clock in the virtual world",
     "sim/waiting.py": "waits in the virtual world",

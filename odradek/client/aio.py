@@ -88,6 +88,11 @@ class AsyncClient:
         """Fresh metadata of these topics (None: of all) and of the brokers."""
         return await self.run(refresh_metadata(self.core, topics, timeout=self.config.request_timeout))
 
+    def step(self) -> None:
+        """Let the core act upon news that it was given by other ways than a call (see `operation.Signal`)."""
+        self.core.tick(self._env.clock.monotonic())
+        self._perform_effects()
+
     # Effects
 
     def _perform_effects(self) -> None:

@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from odradek.client.accumulator import Accumulator, Batch
 from odradek.client.errors import BufferFull, ClientClosed, RequestTimedOut
 from odradek.client.io_thread import IoThread
+from odradek.client.record_metadata import RecordMetadata, as_bytes
 from odradek.client.requests import topics_with_metadata
 from odradek.client.sender import Sender
 from odradek.client.settings import ProducerSettings, merged_properties
@@ -26,16 +27,6 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 _TURN_BYTES = 64 << 10
 """So many bytes of full batches, and the sending thread gets its turn."""
 _TURN_SECONDS_MAX = 0.1
-
-
-class RecordMetadata(NamedTuple):
-    """Where a record went. `offset` is -1 where the broker does not say (acks=0, or an acknowledgement that came
-    twice); `timestamp_ms` is the record's, or the broker's in topics with LogAppendTime."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
 
 
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
@@ -71,13 +62,9 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record went. Raises its error, or `TimeoutError` after `timeout` seconds."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        batch = self._batch
-        offset, append_time_ms, _ = batch.outcome(self._index)
-        timestamp_ms = self._timestamp_ms if append_time_ms < 0 else append_time_ms
-        return RecordMetadata(batch.lane.topic, batch.lane.partition, offset, timestamp_ms)
+        if not self._batch.done:
+            self._producer.wait_for(self._batch, timeout)
+        return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
@@ -183,9 +170,9 @@ class Producer:
         if settings.key_serializer is not None:
             key = settings.key_serializer(key)
         if value is not None and not isinstance(value, bytes):
-            value = _as_bytes("value", value)
+            value = as_bytes("value", value)
         if key is not None and not isinstance(key, bytes):
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:
@@ -349,9 +336,3 @@ class Producer:
         self._closing = True
         self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
         self._room.notify_all()
-
-
-def _as_bytes(what: str, value: Any) -> bytes:
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"{what} is {type(value).__name__}, expected bytes or None (or set {what}.serializer)")
