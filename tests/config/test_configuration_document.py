@@ -1,0 +1,62 @@
+"""docs/configuration.md says of every key that can change what a change does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from metadata_quorum.config_defs import THROTTLE_DEFS, ConfigDef, broker_defs, topic_defs
+from metadata_quorum.dynamic_broker_config import check_broker_change
+from metadata_quorum.effective_config import BrokerConfigLayers
+from wire.errors import KafkaError
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+_ROW = re.compile(r"\| `([^`]+)` \| (.+) \|")
+NO_CHANGE = BrokerConfigLayers({})
+
+
+def _rows(heading: str) -> dict[str, str]:
+    section = DOCUMENT.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return dict(_ROW.findall(section))
+
+
+def _dynamic(definitions: Mapping[str, ConfigDef]) -> list[str]:
+    return [name for name, each in definitions.items() if each.dynamic]
+
+
+def test_every_topic_key_is_told_of() -> None:
+    """All of them can be altered."""
+    assert sorted(_rows("Topic keys")) == sorted(topic_defs())
+
+
+def test_every_broker_key_that_can_change_is_told_of() -> None:
+    """Security has many keys and one fate."""
+    plain = [name for name in _dynamic(broker_defs()) if not name.startswith(("ssl.", "sasl."))]
+    assert sorted(_rows("Broker keys")) == sorted([*plain, *THROTTLE_DEFS, "ssl.*", "sasl.*"])
+
+
+@pytest.mark.parametrize("heading", ["Topic keys", "Broker keys"])
+def test_every_effect_has_one_of_four_kinds(heading: str) -> None:
+    """At once, with the next segment, stored without effect, refused."""
+    kinds = re.compile("at once|next segment|stored: |refused")
+    assert [row for row in _rows(heading).items() if not kinds.match(row[1])] == []
+
+
+@pytest.mark.parametrize("name", sorted(_dynamic(broker_defs())))
+def test_what_is_said_to_be_refused_is_refused_and_nothing_else(name: str) -> None:
+    """A value that would be good in Kafka: the default, or a plain word where there is none."""
+    rows = _rows("Broker keys")
+    effect = rows.get(name) or rows[f"{name.partition('.')[0]}.*"]
+    definition = broker_defs()[name]
+    text = definition.default if definition.default is not None else "1"
+    if name == "metric.reporters":
+        text = "a.Reporter"
+    try:
+        check_broker_change({name: text}, NO_CHANGE, per_broker=True, log_dirs=["1"])
+    except KafkaError:
+        assert effect.startswith("refused")
+    else:
+        assert not effect.startswith("refused")
