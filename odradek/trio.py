@@ -13,11 +13,12 @@ from typing import Any
 
 import trio
 
+from odradek.client.aio_consumer import AsyncConsumer as Consumer
 from odradek.client.aio_producer import AsyncProducer as Producer
 from odradek.client.aio_producer import SentRecord
 from odradek.env.real import RealEnv
 
-__all__ = ["Producer", "SentRecord", "open_producer"]
+__all__ = ["Consumer", "Producer", "SentRecord", "open_consumer", "open_producer"]
 
 
 @asynccontextmanager
@@ -34,4 +35,21 @@ async def open_producer(config: Mapping[str, Any] | None = None, /, **keys: Any)
             producer.client.close()
             raise
         await producer.close()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_consumer(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Consumer]:
+    """A consumer for the block, which leaves its group at the end of it; after an error it is given up.
+
+    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
+    """
+    async with trio.open_nursery() as nursery:
+        consumer = Consumer(RealEnv(), nursery, config, **keys)
+        try:
+            yield consumer
+        except BaseException:
+            consumer.client.close()
+            raise
+        await consumer.close()
         nursery.cancel_scope.cancel()
