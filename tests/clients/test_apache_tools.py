@@ -1,0 +1,289 @@
+"""Apache Kafka's own command line tools against our node: what an operator types must work, and say the same.
+
+Each test was written against Apache Kafka (`ODRADEK_TEST_BOOTSTRAP`) and passes there. Every call starts a JVM, about
+a second of CPU, so a test asks several things of one state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.kafka_server import java_arguments
+from bench.odradek_server import start_odradek
+from bench.processes import command_prefix
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
+
+TOOLS = "org.apache.kafka.tools"
+HEAP = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SECONDS_MAX = 60
+
+
+@attrs.frozen
+class Tools:
+    """The tools, pointed at one server."""
+
+    bootstrap: str
+
+    def command(self, name: str, *arguments: str | Path) -> list[str]:
+        class_name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
+        server = ["--bootstrap-server", self.bootstrap]
+        return [*command_prefix(), *java_arguments(HEAP), class_name, *server, *map(str, arguments)]
+
+    def create_topic(self, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
+        """By librdkafka, which needs no JVM of a second."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.create_topics([NewTopic(name, partitions, 1, config=config or {})]).values():
+            done.result(SECONDS_MAX)
+
+    def run(self, name: str, *arguments: str | Path, stdin: str = "") -> str:
+        """Standard output of a call that succeeds."""
+        done = self._call(name, arguments, stdin)
+        assert done.returncode == 0, f"{name} {arguments}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def refusal(self, name: str, *arguments: str | Path) -> str:
+        """All that a call says that does not succeed."""
+        done = self._call(name, arguments, "")
+        assert done.returncode != 0, f"{name} {arguments}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def _call(
+        self, name: str, arguments: tuple[str | Path, ...], stdin: str
+    ) -> subprocess.CompletedProcess[str]:
+        command = self.command(name, *arguments)
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        )
+
+    @contextmanager
+    def running(self, name: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """A call that goes on until SIGTERM."""
+        command = self.command(name, *arguments)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+                process.communicate(timeout=SECONDS_MAX)
+
+
+@pytest.fixture(scope="module")
+def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """A node of this module's own, on which groups form without the delay for latecomers."""
+    named = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
+    if named:
+        yield Tools(named)
+        return
+    server = start_odradek(
+        tmp_path_factory.mktemp("tools"), settings={"group.initial.rebalance.delay.ms": "0"}
+    )
+    try:
+        yield Tools(server.bootstrap)
+        assert server.is_running(), server.log_tail()
+        assert "Traceback" not in server.log_path.read_text(), server.log_tail()
+    finally:
+        server.stop()
+
+
+def rows(output: str) -> list[dict[str, str]]:
+    """A table of ConsumerGroupCommand as rows by column."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    start = next(number for number, line in enumerate(lines) if line.startswith(("GROUP ", "TOPIC ")))
+    columns = lines[start].split()
+    return [dict(zip(columns, line.split(), strict=False)) for line in lines[start + 1 :]]
+
+
+def events(output: str, name: str) -> list[dict[str, Any]]:
+    """The JSON lines of a verifiable client that have this name."""
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [event for event in found if event["name"] == name]
+
+
+def offsets(tools: Tools, topic: str, time: int = -1) -> dict[int, int]:
+    """GetOffsetShell's answer: partition -> offset (time -1: the latest, -2: the earliest)."""
+    output = tools.run("GetOffsetShell", "--topic", topic, "--time", str(time))
+    parts = [line.split(":") for line in output.split()]
+    return {int(partition): int(offset) for name, partition, offset in parts if name == topic}
+
+
+def test_topics(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
+    """TopicCommand: create with a configuration, grow, describe, refuse a second one, delete."""
+    topic = fresh_topic("tools-topics")
+    options = ("--partitions", "2", "--replication-factor", "1", "--config", "max.message.bytes=64000")
+    assert f"Created topic {topic}." in tools.run("TopicCommand", "--create", "--topic", topic, *options)
+    tools.run("TopicCommand", "--alter", "--topic", topic, "--partitions", "3")
+    told = tools.run("TopicCommand", "--describe", "--topic", topic)
+    head, *partitions = told.strip().splitlines()
+    assert "PartitionCount: 3\tReplicationFactor: 1\t" in head
+    assert "max.message.bytes=64000" in head
+    assert [line.split("\t")[2:6] for line in partitions] == [
+        [f"Partition: {index}", "Leader: 1", "Replicas: 1", "Isr: 1"] for index in range(3)
+    ]
+    again = tools.refusal("TopicCommand", "--create", "--topic", topic)
+    assert f"Topic '{topic}' already exists." in again
+    fewer = tools.refusal("TopicCommand", "--alter", "--topic", topic, "--partitions", "1")
+    assert "The topic" in fewer
+    assert "would not be an increase." in fewer
+    tools.run("TopicCommand", "--delete", "--topic", topic)
+    assert topic not in tools.run("TopicCommand", "--list").split()
+
+
+def test_configs(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
+    """ConfigCommand: a topic's keys set, told with their sources, taken back; a cluster default; a bad value."""
+    topic = fresh_topic("tools-configs")
+    of_topic = ("--entity-type", "topics", "--entity-name", topic)
+    of_cluster = ("--entity-type", "brokers", "--entity-default")
+    tools.create_topic(topic, 1, {"max.message.bytes": "64000"})
+    values = "retention.ms=3600000,cleanup.policy=[compact,delete]"
+    changes = ("--add-config", values, "--delete-config", "max.message.bytes")
+    assert f"Completed updating config for topic {topic}." in tools.run(
+        "kafka.admin.ConfigCommand", "--alter", *of_topic, *changes
+    )
+    told = tools.run("kafka.admin.ConfigCommand", "--describe", *of_topic)
+    assert (
+        "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy="
+        "compact,delete, DEFAULT_CONFIG:log.cleanup.policy=delete}" in told
+    )
+    assert "  retention.ms=3600000 sensitive=false" in told
+    assert "max.message.bytes" not in told
+    bad = tools.refusal(
+        "kafka.admin.ConfigCommand", "--alter", *of_topic, "--add-config", "retention.ms=tomorrow"
+    )
+    assert "Invalid value tomorrow for configuration retention.ms: Not a number of type LONG" in bad
+    tools.run("kafka.admin.ConfigCommand", "--alter", *of_cluster, "--add-config", "log.retention.ms=7200000")
+    told = tools.run("kafka.admin.ConfigCommand", "--describe", *of_cluster)
+    assert "log.retention.ms=7200000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:" in told
+    tools.run("kafka.admin.ConfigCommand", "--alter", *of_cluster, "--delete-config", "log.retention.ms")
+    assert "log.retention.ms" not in tools.run("kafka.admin.ConfigCommand", "--describe", *of_cluster)
+
+
+def test_records_and_disks(tools: Tools, fresh_topic: Callable[[str], str], tmp_path: Path) -> None:
+    """ProducerPerformance, GetOffsetShell, DeleteRecordsCommand, LogDirsCommand and TransactionsCommand on one topic."""
+    topic = fresh_topic("tools-records")
+    tools.create_topic(topic, 2)
+    load = ("--topic", topic, "--num-records", "3000", "--record-size", "100", "--throughput", "-1")
+    assert "3000 records sent, " in tools.run("ProducerPerformance", *load)
+    latest = offsets(tools, topic)
+    assert set(latest) == {0, 1}
+    assert sum(latest.values()) == 3000
+    busy = max(latest, key=lambda index: latest[index])
+    path = tmp_path / "delete.json"
+    cut = {"topic": topic, "partition": busy, "offset": 5}
+    path.write_text(json.dumps({"partitions": [cut], "version": 1}))
+    told = tools.run("DeleteRecordsCommand", "--offset-json-file", path)
+    assert f"partition: {topic}-{busy}\tlow_watermark: 5" in told
+    assert offsets(tools, topic, time=-2) == {busy: 5, 1 - busy: 0}
+    told = tools.run("LogDirsCommand", "--describe", "--topic-list", topic)
+    (broker,) = json.loads(told.splitlines()[-1])["brokers"]
+    (directory,) = broker["logDirs"]
+    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+    assert set(sizes) == {f"{topic}-0", f"{topic}-1"}
+    assert sum(sizes.values()) >= 3000 * 100
+    assert directory["error"] is None
+    told = tools.run("TransactionsCommand", "describe-producers", "--topic", topic, "--partition", str(busy))
+    head, line = told.strip().splitlines()
+    assert head.split("\t")[3].strip() == "LastSequence"
+    assert int(line.split("\t")[3]) == latest[busy] - 1
+
+
+def test_groups(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
+    """VerifiableProducer and VerifiableConsumer; ConsumerGroupCommand while a member lives, and after it has left."""
+    topic = fresh_topic("tools-groups")
+    group = f"of-{topic}"
+    tools.create_topic(topic, 2)
+    told = tools.run("VerifiableProducer", "--topic", topic, "--max-messages", "100", "--acks", "-1")
+    assert len(events(told, "producer_send_success")) == 100
+    assert events(told, "tool_data")[0]["acked"] == 100
+    ends = offsets(tools, topic)
+
+    options = ("--topic", topic, "--group-id", group, "--reset-policy", "earliest")
+    with tools.running("VerifiableConsumer", *options) as consumer:
+        consumed, committed, assigned = 0, {}, []
+        assert consumer.stdout is not None
+        for line in consumer.stdout:
+            event = json.loads(line) if line.startswith("{") else {"name": ""}
+            if event["name"] == "partitions_assigned":
+                assigned += event["partitions"]
+            elif event["name"] == "records_consumed":
+                consumed += event["count"]
+            elif event["name"] == "offsets_committed":
+                assert event["success"]
+                committed |= {each["partition"]: each["offset"] for each in event["offsets"]}
+            if consumed == 100 and committed == {index: end for index, end in ends.items() if end}:
+                break
+        assert sorted(each["partition"] for each in assigned) == [0, 1]
+        (member,) = rows(
+            tools.run("consumer.group.ConsumerGroupCommand", "--describe", "--group", group, "--members")
+        )
+        assert member["#PARTITIONS"] == "2"
+        active = tools.run("consumer.group.ConsumerGroupCommand", "--delete", "--group", group)
+        assert "GroupNotEmptyException: The group is not empty." in active, (
+            "the tool's status is 0 all the same"
+        )
+    of_group = ("consumer.group.ConsumerGroupCommand", "--group", group)
+    read = {int(row["PARTITION"]): row for row in rows(tools.run(*of_group, "--describe"))}
+    assert {index: int(row["CURRENT-OFFSET"]) for index, row in read.items()} == committed
+    assert {row["LAG"] for row in read.values()} == {"0"}
+    moved = rows(tools.run(*of_group, "--reset-offsets", "--topic", topic, "--to-earliest", "--execute"))
+    assert {row["NEW-OFFSET"] for row in moved} == {"0"}
+    assert [group, "Empty"] in [
+        line.split()
+        for line in tools.run("consumer.group.ConsumerGroupCommand", "--list", "--state").splitlines()
+    ]
+    dropped = rows(tools.run(*of_group, "--delete-offsets", "--topic", topic))
+    assert {row["STATUS"] for row in dropped} == {"Successful"}
+    assert "was successful" in tools.run(*of_group, "--delete")
+    assert "GroupIdNotFoundException" in tools.run(*of_group, "--describe"), "status 0 again"
+
+
+def test_console(tools: Tools, fresh_topic: Callable[[str], str]) -> None:
+    """ConsoleProducer's keys and values reach ConsoleConsumer in their order, with offsets, as a group of its own."""
+    topic = fresh_topic("tools-console")
+    typed = "".join(f"k{number % 3}:value {number}\n" for number in range(20))
+    tools.create_topic(topic, 1)
+    keyed = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
+    tools.run("ConsoleProducer", "--topic", topic, *keyed, stdin=typed)
+    shown = ("print.key=true", "print.offset=true", "key.separator=:")
+    told = tools.run(
+        "consumer.ConsoleConsumer",
+        *("--topic", topic, "--from-beginning", "--max-messages", "20"),
+        *(word for each in shown for word in ("--formatter-property", each)),
+    )
+    expected = [f"Offset:{number}:{line}" for number, line in enumerate(typed.splitlines())]
+    assert [line for line in told.splitlines() if line.startswith("Offset:")] == expected
+    told = tools.run(
+        "ConsumerPerformance", "--topic", topic, "--num-records", "20", "--reporting-interval", "1000"
+    )
+    assert [field.strip() for field in told.strip().splitlines()[-1].split(",")][4] == "20"
+
+
+def test_what_the_broker_says_of_itself(tools: Tools) -> None:
+    """BrokerApiVersionsCommand: a Kafka 4.3 client finds a version that both speak, for every API that we advertise."""
+    told = tools.run("BrokerApiVersionsCommand")
+    lines = {
+        line.strip().partition("(")[0]: line.strip() for line in told.splitlines() if line.startswith("\t")
+    }
+    for name in (
+        "Produce",
+        "Fetch",
+        "Metadata",
+        "JoinGroup",
+        "OffsetCommit",
+        "DescribeConfigs",
+        "DeleteRecords",
+    ):
+        assert "[usable: " in lines[name], lines[name]
+    assert not any("[unusable" in line for line in lines.values())
