@@ -17,6 +17,7 @@ from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
 from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
+from data_plane.log.partition_log import PartitionLog
 from data_plane.log_levels import LogLevels
 from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
@@ -30,7 +31,7 @@ from metadata_quorum.image import (
     TopicImage,
 )
 from metadata_quorum.ports import PeerChannel
-from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup
+from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup, Workers
 from wire.errors import ErrorCode, KafkaError
 
 DISK_FULL_RETRY_SECONDS = 1.0
@@ -333,6 +334,10 @@ class Broker:
         if image is not None and image.directory_of(self.settings.node_id) != log_dir.directory_id:
             self.assignments.note(hosted.topic_id, index, log_dir.directory_id)
 
+    def workers_for(self, log: PartitionLog) -> Workers:
+        """The threads that may wait for this log's disk: a hung one uses up no others."""
+        return log.owner.workers if isinstance(log.owner, LogDir) else self.env.workers
+
     # -- durability on request ------------------------------------------------------------------------------------
 
     def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
@@ -345,7 +350,7 @@ class Broker:
         waiters = partition.take_sync_waiters()
         failure = None
         try:
-            await self.env.workers.run(partition.log.flush)
+            await self.workers_for(partition.log).run(partition.log.flush)
         except DiskError as error:
             partition.log.disk_failed(error)
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -52,6 +52,11 @@ class ReplicaPlacement:
     def online(self) -> list[LogDir]:
         return [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
 
+    @property
+    def usable(self) -> list[LogDir]:
+        """Those that the loop may touch now."""
+        return [log_dir for log_dir in self.online if not log_dir.is_stalled]
+
     def find(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> LogDir | None:
         """The directory that holds the replica's log. Other copies are set aside."""
         holders = [log_dir for log_dir in self.online if _holds(log_dir, topic, index, topic_id)]
@@ -109,7 +114,7 @@ class ReplicaPlacement:
 
     @property
     def _open_to_new(self) -> list[LogDir]:
-        online = self.online
+        online = self.usable or self.online
         return [log_dir for log_dir in online if log_dir.directory_id not in self.cordoned] or online
 
     def _some_are_away(self) -> bool:

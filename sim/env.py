@@ -62,6 +62,9 @@ class SimEnv:
         self.operation_count += 1
         self._trace.record(self.agenda.now, self.host, what, *details)
 
+    def new_workers(self) -> SimWorkers:
+        return SimWorkers(self, self._ports_random)
+
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         return self.disk.open_dir(path, create)
 

@@ -17,7 +17,7 @@ from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timer
-from odradek.env.ports import DiskError
+from odradek.env.ports import DiskError, Workers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
     EpochEndOffset,
@@ -349,12 +349,33 @@ def _warm(ranges: list[FileRange]) -> None:
             position += count
 
 
+def _by_disk(
+    job: FetchJob, attempt: FetchRound, cold: list[FileRange]
+) -> list[tuple[Workers, list[FileRange]]]:
+    """The cold ranges, with the threads that may wait for their disks."""
+    groups: list[tuple[Workers, list[FileRange]]] = []
+    for fetched, answer in attempt.answers:
+        records: Any = answer.records
+        if not isinstance(records, FileRange) or records not in cold:
+            continue
+        partition = job.hosted(fetched)
+        workers = job.broker.env.workers if partition is None else job.broker.workers_for(partition.log)
+        for known, ranges in groups:
+            if known is workers:
+                ranges.append(records)
+                break
+        else:
+            groups.append((workers, [records]))
+    return groups
+
+
 async def answer_when_warm(
     delayed: Delayed, job: FetchJob, attempt: FetchRound, cold: list[FileRange]
 ) -> None:
     """Warm the pages off the loop, then answer; a device error is that partition's error."""
     try:
-        await job.broker.env.workers.run(_warm, cold)
+        for workers, ranges in _by_disk(job, attempt, cold):
+            await workers.run(_warm, ranges)
     except DiskError as error:
         job.broker.log.error("fetch.disk_error", error=str(error))
         _refuse_unreadable(job, attempt, cold, error)

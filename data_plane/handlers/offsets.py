@@ -5,7 +5,7 @@ from __future__ import annotations
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.replication.partition import Partition
-from odradek.env.ports import DiskError
+from odradek.env.ports import DiskError, Workers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -48,12 +48,24 @@ class ListOffsetsHandler:
             for t in request.topics
             for asked in t.partitions
         ):
+            workers = self._workers(request)
 
             async def off_loop() -> ListOffsetsResponse:
-                return await self._broker.env.workers.run(self._answer, request, version)
+                return await workers.run(self._answer, request, version)
 
             return Suspend(off_loop)
         return self._answer(request, version)
+
+    def _workers(self, request: ListOffsetsRequest) -> Workers:
+        """Those of the first disk that the request asks for."""
+        broker = self._broker
+        for topic in request.topics:
+            hosted = broker.topics.get(topic.name)
+            for asked in topic.partitions:
+                partition = None if hosted is None else hosted.partitions.get(asked.partition_index)
+                if partition is not None:
+                    return broker.workers_for(partition.log)
+        return broker.env.workers
 
     def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         committed = request.isolation_level == READ_COMMITTED

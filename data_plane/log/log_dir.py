@@ -43,6 +43,7 @@ from data_plane.log.loading import LoadOptions, open_partition_log, write_topic_
 from data_plane.log.log_dir_background import Background
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
+from data_plane.log.watched_workers import WatchedWorkers
 from metadata_quorum.meta_properties import read_meta_properties
 from odradek.env.ports import Clock, Dir, DiskError, DiskFull, Workers
 
@@ -115,6 +116,10 @@ class LogDir:
         self.flush_failure: DiskError | None = None
         self.space = DiskSpace(-1, -1)
         """As of the last look; asking the device itself may block, and nobody who serves clients waits for it."""
+        self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
+        self.is_stalled = False
+        """Whether the logs refuse to be used until a call to the device comes back (see `data_plane.disk_watch`)."""
+        self._stalled: list[PartitionLog] = []
         self.background = Background(self)
 
     @classmethod
@@ -150,9 +155,9 @@ class LogDir:
 
     async def load(self) -> None:
         """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline."""
-        workers = self.context.workers
+        run = self.workers.run_long
         try:
-            names = await workers.run(self.directory.list)
+            names = await run(self.directory.list)
             partitions = []
             for name in names:
                 key = parse_partition_name(name)
@@ -165,7 +170,7 @@ class LogDir:
             buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 some = partitions[at : at + _LOGS_PER_LOAD]
-                for log in await workers.run(self._load_some, some, buffer):
+                for log in await run(self._load_some, some, buffer):
                     self.logs[log.topic, log.partition] = log
         except DiskError as error:
             self.disk_failed(error)
@@ -341,6 +346,19 @@ class LogDir:
                 log.abandon()
             self.context.on_offline(self, reason)
 
+    def set_stalled(self, stalled: bool) -> None:
+        """Refuse all appends and reads, or end that for what has not failed or been closed meanwhile."""
+        self.is_stalled = stalled
+        if stalled:
+            self._stalled = [log for log in self.logs.values() if not log.offline]
+            for log in self._stalled:
+                log.offline = True
+            return
+        logs, self._stalled = self._stalled, []
+        if self.offline_reason is None and self.flush_failure is None:
+            for log in logs:
+                log.offline = log.is_closed
+
     def close_clean(self, broker_epoch: int) -> None:
         """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.
 
@@ -371,6 +389,7 @@ class LogDir:
         return {
             "path": self.path,
             "offline_reason": self.offline_reason,
+            "is_stalled": self.is_stalled,
             "logs": len(self.logs),
             "size_bytes": sum(log.size_bytes for log in self.logs.values()),
             "total_bytes": self.space.total_bytes,

@@ -85,7 +85,7 @@ class Background:
             self.log_starts_moved = False
             await self._write(LOG_START_FILE, self._log_dir.log_starts())
         if self._is_due("space", context.space_interval_ms, now_ms):
-            await context.workers.run(self._log_dir.measure_space)
+            await self._log_dir.workers.run(self._log_dir.measure_space)
         await self._remove_doomed(now_ms)
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
@@ -122,7 +122,7 @@ class Background:
         log.last_flush_ms = now_ms
         self.flush_count += 1
         try:
-            await self._log_dir.context.workers.run(log.flush)
+            await self._log_dir.workers.run(log.flush)
         except DiskFull as error:
             if error.operation == "sync":
                 # Pages that were promised room have none: they are lost like those of any failed sync.
@@ -137,7 +137,7 @@ class Background:
             if log.offline:
                 continue
             if any(segment.needs_index for segment in log.segments):
-                await context.workers.run(_load_indexes, log)
+                await self._log_dir.workers.run_long(_load_indexes, log)
             try:
                 if not log.prepare_retention(context.clock.wall_ms()):
                     continue
@@ -172,19 +172,19 @@ class Background:
         if self._written.get(name) == data:
             return
         try:
-            await self._log_dir.context.workers.run(self._log_dir.directory.write_atomic, name, data)
+            await self._log_dir.workers.run(self._log_dir.directory.write_atomic, name, data)
         except DiskFull:
             return
         self._written[name] = data
 
     async def _write_recovery_points(self) -> None:
         try:
-            await self._log_dir.context.workers.run(self._log_dir.write_recovery_points)
+            await self._log_dir.workers.run(self._log_dir.write_recovery_points)
         except DiskFull:
             return
 
     async def _remove_doomed(self, now_ms: int) -> None:
-        run = self._log_dir.context.workers.run
+        run = self._log_dir.workers.run_long
         if self.entry_is_dirty:
             self.entry_is_dirty = False
             await run(self._log_dir.directory.sync)

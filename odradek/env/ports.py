@@ -289,6 +289,9 @@ class Env(Protocol):
     @property
     def random(self) -> _random.Random: ...
 
+    def new_workers(self) -> Workers:
+        """Threads of their own, for what may block them all: one device of several."""
+
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""
 

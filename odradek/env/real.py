@@ -120,6 +120,9 @@ class RealEnv:
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
 
+    def new_workers(self) -> RealWorkers:
+        return RealWorkers(WORKERS_DEFAULT)
+
     def open_dir(self, path: str, *, create: bool = False) -> RealDir:
         directory = open_dir(path, create=create)
         self._dirs.append(directory)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 import odradek
 from data_plane.broker import Broker, BrokerSettings
+from data_plane.disk_watch import DiskWatch
 from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.build import build_table
 from data_plane.log.config import LogConfig
@@ -110,6 +113,8 @@ class Node:
         for log_dir in self._log_dirs:
             self._tasks.start_soon(log_dir.run_background)
         self._tasks.start_soon(broker.timers.run)
+        watch = DiskWatch(self._log_dirs, clock, self._log, broker.run_woken)
+        self._tasks.start_soon(watch.run)
         self._open_listeners(broker)
         self._open_metrics(broker, controller)
         lifecycle = self._lifecycle = self._make_lifecycle(broker)
@@ -155,7 +160,10 @@ class Node:
         )
         for path in config.log_dirs:
             try:
-                log_dir = LogDir.open(env.open_dir(path), context, config_for=self._log_config)
+                workers = env.new_workers() if len(config.log_dirs) > 1 else env.workers
+                log_dir = LogDir.open(
+                    env.open_dir(path), attrs.evolve(context, workers=workers), config_for=self._log_config
+                )
             except (DiskError, NotALogDirectory) as error:
                 self._pass_over(path, error)
                 continue

@@ -1,0 +1,149 @@
+"""A device that hangs: the operator is told, its logs refuse to be used, and everything goes on when it comes back."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Generator
+from typing import Any
+
+import attrs
+import pytest
+
+from data_plane.disk_watch import STALL_SECONDS, WARN_SECONDS, DiskWatch
+from data_plane.log.log_dir import LogDir
+from odradek.env.ports import DiskError
+from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
+from tests.log.support import NOW_MS, ManualClock, append, batch
+from wire.errors import ErrorCode, KafkaError
+
+
+class Pending:
+    """What a thread is that has not come back."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class HangingWorkers:
+    """Workers whose calls wait for the test."""
+
+    async def run(self, function: Callable[..., Any], *args: object) -> Any:
+        await Pending()
+        return function(*args)
+
+
+class Case:
+    """Three disks with a log each, of which "b" hangs in a call."""
+
+    def __init__(self, names: str = "abc") -> None:
+        self.disks = Disks()
+        self.clock = ManualClock()
+        self.changes = 0
+        self.dirs = [self.disks.dirs[name] for name in names]
+        self.logs = {name: self.disks.dirs[name].create_log("t", 0, TOPIC_ID, CONFIG) for name in names}
+        self.watch = DiskWatch(self.dirs, self.clock, self.disks.log, self.note_change)
+        self.hanging = self.disks.dirs["b"]
+        self.hanging.context = attrs.evolve(self.hanging.context, workers=HangingWorkers(), clock=self.clock)
+        self.hanging.workers._clock = self.clock
+        self.call = self.hanging.workers.run(self.logs["b"].flush)
+        self.call.send(None)
+
+    def note_change(self) -> None:
+        self.changes += 1
+
+    def look(self, seconds: float) -> None:
+        """Let time pass, then look at all directories."""
+        self.clock.now_ms += int(seconds * 1000)
+        for log_dir in self.dirs:
+            self.watch.look(log_dir)
+
+    def come_back(self) -> None:
+        with pytest.raises(StopIteration):
+            self.call.send(None)
+
+    def can_append(self, name: str) -> bool:
+        """Whether an append is taken; one that is not gets KAFKA_STORAGE_ERROR."""
+        log = self.logs[name]
+        if log.offline:
+            with pytest.raises(KafkaError, match="offline") as caught:
+                append(log, batch())
+            assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+            return False
+        append(log, batch())
+        return True
+
+
+def test_a_hang_is_told_then_refused_then_forgotten() -> None:
+    """10 s: a line; 30 s: KAFKA_STORAGE_ERROR for that directory alone; served again when the call is back."""
+    case = Case()
+    case.look(WARN_SECONDS - 1)
+    assert case.disks.events() == []
+    case.look(1)
+    case.look(1)
+    assert case.disks.events() == ["directory.slow"]
+    assert case.can_append("b")
+    case.look(STALL_SECONDS - WARN_SECONDS)
+    assert case.disks.events() == ["directory.slow", "directory.stalled"]
+    assert [case.can_append(name) for name in "abc"] == [True, False, True]
+    assert case.hanging.statistics()["is_stalled"]
+    assert [case.disks.create(index) for index in range(1, 5)] == ["a", "c", "a", "c"]
+    case.come_back()
+    case.look(1)
+    assert case.disks.events()[2:] == ["directory.recovered"]
+    assert case.changes == 2
+    assert case.can_append("b")
+    assert case.logs["b"].log_end_offset == 2
+
+
+def test_a_disk_that_comes_back_broken_stays_away() -> None:
+    """What failed or was closed meanwhile does not serve again."""
+    case = Case()
+    case.look(STALL_SECONDS)
+    case.disks.disks["b"].fail_next(errno.EIO, operation="sync")
+    with pytest.raises(DiskError):
+        case.call.send(None)
+    case.look(1)
+    assert not case.can_append("b")
+    case = Case()
+    case.look(STALL_SECONDS)
+    case.hanging.go_offline("a test")
+    case.look(1)
+    assert not case.can_append("b")
+
+
+def test_the_only_disk_is_waited_for() -> None:
+    """With a single directory there is nobody else to protect: it is told, and nothing is refused."""
+    case = Case("b")
+    case.look(STALL_SECONDS * 2)
+    assert case.disks.events() == ["directory.slow"]
+    assert case.can_append("b")
+    case.come_back()
+    case.look(0)
+    assert case.disks.events() == ["directory.slow", "directory.recovered"]
+
+
+def test_long_work_is_no_hang() -> None:
+    """Loading logs and removing large ones may take minutes on a sound device."""
+    case = Case()
+    case.come_back()
+    log_dir: LogDir = case.hanging
+    removal = log_dir.workers.run_long(log_dir.directory.list)
+    removal.send(None)
+    case.look(STALL_SECONDS * 2)
+    assert case.disks.events() == []
+    with pytest.raises(StopIteration):
+        removal.send(None)
+
+
+def test_reads_are_refused_too() -> None:
+    """Reads are refused as appends are; other directories read on."""
+    case = Case()
+    case.look(STALL_SECONDS)
+    log = case.logs["b"]
+    assert log.offline
+    with pytest.raises(KafkaError):
+        log.read(0, 100, upper_bound=0)
+    assert case.logs["a"].read(0, 100, upper_bound=NOW_MS).file is None
+    case.come_back()
+    case.look(1)
+    assert not log.offline
