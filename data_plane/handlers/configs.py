@@ -5,6 +5,7 @@ from __future__ import annotations
 from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import parse_node_id
 from data_plane.handlers.contract import Context, Result
+from metadata_quorum.config_docs import config_doc
 from metadata_quorum.effective_config import (
     ConfigEntry,
     ConfigSource,
@@ -36,6 +37,12 @@ from wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
+_DOC_SCOPES = {
+    RESOURCE_TOPIC: "topic",
+    RESOURCE_BROKER: "broker",
+    RESOURCE_CLIENT_METRICS: "client-metrics",
+    RESOURCE_GROUP: "group",
+}
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -64,7 +71,9 @@ class DescribeConfigsHandler:
             return DescribeConfigsResult(error.code, error.message, kind, name, [])
         wanted = frozenset(resource.configuration_keys or ())
         shown = [
-            _shown(entry, request.include_synonyms) for entry in entries if not wanted or entry.name in wanted
+            _shown(entry, request.include_synonyms, _doc(kind, entry.name, request.include_documentation))
+            for entry in entries
+            if not wanted or entry.name in wanted
         ]
         return DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown)
 
@@ -119,7 +128,13 @@ class DescribeConfigsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
 
 
-def _shown(entry: ConfigEntry, with_synonyms: bool) -> DescribeConfigsResourceResult:
+def _doc(kind: int, name: str, wanted: bool) -> str | None:
+    if kind == RESOURCE_BROKER_LOGGER:
+        return ""
+    return config_doc(_DOC_SCOPES[kind], name) if wanted else None
+
+
+def _shown(entry: ConfigEntry, with_synonyms: bool, doc: str | None) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if with_synonyms else ()
     return DescribeConfigsResourceResult(
         entry.name,
@@ -129,7 +144,7 @@ def _shown(entry: ConfigEntry, with_synonyms: bool) -> DescribeConfigsResourceRe
         entry.sensitive,
         [DescribeConfigsSynonym(synonym.name, synonym.value, synonym.source) for synonym in synonyms],
         entry.type,
-        None,
+        doc,
     )
 
 
