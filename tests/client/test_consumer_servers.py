@@ -1,0 +1,445 @@
+"""The consumer against servers: our own node, and Apache Kafka where Java runs (one of each per session)."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from odradek import Consumer
+from odradek.client.admin import NewTopic
+from odradek.client.blocking import Client
+from odradek.client.consumer_types import (
+    ConsumerRecord,
+    NoOffsetForPartition,
+    OffsetAndMetadata,
+    OffsetsOutOfRange,
+    RebalanceListener,
+    TopicPartition,
+    Wakeup,
+)
+from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import records
+
+TIME = 1_700_000_000_000
+PATIENCE_SECONDS = 60.0
+
+
+class Cluster:
+    """A server with what tests do to it beside the consumer."""
+
+    def __init__(self, bootstrap: str, fresh_topic: Callable[[str], str]) -> None:
+        self.bootstrap = bootstrap
+        self.client = Client(bootstrap, timeout_ms=20_000)
+        self.name = fresh_topic("consumer")
+        self.opened: list[Consumer] = []
+
+    def topic(self, partitions: int, suffix: str = "") -> str:
+        """A new topic."""
+        name = self.name + suffix
+        (created,) = self.client.admin.create_topics([NewTopic(name, partitions)])
+        assert created.error is None
+        return name
+
+    def produce(self, topic: str, count: int, partitions: int, *, first: int = 0, **config: Any) -> None:
+        """Records `first` to `first + count - 1`, over the partitions in turn, a millisecond apart."""
+        wanted = [
+            RecordToSend(topic, b"%d" % n, b"key", (), n % partitions, TIME + n)
+            for n in range(first, first + count)
+        ]
+        producing = Producing(self.client.core, ProduceConfig(auto_create=False, **config))
+        deliveries = self.client.run(producing.produce(wanted, timeout=20))
+        assert [delivery.error for delivery in deliveries if delivery.error is not None] == []
+
+    def consumer(self, **keys: Any) -> Consumer:
+        """A consumer, closed at the end of the test."""
+        settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100, "heartbeat_interval_ms": 300}
+        found = Consumer(bootstrap_servers=self.bootstrap, **{**settings, **keys})
+        self.opened.append(found)
+        return found
+
+    def close(self) -> None:
+        for consumer in self.opened:
+            consumer.close(5)
+        self.client.close()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("node", marks=pytest.mark.xdist_group("client-node")),
+        pytest.param("apache_kafka", marks=[pytest.mark.java, pytest.mark.xdist_group("apache-kafka")]),
+    ]
+)
+def cluster(request: pytest.FixtureRequest, fresh_topic: Callable[[str], str]) -> Iterator[Cluster]:
+    """One of the servers."""
+    found = Cluster(request.getfixturevalue(request.param).bootstrap, fresh_topic)
+    yield found
+    found.close()
+
+
+def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    """So many records, or all that more than this come with them."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    found: list[ConsumerRecord] = []
+    while len(found) < count:
+        found += consumer.poll(1)
+        assert time.monotonic() < deadline, (len(found), consumer.statistics())
+    return found
+
+
+def poll_until(
+    consumers: Iterable[Consumer], done: Callable[[], bool], keep: list[ConsumerRecord] | None = None
+) -> None:
+    """Poll all in turn until something has become true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        for consumer in consumers:
+            found = consumer.poll(0.05)
+            if keep is not None:
+                keep += found
+        assert time.monotonic() < deadline, [consumer.statistics() for consumer in consumers]
+
+
+def keys(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(count)]
+
+
+class Told(RebalanceListener):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, list[TopicPartition]]] = []
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.events.append(("revoked", sorted(partitions)))
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.events.append(("assigned", sorted(partitions)))
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.events.append(("lost", sorted(partitions)))
+
+
+# Without a group
+
+
+def test_assigned_partitions_are_read_from_the_reset_policy_on(cluster: Cluster) -> None:
+    """assign, poll, position, seek, pause, resume: in order within a partition, nothing twice."""
+    topic = cluster.topic(3)
+    cluster.produce(topic, 3000, 3, batch_bytes_max=3000)
+    consumer = cluster.consumer(max_poll_records=700)
+    consumer.assign(keys(topic, 3))
+    found = read(consumer, 3000)
+    for index in range(3):
+        mine = [record for record in found if record.partition == index]
+        assert [record.offset for record in mine] == list(range(1000))
+        assert [record.value for record in mine] == [b"%d" % n for n in range(index, 3000, 3)]
+        assert consumer.position((topic, index)) == 1000
+        assert consumer.lag((topic, index)) == 0
+    assert (found[0].topic, found[0].key, found[0].leader_epoch) == (topic, b"key", 0)
+    consumer.pause((topic, 0))
+    assert consumer.paused() == {(topic, 0)}
+    consumer.seek((topic, 0), 990)
+    consumer.seek((topic, 1), 995)
+    assert [(r.partition, r.offset) for r in read(consumer, 5)] == [(1, n) for n in range(995, 1000)]
+    consumer.resume((topic, 0))
+    assert [(r.partition, r.offset) for r in read(consumer, 10)] == [(0, n) for n in range(990, 1000)]
+    consumer.seek_to_end((topic, 2))
+    assert consumer.position((topic, 2)) == 1000
+    consumer.seek_to_beginning((topic, 2))
+    assert consumer.position((topic, 2)) == 0
+
+
+@pytest.mark.parametrize("compression_type", range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
+def test_batches_come_as_they_lie_in_the_log(cluster: Cluster, compression_type: int) -> None:
+    """poll_batches: whole batches with their offsets; what is below the position is named, not cut."""
+    topic = cluster.topic(1)
+    cluster.produce(topic, 300, 1, batch_bytes_max=1000, compression_type=compression_type)
+    consumer = cluster.consumer()
+    consumer.assign(keys(topic, 1))
+    assert [record.value for record in read(consumer, 300)] == [b"%d" % n for n in range(300)]
+    consumer.seek((topic, 0), 5)
+    values: list[bytes | None] = []
+    next_offset = 5
+    while next_offset < 300:
+        for batch in consumer.poll_batches(5):
+            assert (batch.topic, batch.partition, batch.leader_epoch) == (topic, 0, 0)
+            assert batch.base_offset <= batch.start_offset == next_offset <= batch.last_offset
+            assert batch.high_watermark == 300
+            parsed = records(batch.data, decompressed_bytes_max=1 << 20)
+            assert len(parsed) == batch.record_count
+            values += [record.value for record in parsed if record.offset >= batch.start_offset]
+            next_offset = batch.last_offset + 1
+    assert values == [b"%d" % n for n in range(5, 300)]
+    assert consumer.position((topic, 0)) == 300
+
+
+def test_offsets_are_found_by_time_and_at_both_ends(cluster: Cluster) -> None:
+    """ListOffsets: the first record at or after a time; None where there is none that young."""
+    topic = cluster.topic(2)
+    cluster.produce(topic, 100, 2)
+    consumer = cluster.consumer()
+    first, second = keys(topic, 2)
+    assert consumer.beginning_offsets([first, second]) == {first: 0, second: 0}
+    assert consumer.end_offsets([first, second]) == {first: 50, second: 50}
+    found = consumer.offsets_for_times({first: TIME + 50, second: TIME + 10_000})
+    assert found[first] is not None
+    assert (found[first].offset, found[first].timestamp) == (25, TIME + 50)
+    assert found[second] is None
+    assert [partition.index for partition in consumer.partitions_for(topic)] == [0, 1]
+    with pytest.raises(KafkaError) as caught:
+        consumer.partitions_for(topic + "-not-there")
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_without_a_reset_policy_a_missing_position_is_an_error(cluster: Cluster) -> None:
+    """auto.offset.reset=none: no commit, or a position out of range, is the application's business."""
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, 1)
+    consumer = cluster.consumer(auto_offset_reset="none")
+    consumer.assign(keys(topic, 1))
+    with pytest.raises(NoOffsetForPartition):
+        read(consumer, 1)
+    consumer.seek((topic, 0), 77)
+    with pytest.raises(OffsetsOutOfRange, match="at 77"):
+        read(consumer, 1)
+    consumer.seek((topic, 0), 9)
+    assert [record.value for record in read(consumer, 1)] == [b"9"]
+
+
+def test_the_policies_latest_and_by_duration(cluster: Cluster) -> None:
+    """latest: only what comes from now on. KIP-1106: by_duration goes back by so much time."""
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, 1)
+    latest = cluster.consumer(auto_offset_reset="latest")
+    latest.assign(keys(topic, 1))
+    assert latest.position((topic, 0)) == 10
+    days = (time.time_ns() // 1_000_000 - TIME) // 86_400_000 + 1
+    for duration, position in ((f"P{days}D", 0), ("PT1S", 10)):
+        consumer = cluster.consumer(auto_offset_reset=f"by_duration:{duration}")
+        consumer.assign(keys(topic, 1))
+        assert consumer.position((topic, 0)) == position
+    cluster.produce(topic, 1, 1, first=10)
+    assert [record.offset for record in read(latest, 1)] == [10]
+
+
+def test_wakeup_ends_the_poll_of_another_thread(cluster: Cluster) -> None:
+    """`wakeup` is the one method for other threads; without a poll the next one raises."""
+    topic = cluster.topic(1)
+    consumer = cluster.consumer()
+    consumer.assign(keys(topic, 1))
+    consumer.wakeup()
+    with pytest.raises(Wakeup):
+        consumer.poll(PATIENCE_SECONDS)
+    timer = threading.Timer(0.1, consumer.wakeup)
+    timer.start()
+    with pytest.raises(Wakeup):
+        consumer.poll(PATIENCE_SECONDS)
+    timer.join()
+
+
+# In a group
+
+
+def test_commits_are_where_the_next_consumer_begins(cluster: Cluster) -> None:
+    """commit, committed, commit_async with its callback, with metadata; also without a subscription."""
+    topic = cluster.topic(2)
+    cluster.produce(topic, 20, 2)
+    first, second = keys(topic, 2)
+    consumer = cluster.consumer(group_id=topic, enable_auto_commit=False)
+    consumer.assign([first, second])
+    read(consumer, 20)
+    assert consumer.committed([first]) == {first: None}
+    consumer.commit({first: OffsetAndMetadata(4, 0, "so far"), second: 7})
+    assert consumer.committed([first, second]) == {
+        first: OffsetAndMetadata(4, 0, "so far"),
+        second: OffsetAndMetadata(7, -1, ""),
+    }
+    outcomes: list[Any] = []
+    consumer.commit_async({first: 5}, lambda offsets, error: outcomes.append((offsets, error)))
+    poll_until([consumer], lambda: bool(outcomes))
+    assert outcomes == [({first: OffsetAndMetadata(5)}, None)]
+    other = cluster.consumer(group_id=topic, enable_auto_commit=False)
+    other.assign([first, second])
+    assert sorted((r.partition, r.offset) for r in read(other, 8)) == [
+        *((0, n) for n in range(5, 10)),
+        *((1, n) for n in range(7, 10)),
+    ]
+
+
+def test_automatic_commits_cover_what_earlier_polls_returned(cluster: Cluster) -> None:
+    """enable.auto.commit: at the interval, and when the consumer closes. At least once."""
+    topic = cluster.topic(1)
+    (key,) = keys(topic, 1)
+    cluster.produce(topic, 30, 1)
+    consumer = cluster.consumer(group_id=topic, max_poll_records=10, auto_commit_interval_ms=1)
+    consumer.subscribe([topic])
+    assert len(read(consumer, 10)) == 10
+    assert consumer.position(key) == 10
+    read(consumer, 10)
+    poll_until([consumer], lambda: (consumer.committed([key])[key] or (0,))[0] >= 10)
+    position = consumer.position(key)
+    consumer.close()
+    other = cluster.consumer(group_id=topic)
+    assert other.committed([key]) == {key: OffsetAndMetadata(position, 0)}
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: str) -> None:
+    """A second member gets its half; when one leaves the other has all; no record is missed, none comes twice."""
+    topic = cluster.topic(4)
+    cluster.produce(topic, 400, 4)
+    found: list[ConsumerRecord] = []
+    first = cluster.consumer(group_id=topic, partition_assignment_strategy=[strategy])
+    told = Told()
+    first.subscribe(topic, listener=told)
+    poll_until([first], lambda: first.assignment() == set(keys(topic, 4)), found)
+    second = cluster.consumer(group_id=topic, partition_assignment_strategy=[strategy])
+    second.subscribe([topic])
+    both = [first, second]
+    poll_until(both, lambda: [len(c.assignment()) for c in both] == [2, 2], found)
+    assert first.assignment() | second.assignment() == set(keys(topic, 4))
+    cluster.produce(topic, 400, 4, first=400)
+    poll_until(both, lambda: len(found) >= 800, found)
+    mine, other = sorted(first.assignment()), sorted(second.assignment())
+    second.close()
+    poll_until([first], lambda: first.assignment() == set(keys(topic, 4)), found)
+    cluster.produce(topic, 400, 4, first=800)
+    poll_until([first], lambda: len(found) >= 1200, found)
+    assert sorted(int(record.value) for record in found) == list(range(1200))
+    everything = keys(topic, 4)
+    if strategy == "cooperative-sticky":
+        # KIP-429: members keep what stays theirs; only the difference is told.
+        assert told.events[0] == ("assigned", everything)
+        assert ("revoked", other) in told.events
+        assert told.events[-1] == ("assigned", other)
+    else:
+        assert told.events == [
+            ("assigned", everything),
+            ("revoked", everything),
+            ("assigned", mine),
+            ("revoked", mine),
+            ("assigned", everything),
+        ]
+
+
+def test_a_cooperative_member_reads_on_while_the_group_rebalances(cluster: Cluster) -> None:
+    """KIP-429: a partition that stays with its member is read throughout, also while a join waits for others."""
+    topic = cluster.topic(2)
+    strategy = ["cooperative-sticky"]
+    first = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
+    first.subscribe([topic])
+    poll_until([first], lambda: len(first.assignment()) == 2)
+    second = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
+    second.subscribe([topic])
+    poll_until([first, second], lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
+    # A third joins; the second does not poll, so the first waits in its JoinGroup.
+    third = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
+    third.subscribe([topic])
+    poll_until([first, third], lambda: first.statistics()["member_state"] == "joining")
+    (kept,) = first.assignment()
+    cluster.produce(topic, 10, 2)
+    found: list[ConsumerRecord] = []
+    poll_until([first], lambda: len(found) == 5, found)
+    assert {record.partition for record in found} == {kept.partition}
+    assert first.statistics()["member_state"] == "joining"
+    poll_until([first, second, third], lambda: second.statistics()["member_state"] == "stable")
+
+
+def test_a_member_that_dies_is_replaced_and_loses_its_partitions(cluster: Cluster) -> None:
+    """session.timeout.ms without a heartbeat: others take over; what the dead one then commits is refused."""
+    topic = cluster.topic(2)
+    cluster.produce(topic, 20, 2)
+    first = cluster.consumer(group_id=topic, session_timeout_ms=6000, enable_auto_commit=False)
+    first.subscribe([topic])
+    second = cluster.consumer(group_id=topic, session_timeout_ms=6000)
+    second.subscribe([topic])
+    poll_until([first, second], lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
+    first._io.close()  # its heartbeats end, and nobody is told
+    poll_until([second], lambda: len(second.assignment()) == 2)
+
+
+def test_who_does_not_poll_leaves_and_is_told_when_it_returns(cluster: Cluster) -> None:
+    """max.poll.interval.ms: heartbeats go on in the background, so a stuck application has to be seen otherwise."""
+    topic = cluster.topic(2)
+    first = cluster.consumer(group_id=topic, max_poll_interval_ms=1500, session_timeout_ms=6000)
+    told = Told()
+    first.subscribe([topic], listener=told)
+    poll_until([first], lambda: len(first.assignment()) == 2)
+    second = cluster.consumer(group_id=topic, session_timeout_ms=6000)
+    second.subscribe([topic])
+    poll_until([second], lambda: len(second.assignment()) == 2)
+    poll_until([first, second], lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
+    assert ("lost", keys(topic, 2)) in told.events
+
+
+def test_a_static_member_returns_to_its_partitions_without_a_rebalance(cluster: Cluster) -> None:
+    """KIP-345: with group.instance.id a restart within the session timeout moves nothing; a twin is fenced."""
+    topic = cluster.topic(4)
+    consumers = [
+        cluster.consumer(group_id=topic, group_instance_id=f"static-{n}", session_timeout_ms=30_000)
+        for n in range(2)
+    ]
+    told = Told()
+    consumers[0].subscribe([topic], listener=told)
+    consumers[1].subscribe([topic])
+    poll_until(consumers, lambda: [len(c.assignment()) for c in consumers] == [2, 2])
+    before = consumers[1].assignment()
+    generation = consumers[0].statistics()["generation"]
+    events = len(told.events)
+    consumers[1].close()
+    again = cluster.consumer(group_id=topic, group_instance_id="static-1", session_timeout_ms=30_000)
+    again.subscribe([topic])
+    poll_until([consumers[0], again], lambda: again.assignment() == before)
+    assert consumers[0].statistics()["generation"] == generation
+    assert len(told.events) == events
+    twin = cluster.consumer(group_id=topic, group_instance_id="static-1", session_timeout_ms=30_000)
+    twin.subscribe([topic])
+    with pytest.raises(KafkaError) as caught:
+        poll_until([twin, again], lambda: False)
+    assert caught.value.code is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_pattern_follows_the_topics_that_match(cluster: Cluster) -> None:
+    """subscribe(re.compile(...)): the whole name has to match; a topic made later brings a rebalance."""
+    first = cluster.topic(1, "-a")
+    consumer = cluster.consumer(group_id=cluster.name, metadata_max_age_ms=300)
+    consumer.subscribe(re.compile(re.escape(cluster.name) + "-[a-c]"))
+    poll_until([consumer], lambda: consumer.assignment() == {(first, 0)})
+    assert consumer.subscription() == {first}
+    second = cluster.topic(2, "-b")
+    cluster.topic(1, "-bb")
+    wanted = {(first, 0), (second, 0), (second, 1)}
+    poll_until([consumer], lambda: consumer.assignment() == wanted)
+    consumer.unsubscribe()
+    assert consumer.assignment() == set()
+    consumer.subscribe([first])
+    with pytest.raises(RuntimeError, match="exclude each other"):
+        consumer.assign([(first, 0)])
+
+
+def test_a_listener_may_commit_and_seek(cluster: Cluster) -> None:
+    """The last moment to commit is before partitions go; the first to seek is when they come."""
+    topic = cluster.topic(1)
+    (key,) = keys(topic, 1)
+    cluster.produce(topic, 10, 1)
+    consumer = cluster.consumer(group_id=topic, enable_auto_commit=False)
+
+    class Listener(RebalanceListener):
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            for partition in partitions:
+                consumer.seek(partition, 6)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            consumer.commit()
+
+    consumer.subscribe([topic], listener=Listener())
+    assert [record.offset for record in read(consumer, 4)] == [6, 7, 8, 9]
+    consumer.close()
+    other = cluster.consumer(group_id=topic)
+    assert other.committed([key]) == {key: OffsetAndMetadata(10, 0)}
