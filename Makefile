@@ -43,7 +43,8 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
-	@exec $(BIN)/python -m tests.conformance record
+	@$(BIN)/python -m tests.conformance record
+	@exec $(BIN)/python -m tests.conformance document
 
 check: install-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 python -m tests.conformance record [BOOTSTRAP [API ...]]    write down what Apache Kafka answers
 python -m tests.conformance compare BOOTSTRAP [API ...]     show where a server differs from what is written down
+python -m tests.conformance document                        write docs/compatibility.md
 
 Without a bootstrap address, `record` starts an Apache Kafka (Java and its jars: `bench/kafka_server.py`).
 """
@@ -12,6 +13,7 @@ import os
 import sys
 
 from bench.kafka_server import KafkaUnavailable, kafka_server
+from tests.conformance import document
 from tests.conformance.comparison import differences, load, save
 from tests.conformance.corpus import APIS, CORPUS, cases_of, hold
 from tests.conformance.servers import SETTINGS
@@ -61,6 +63,9 @@ def main(arguments: list[str]) -> int:
             return 0
         case ["compare", bootstrap, *chosen]:
             return bool(compare(bootstrap, chosen))
+        case ["document"]:
+            document.PATH.write_text(document.render())
+            return 0
     print(__doc__, file=sys.stderr)
     return 2
 

@@ -10,22 +10,28 @@ from wire.api import ApiKey
 APIS = (
     "api_versions",
     "create_topics",
+    "delete_groups",
     "delete_topics",
     "describe_cluster",
     "describe_configs",
+    "describe_groups",
     "fetch",
-    "init_producer_id",
-    "sync_group",
     "heartbeat",
-    "leave_group",
-    "find_coordinator",
+    "init_producer_id",
     "join_group",
+    "leave_group",
+    "list_groups",
     "list_offsets",
     "metadata",
+    "offset_commit",
+    "offset_delete",
+    "offset_fetch",
     "offset_for_leader_epoch",
     "produce",
+    "sync_group",
+    "find_coordinator",
 )
-"""In the order of conversation."""
+"""In the order of conversation. FindCoordinator is the last: it makes Kafka coordinate transactions."""
 
 for _api in APIS:
     import_module(f"tests.conformance.cases.{_api}")

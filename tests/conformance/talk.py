@@ -22,6 +22,7 @@ from tests.node.raw_client import RawClient, frame
 from wire.api import ApiKey
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -155,6 +156,16 @@ class Talk:
                     return bytes(found.topic_id)
             time.sleep(0.005)
         raise TimeoutError(f"{name} has no leader")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until nobody knows it."""
+        self.ask_silently(DeleteTopicsRequest([DeleteTopicState(name, ZERO_UUID)], [], 10_000), 6)
+        request = MetadataRequest([MetadataRequestTopic(ZERO_UUID, name)], False)
+        for _ in range(1_000):
+            if self.ask_silently(request, 12).topics[0].error_code:
+                return
+            time.sleep(0.005)
+        raise TimeoutError(f"{name} is still there")
 
     def ask(self, message: Any, version: int, note: Callable[[Any], Any] | None = None) -> Any:
         """Send, keep the answer (or what `note` makes of it) for the comparison, and return it decoded."""

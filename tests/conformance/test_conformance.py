@@ -12,6 +12,7 @@ import pytest
 from bench.kafka_server import kafka_server
 from bench.odradek_server import start_odradek
 from bench.processes import ServerProcess
+from tests.conformance import document
 from tests.conformance.comparison import RECORDING, differences, load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, hold, key_of
 from tests.conformance.deliberate import DELIBERATE
@@ -79,6 +80,11 @@ def test_the_recording_holds_every_case() -> None:
     for api in APIS:
         assert list(load(api)) == cases_of(api)
     assert sum(len(cases_of(api)) for api in APIS) == len(CORPUS)
+
+
+def test_the_document_says_what_the_corpus_says() -> None:
+    """docs/compatibility.md is written from the corpus: `python -m tests.conformance document`."""
+    assert document.PATH.read_text() == document.render()
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -1,4 +1,4 @@
-"""FindCoordinator: where a group's, a transaction's, a share group's coordinator is."""
+"""FindCoordinator: where a group's or a transaction's coordinator is. (Share groups, version 6, are not served.)"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for _version in range(1, 7):
         case(f"find_coordinator v{_version} of type {_key_type}")(
             lambda talk, version=_version, key_type=_key_type: _find(talk, version, key_type, "x")
         )
-for _version in (1, 4, 5, 6):
+for _version in (1, 4, 5):
     case(f"find_coordinator v{_version} of type 2")(
         lambda talk, version=_version: _find(talk, version, SHARE, "group:AAAAAAAAAAAAAAAAAAAAAQ:0")
     )

@@ -71,7 +71,6 @@ def _protocols(*names: str) -> list[JoinGroupRequestProtocol]:
 
 ODD: dict[str, dict[str, Any]] = {
     "an empty group id": {"group_id": ""},
-    "a blank group id": {"group_id": " "},
     "no protocols": {"protocols": []},
     "an empty protocol type": {"protocol_type": ""},
     "a protocol type of its own": {"protocol_type": "connect"},
@@ -111,7 +110,7 @@ for _version in (0, 3, 4):
 
 @case("join_group of a group named by unusual characters")
 def _(talk: Talk) -> None:
-    for name in ("a/b", "ü", "x" * 300, "line\nfeed"):
+    for name in ("a/b", "ü", " ", "x" * 300, "line\nfeed"):
         member = Member(talk, talk.name(name))
         member.join()
 

@@ -1,0 +1,51 @@
+"""docs/compatibility.md, written from the corpus and from `deliberate.py`; a test compares it with the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conformance.comparison import load
+from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
+from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, Remark
+from wire.api import api_versions
+
+PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
+_TITLE = """# Compatibility with Apache Kafka
+
+Odradek is held to Apache Kafka 4.3 by a corpus of {cases} conversations with {answers} compared answers: good, edge
+and bad requests, sent raw to both, compared field by field. What must differ (ids, ports, the present time) is named
+before. Kafka's answers are recorded in `tests/conformance/kafka_4.3/`; `make test` compares ours with them, and
+`make conformance` records them again from a Kafka that it starts (Java and mvn). This page is written from the same
+sources: `python -m tests.conformance document`.
+"""
+
+
+def render() -> str:
+    """The page."""
+    answers = {api: sum(map(len, load(api).values())) for api in APIS}
+    parts = [
+        _TITLE.format(cases=len(CORPUS), answers=sum(answers.values())),
+        "## What is served\n",
+        "| key | API | versions | cases | answers |\n| ---: | --- | --- | ---: | ---: |",
+        *(_served(api, answers[api]) for api in sorted(APIS, key=key_of)),
+        "\nFindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
+        "\nare advertised and refused, as Kafka does for old clients' sake.\n",
+        "## What is not\n",
+        *map(_remark, NOT_SERVED),
+        "\n## Deliberate differences\n",
+        "Every one that the corpus meets; a test fails when one is missing here, or no longer there.\n",
+        *(f"- **{rule.api}**: Kafka {rule.kafka}. Here: {rule.here}. {rule.reason}" for rule in DELIBERATE),
+        "\nAnd those that answers to single requests do not show:\n",
+        *map(_remark, NOT_SEEN),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _served(api: str, answers: int) -> str:
+    first, last = api_versions(key_of(api))
+    title = "".join(word.capitalize() for word in api.split("_"))
+    return f"| {int(key_of(api))} | {title} | {first} to {last} | {len(cases_of(api))} | {answers} |"
+
+
+def _remark(remark: Remark) -> str:
+    return f"- **{remark.subject}** {remark.text}"
