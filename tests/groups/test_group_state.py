@@ -1,0 +1,138 @@
+"""What is replicated: records as Kafka writes them, replay, and the state that a new coordinator reads."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_plane.groups.coordinator import partition_of
+from data_plane.groups.records import (
+    CoordinatorRecord,
+    GroupMetadataValue,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+    group_metadata_record,
+    group_metadata_tombstone,
+    offset_commit_record,
+    offset_tombstone,
+)
+from data_plane.groups.state import GroupsState, state_of
+from wire.messages.coordinator_records import MemberMetadata
+
+TOPIC_ID = bytes(range(16))
+
+
+def test_a_committed_offset_has_kafkas_bytes() -> None:
+    """Apache Kafka 4.3 writes OffsetCommitValue version 4, with the topic's id as tagged field 0."""
+    value = OffsetCommitValue(10, 3, "meta", 0x0102030405060708, -1, TOPIC_ID)
+    record = offset_commit_record("g", "t", 1, value)
+    assert record.encoded_key().hex() == "0001" + "000167" + "000174" + "00000001"
+    assert record.encoded_value() == bytes.fromhex(
+        "0004" + "000000000000000a" + "00000003" + "056d657461" + "0102030405060708" + "01" + "0010"
+    ) + (TOPIC_ID)
+
+
+def test_only_version_1_can_say_when_an_offset_expires() -> None:
+    """A commit of versions 2 to 4 with a retention time is kept in version 1, as Kafka does."""
+    record = offset_commit_record("g", "t", 1, OffsetCommitValue(10, 3, "m", 5, 6, TOPIC_ID))
+    encoded = record.encoded_value()
+    assert encoded is not None
+    assert encoded.hex() == "0001" + "000000000000000a" + "00016d" + "0000000000000005" + "0000000000000006"
+
+
+def test_a_group_has_kafkas_bytes() -> None:
+    """Apache Kafka 4.3 writes GroupMetadataValue version 3."""
+    member = MemberMetadata("m", "i", "c", "/h", 2, 1, b"s", b"a")
+    record = group_metadata_record("g", GroupMetadataValue("consumer", 7, "range", "m", 9, [member]))
+    assert record.encoded_key().hex() == "0002" + "000167"
+    encoded = record.encoded_value()
+    assert encoded is not None
+    assert encoded == bytes.fromhex(
+        "0003"
+        + "0008636f6e73756d6572"
+        + "00000007"
+        + "000572616e6765"
+        + "00016d"
+        + "0000000000000009"
+        + "00000001"
+        + "00016d"
+        + "000169"
+        + "000163"
+        + "00022f68"
+        + "00000002"
+        + "00000001"
+        + "0000000173"
+        + "0000000161"
+    )
+    assert decode_value(record.key, encoded) == record.value
+
+
+def test_records_of_unknown_types_are_passed_over() -> None:
+    """'Unknown record types are ignored': a newer version's record must not keep a coordinator from loading."""
+    assert decode_key(b"\x7f\xff\x00") is None
+    assert decode_key(b"\x01") is None
+    assert state_of({b"\x7f\xff\x00": b"\x00\x00", b"": None}) == GroupsState()
+
+
+GROUPS = st.sampled_from(["g", "h"])
+RECORDS = st.one_of(
+    st.builds(
+        lambda group, topic, partition, offset: offset_commit_record(
+            group, topic, partition, OffsetCommitValue(offset, -1, "", 1, -1, TOPIC_ID)
+        ),
+        GROUPS,
+        st.sampled_from(["t", "u"]),
+        st.integers(0, 2),
+        st.integers(0, 9),
+    ),
+    st.builds(offset_tombstone, GROUPS, st.sampled_from(["t", "u"]), st.integers(0, 2)),
+    st.builds(
+        lambda group, number: group_metadata_record(group, GroupMetadataValue("consumer", number)),
+        GROUPS,
+        st.integers(0, 9),
+    ),
+)
+DELETION = st.builds(lambda group: [group], GROUPS)
+
+
+@given(st.lists(st.one_of(RECORDS.map(lambda record: [record]), DELETION), max_size=30))
+def test_reading_the_log_gives_the_state_that_replay_gave(
+    decisions: list[list[CoordinatorRecord | str]],
+) -> None:
+    """'The same on the leader, on a follower and after a restart': replay one by one, or the latest of each key."""
+    state = GroupsState()
+    latest: dict[bytes, bytes | None] = {}
+    for decision in decisions:
+        records = []
+        for each in decision:
+            if isinstance(each, str):
+                records += [offset_tombstone(each, *key) for key in sorted(state.offsets_of(each))]
+                records.append(group_metadata_tombstone(each))
+            else:
+                records.append(each)
+        state = state.replay(records)
+        for record in records:
+            latest[record.encoded_key()] = record.encoded_value()
+    restored = state_of(latest)
+    assert restored.metadata == state.metadata
+    assert {group: offsets for group, offsets in restored.offsets.items() if offsets} == {
+        group: offsets for group, offsets in state.offsets.items() if offsets
+    }
+
+
+@pytest.mark.parametrize(
+    ("group_id", "java_hash"),
+    [
+        ("", 0),
+        ("g", 103),
+        ("console-consumer-12345", 158455506),
+        ("polygenelubricants", -(1 << 31)),
+        ("ü😀", 2015071),
+    ],
+)
+def test_a_group_belongs_to_the_partition_that_java_computes(group_id: str, java_hash: int) -> None:
+    """`Utils.abs(groupId.hashCode()) % partitions`, where the smallest int counts as 0."""
+    expected = 0 if java_hash == -(1 << 31) else abs(java_hash)
+    assert partition_of(group_id, 1 << 31) == expected
