@@ -56,7 +56,9 @@ def metrics_page(sources: MetricsSources) -> bytes:
     _partitions(page, sources.broker)
     _topics(page, sources.broker)
     _directories(page, sources.broker)
-    _parts(page, "broker", sources.broker.statistics(), skip=("topics", "partitions"))
+    statistics = sources.broker.statistics()
+    _groups(page, statistics["groups"])
+    _parts(page, "broker", statistics, skip=("topics", "partitions", "groups"))
     _parts(page, "controller", sources.controller.statistics())
     return page.render()
 
@@ -245,6 +247,22 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         page.counter(f"odradek_directory_{field}_total", described)
         for path, statistics in figures.items():
             page.sample(statistics[field], directory=path)
+
+
+# -- groups ---------------------------------------------------------------------------------------------------------
+
+
+def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
+    """The figures of the group coordinator; the totals count all partitions of `__consumer_offsets` led here."""
+    for field, metric, described in (
+        ("groups", "groups", "Groups that this broker coordinates."),
+        ("members", "group_members", "Members of these groups."),
+        ("shards", "group_shards", "Partitions of __consumer_offsets that this broker leads."),
+        ("loading", "group_shards_loading", "Those of them whose groups are still being read."),
+        ("unanswered", "group_requests_waiting", "Requests of groups that wait: a join, a sync, a commit."),
+    ):
+        page.gauge(f"odradek_{metric}", described)
+        page.one(statistics.get(field, 0))
 
 
 # -- everything else ------------------------------------------------------------------------------------------------
