@@ -13,12 +13,13 @@ from typing import Any
 
 import trio
 
+from odradek.client.aio_admin import AsyncAdmin as Admin
 from odradek.client.aio_consumer import AsyncConsumer as Consumer
 from odradek.client.aio_producer import AsyncProducer as Producer
 from odradek.client.aio_producer import SentRecord
 from odradek.env.real import RealEnv
 
-__all__ = ["Consumer", "Producer", "SentRecord", "open_consumer", "open_producer"]
+__all__ = ["Admin", "Consumer", "Producer", "SentRecord", "open_admin", "open_consumer", "open_producer"]
 
 
 @asynccontextmanager
@@ -53,3 +54,18 @@ async def open_consumer(config: Mapping[str, Any] | None = None, /, **keys: Any)
             raise
         await consumer.close()
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_admin(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Admin]:
+    """An administrator for the block; its calls are those of `odradek.Admin`, to be awaited.
+
+    `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
+    """
+    async with trio.open_nursery() as nursery:
+        admin = Admin(RealEnv(), nursery, config, **keys)
+        try:
+            yield admin
+        finally:
+            admin.close()
+            nursery.cancel_scope.cancel()

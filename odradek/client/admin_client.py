@@ -16,7 +16,7 @@ __all__ = ["Admin"]
 class Admin(BlockingAdminMethods):
     """An administrator's client; its methods may be called from any thread.
 
-    `config` has Kafka's keys (`bootstrap.servers` at least); keywords have them with underscores. Use it as a context
+    `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a context
     manager, or call `close`. Errors: `wire.errors.KafkaError` when a broker answered with an error code,
     `odradek.client.errors.ClientError` when nobody answered; calls about several items return an error per item.
 
@@ -24,9 +24,9 @@ class Admin(BlockingAdminMethods):
             admin.create_topics([NewTopic("words", partitions=3)])
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
         """Opens no connection yet. Raises `ValueError` for a key or a value that is not Kafka's."""
-        self.settings = AdminSettings.from_properties(merged_properties(config, keywords))
+        self.settings = AdminSettings.from_properties(merged_properties(config, keys))
         self._io = IoThread(
             list(self.settings.bootstrap_servers),
             self.settings.client_config(fail_fast=True),

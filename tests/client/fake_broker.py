@@ -91,6 +91,7 @@ class FakeBroker:
         self.trouble: dict[int, deque[Any]] = defaultdict(deque)
         self.requests: list[Any] = []
         self.versions: dict[int, tuple[int, int]] = {int(key): api_versions(key) for key in _SERVED}
+        self.answers = dict(_ANSWERS)
         self.max_batch_bytes = 1 << 20
         self.throttle_ms = 0
         self.producer_ids = 0
@@ -129,11 +130,11 @@ class FakeBroker:
         trouble = self.trouble[key].popleft() if self.trouble[key] else None
         if trouble is SILENCE or trouble is HANG_UP:
             if self.append_before_trouble:
-                _ANSWERS[key](self, request, 0)
+                self.answers[key](self, request, 0)
             return trouble
         if trouble is not None and not isinstance(trouble, int):
             return trouble
-        response = _ANSWERS[key](self, request, int(trouble or 0))
+        response = self.answers[key](self, request, int(trouble or 0))
         if response is not None and self.throttle_ms:
             response.throttle_time_ms = self.throttle_ms
         return response

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import confluent_kafka
 import pytest
+import trio
 
 from bench.processes import ServerProcess
 from odradek import Admin
@@ -26,6 +27,7 @@ from odradek.client.admin import (
 )
 from odradek.client.blocking import Client
 from odradek.client.offsets import EARLIEST, LATEST
+from odradek.trio import open_admin
 from wire.codec import encode
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data_records import ConsumerProtocolAssignment, ConsumerProtocolAssignmentTopicPartition
@@ -407,3 +409,28 @@ def test_bad_keys_are_named() -> None:
     """Kafka's keys, and only those."""
     with pytest.raises(ValueError, match=r"default\.api\.timeout\.ms"):
         Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout="3")
+
+
+def test_from_a_trio_program(bootstrap: str, fresh_topic: FreshTopic) -> None:
+    """`odradek.trio.open_admin` has the same calls, to be awaited, also several at a time."""
+    topic = fresh_topic("admin")
+    found: dict[str, int] = {}
+
+    async def main() -> None:
+        async with open_admin(bootstrap_servers=bootstrap) as admin:
+            (created,) = await admin.create_topics([NewTopic(topic, 2)])
+            assert created.error is None
+
+            async def look(name: str) -> None:
+                cluster = await admin.describe_cluster()
+                found[name] = len(cluster.brokers)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(look, "one")
+                nursery.start_soon(look, "two")
+            with pytest.raises(KafkaError, match="missing"):
+                await admin.describe_topics(["missing"])
+            assert await admin.delete_topics([topic]) == [(topic, None)]
+
+    trio.run(main)
+    assert found == {"one": 1, "two": 1}
