@@ -48,13 +48,6 @@ DELIBERATE = (
         "UNKNOWN_TOPIC_ID for that topic, the brokers as ever",
         "In Kafka it is an exception on the way; the brokers are what a client needs most.",
     ),
-    Deliberate(
-        "DescribeConfigs",
-        r"^describe_configs with documentation",
-        "describes each key in a sentence or two",
-        "the documentation is null",
-        "Kafka's texts are Kafka's; keys are described in our guides.",
-    ),
 )
 
 
