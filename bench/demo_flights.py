@@ -165,8 +165,10 @@ def read_as_member(bootstrap: str) -> None:
 
     def assigned(consumer: confluent_kafka.Consumer, places: list[confluent_kafka.TopicPartition]) -> None:
         share[:] = places
-        if len(places) != PARTITIONS // CONSUMERS:
-            consumer.pause(places)
+        consumer.assign(places)
+        complete = len(places) == PARTITIONS // CONSUMERS
+        # librdkafka keeps a partition paused over rebalances.
+        (consumer.resume if complete else consumer.pause)(places)
 
     consumer = confluent_kafka.Consumer(
         {
