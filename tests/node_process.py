@@ -35,7 +35,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield RunningNode(named, None)
         return
     directory: Path = tmp_path_factory.mktemp("node")
-    server = start_odradek(directory)
+    # As the Kafka beside it: group tests have their members there already.
+    server = start_odradek(directory, settings={"group.initial.rebalance.delay.ms": "0"})
     try:
         yield RunningNode(server.bootstrap, server)
         assert server.is_running(), f"the node ended during the tests:\n{server.log_tail()}"
