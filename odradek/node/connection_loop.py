@@ -28,15 +28,14 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 from typing import Any, TypedDict
 
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Suspend
-from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry, ApiTable
+from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
 from data_plane.log.partition_log import FileRange
-from odradek.env.ports import Clock, Conn, ConnectionLost, DiskError, Event, TaskGroup
-from odradek.node.buffers import PooledBuffer, ReceiveBuffers
-from odradek.node.complaints import Complaints
+from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
+from odradek.node.buffers import PooledBuffer
+from odradek.node.connection_services import ConnectionServices
 from odradek.node.send_queue import SendQueue
 from wire.errors import ProtocolError, RemoteProtocolError
 from wire.frames import skip_tags
@@ -91,53 +90,6 @@ class Slot:
         connection = self.connection
         if not connection.dispatching and connection.slots and connection.slots[0] is self:
             connection.push_answers()
-
-
-class ConnectionServices:
-    """What all connections of a listener share."""
-
-    __slots__ = (
-        "after_turn",
-        "answered",
-        "buffers",
-        "clock",
-        "complaints",
-        "frame_bytes_max",
-        "log",
-        "new_event",
-        "poison",
-        "spills",
-        "table",
-        "tasks",
-    )
-
-    def __init__(
-        self,
-        *,
-        table: ApiTable,
-        buffers: ReceiveBuffers,
-        clock: Clock,
-        tasks: TaskGroup,
-        new_event: Callable[[], Event],
-        log: Any,
-        frame_bytes_max: int,
-        after_turn: Callable[[], None],
-        poison: bool = False,
-    ) -> None:
-        self.table = table
-        self.buffers = buffers
-        self.clock = clock
-        self.tasks = tasks
-        self.new_event = new_event
-        self.log = log
-        self.complaints = Complaints(log)
-        self.frame_bytes_max = frame_bytes_max
-        self.after_turn = after_turn
-        self.poison = poison
-        self.spills: list[tuple[int, Any]] = []
-        """Scratch of one encoding, empty between two."""
-        self.answered: list[ApiEntry] = []
-        """What this turn has answered so far, empty between two."""
 
 
 class Connection:

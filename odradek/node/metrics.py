@@ -14,7 +14,7 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
-from odradek.node.connection_loop import ConnectionServices
+from odradek.node.connection_services import ConnectionServices
 from odradek.node.metrics_text import MetricsText
 from odradek.node.server import Server
 from wire.api import ApiKey

@@ -29,7 +29,7 @@ from odradek.node.broker_lifecycle import BrokerLifecycle
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import NodeConfig
 from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import ConnectionServices
+from odradek.node.connection_services import ConnectionServices
 from odradek.node.dynamic_config import DynamicConfig
 from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics_server import MetricsServer, watch_loop

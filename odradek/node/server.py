@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from odradek.env.ports import ConnectionLost, Listener
 from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import Connection, ConnectionServices
+from odradek.node.connection_loop import Connection
+from odradek.node.connection_services import ConnectionServices
 
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0

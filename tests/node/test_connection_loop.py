@@ -17,7 +17,8 @@ from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import FRAMES_PER_TURN, SLOTS_MAX, ConnectionServices
+from odradek.node.connection_loop import FRAMES_PER_TURN, SLOTS_MAX
+from odradek.node.connection_services import ConnectionServices
 from odradek.node.server import STALL_SECONDS_MAX, Server
 from sim.weather import Weather
 from sim.world import World

@@ -1,0 +1,58 @@
+"""What the connections of a node share: the table of handlers, memory, clock, log, and the scratch of a turn. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from data_plane.handlers.table import ApiEntry, ApiTable
+from odradek.env.ports import Clock, Event, TaskGroup
+from odradek.node.buffers import ReceiveBuffers
+from odradek.node.complaints import Complaints
+
+
+class ConnectionServices:
+    """What all connections of a listener share."""
+
+    __slots__ = (
+        "after_turn",
+        "answered",
+        "buffers",
+        "clock",
+        "complaints",
+        "frame_bytes_max",
+        "log",
+        "new_event",
+        "poison",
+        "spills",
+        "table",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        *,
+        table: ApiTable,
+        buffers: ReceiveBuffers,
+        clock: Clock,
+        tasks: TaskGroup,
+        new_event: Callable[[], Event],
+        log: Any,
+        frame_bytes_max: int,
+        after_turn: Callable[[], None],
+        poison: bool = False,
+    ) -> None:
+        self.table = table
+        self.buffers = buffers
+        self.clock = clock
+        self.tasks = tasks
+        self.new_event = new_event
+        self.log = log
+        self.complaints = Complaints(log)
+        self.frame_bytes_max = frame_bytes_max
+        self.after_turn = after_turn
+        self.poison = poison
+        self.spills: list[tuple[int, Any]] = []
+        """Scratch of one encoding, empty between two."""
+        self.answered: list[ApiEntry] = []
+        """What this turn has answered so far, empty between two."""
