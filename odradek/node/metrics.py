@@ -227,9 +227,14 @@ def _topics(page: MetricsText, broker: Broker) -> None:
 
 def _directories(page: MetricsText, broker: Broker) -> None:
     figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
-    page.gauge("odradek_directory_offline", "1 when the log directory has failed, else 0.")
+    page.gauge("odradek_directory_offline", "1 when the log directory has failed or is away, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["offline_reason"] is not None), directory=path)
+    for path in broker.placement.unavailable:
+        page.sample(1, directory=path)
+    page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
+    for path, statistics in figures.items():
+        page.sample(int(statistics["is_stalled"]), directory=path)
     for field, described in (
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),

@@ -1,0 +1,104 @@
+"""A real node whose second log directory is not there when it starts, and comes back, or is replaced."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
+from bench.processes import ServerFailed, ServerProcess
+from metadata_quorum.meta_properties import MetaProperties
+from tests.node.raw_client import RawClient
+from tests.node.test_bad_batches import good_batch
+from wire.errors import ErrorCode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+PARTITIONS = 2
+
+
+def produce(client: RawClient, partition: int) -> ErrorCode:
+    data = PartitionProduceData(partition, good_batch())
+    request = ProduceRequest(None, -1, 5000, [TopicProduceData("t", bytes(16), [data])])
+    return ErrorCode(client.request(request, 9).responses[0].partition_responses[0].error_code)
+
+
+def end_offsets(client: RawClient) -> list[int | str]:
+    """Of both partitions; the error's name where there is none."""
+    asked = [ListOffsetsPartition(partition, -1, -1) for partition in range(PARTITIONS)]
+    answer = client.request(ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", asked)]), 5)
+    return [
+        ErrorCode(found.error_code).name if found.error_code else found.offset
+        for found in answer.topics[0].partitions
+    ]
+
+
+def placement(client: RawClient) -> dict[str, list[int] | str]:
+    """Partitions by the last part of their directory's path; the error's name of one that is away."""
+    return {
+        Path(result.log_dir).name: ErrorCode(result.error_code).name
+        if result.error_code
+        else [partition.partition_index for topic in result.topics for partition in topic.partitions]
+        for result in client.request(DescribeLogDirsRequest(None), 4).results
+    }
+
+
+def end(server: ServerProcess, *, cleanly: bool) -> None:
+    if cleanly:
+        server.stop()
+    else:
+        server.kill()
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
+    """They answer KAFKA_STORAGE_ERROR and are not made anew; with the directory all records are back. A replaced one
+    begins empty. Without the directory of the metadata log there is no start."""
+    first, second, aside = tmp_path / "first", tmp_path / "second", tmp_path / "aside"
+    properties = prepare_odradek(tmp_path, settings={"log.dirs": f"{first},{second}"})
+    cluster_id = MetaProperties.decode((first / "meta.properties").read_bytes()).cluster_id
+    server = launch_odradek(properties)
+    try:
+        with RawClient(server.bootstrap) as client:
+            client.request(CreateTopicsRequest([CreatableTopic("t", PARTITIONS, 1, [], [])], 5000, False), 5)
+            assert [produce(client, partition) for partition in range(PARTITIONS)] == [0, 0]
+            assert placement(client) == {"first": [0], "second": [1]}
+        end(server, cleanly=cleanly)
+
+        second.rename(aside)
+        server = launch_odradek(properties)
+        with RawClient(server.bootstrap) as client:
+            assert placement(client) == {"first": [0], "second": "KAFKA_STORAGE_ERROR"}
+            assert [produce(client, partition) for partition in range(PARTITIONS)] == [
+                ErrorCode.NONE,
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            ]
+            assert end_offsets(client) == [6, "KAFKA_STORAGE_ERROR"]
+        end(server, cleanly=cleanly)
+
+        aside.rename(second)
+        server = launch_odradek(properties)
+        with RawClient(server.bootstrap) as client:
+            assert end_offsets(client) == [6, 3]
+            assert produce(client, 1) is ErrorCode.NONE
+        end(server, cleanly=cleanly)
+
+        shutil.rmtree(second)
+        again = [ODRADEK, "storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, properties]
+        subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+        server = launch_odradek(properties)
+        with RawClient(server.bootstrap) as client:
+            assert end_offsets(client) == [6, 0]
+        end(server, cleanly=cleanly)
+
+        first.rename(aside)
+        with pytest.raises(ServerFailed):
+            launch_odradek(properties)
+        assert "is missing or was never formatted" in properties.with_name("server.log").read_text()
+    finally:
+        server.kill()
