@@ -5,24 +5,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from odradek.cli.connecting import connected, kafka_failure
+from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import print_json
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, natural
 
 if TYPE_CHECKING:
-    from odradek.client.blocking import Client
-    from odradek.client.producing import Producing
+    from odradek.client.producer import Producer, RecordFuture
 
 __all__ = ["register"]
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-_ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
+_ACKS = ("all", "-1", "0", "1")
 _READ_BYTES = 1 << 20
 _LINE_BYTES_MAX = 100 << 20
+_BUFFER_BYTES = 128 << 20
+_BATCH_BYTES = 256 << 10
+_LINGER_MS = 5
 
 
 def register(groups: Groups) -> None:
@@ -50,7 +54,7 @@ def register(groups: Groups) -> None:
     parser.add_argument("--compression", choices=_COMPRESSIONS, default="none")
     parser.add_argument(
         "--acks",
-        choices=tuple(_ACKS),
+        choices=_ACKS,
         default="all",
         help="who must have a record before it counts (default: all)",
     )
@@ -64,24 +68,36 @@ def _separator(text: str) -> bytes:
 
 
 class _Progress:
-    """What was acknowledged so far."""
+    """What is under way (line number, bytes, future) and what was acknowledged so far."""
 
     def __init__(self) -> None:
+        self.pending: deque[tuple[int, int, RecordFuture]] = deque()
         self.records = 0
         self.bytes = 0
         self.by_partition: dict[int, int] = {}
+
+    def take(self, *, wait: bool) -> None:
+        """Count what has its outcome, in order. Raises `CliError` for the first line that failed."""
+        pending = self.pending
+        while pending and (wait or pending[0][2].done()):
+            line_number, size, future = pending.popleft()
+            error = future.exception()
+            if error is not None:
+                raise CliError(f"line {line_number}: {call_failure(error)}") from error
+            self.records += 1
+            self.bytes += size
+            partition = future.result().partition
+            self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
 
 
 def _produce(args: argparse.Namespace) -> int:
     progress = _Progress()
     try:
-        with connected(args) as client:
-            producing = _producing(args, client)
-            if args.file is None:
-                _send_all(args, client, producing, sys.stdin.buffer, progress)
-            else:
-                with open(args.file, "rb") as source:
-                    _send_all(args, client, producing, source, progress)
+        if args.file is None:
+            _send_all(args, sys.stdin.buffer, progress)
+        else:
+            with open(args.file, "rb") as source:
+                _send_all(args, source, progress)
     except CliError as error:
         if progress.records:
             raise CliError(f"{error} (after {progress.records} records were acknowledged)") from error
@@ -106,40 +122,59 @@ def _produce(args: argparse.Namespace) -> int:
     return 0
 
 
-def _producing(args: argparse.Namespace, client: Client) -> Producing:
-    from odradek.client.producing import ProduceConfig, Producing
+def _send_all(args: argparse.Namespace, source: BinaryIO, progress: _Progress) -> None:
+    from odradek.client.requests import topics_with_metadata
 
-    config = ProduceConfig(acks=_ACKS[args.acks], compression_type=_COMPRESSIONS.index(args.compression))
-    return Producing(client.core, config)
+    with connected(args) as client:
+        # Before anything is read: is somebody there, and does the topic have what is asked for?
+        deadline = client.core.now + args.timeout
+        client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
+        if args.partition is not None:
+            client.core.cluster.partition(args.topic, args.partition)
+        producer = _producer(args)
+        try:
+            _send_lines(args, producer, source, progress)
+            producer.flush()
+            progress.take(wait=True)
+        except BaseException:
+            producer.close(0)
+            with suppress(CliError):
+                progress.take(wait=True)
+            raise
+        producer.close()
 
 
-def _send_all(
-    args: argparse.Namespace, client: Client, producing: Producing, source: BinaryIO, progress: _Progress
-) -> None:
-    from odradek.client.producing import RecordToSend
-    from wire.errors import KafkaError
+def _producer(args: argparse.Namespace) -> Producer:
+    from odradek.client.producer import Producer
 
+    timeout_ms = int(args.timeout * 1000)
+    return Producer(
+        bootstrap_servers=args.bootstrap_server,
+        client_id="odradek-cli",
+        acks=args.acks,
+        compression_type=args.compression,
+        linger_ms=min(_LINGER_MS, timeout_ms),
+        batch_size=_BATCH_BYTES,
+        buffer_memory=_BUFFER_BYTES,
+        max_request_size=_BUFFER_BYTES,
+        max_block_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,
+        request_timeout_ms=timeout_ms - min(_LINGER_MS, timeout_ms),
+    )
+
+
+def _send_lines(args: argparse.Namespace, producer: Producer, source: BinaryIO, progress: _Progress) -> None:
     headers = tuple((name, value.encode()) for name, value in args.header)
     line_number = 0
     for lines in _lines(source):
         now_ms = time.time_ns() // 1_000_000
-        records = []
-        for line in lines:
-            line_number += 1
-            key, value = _key_and_value(line, args.key_separator, line_number)
-            records.append(RecordToSend(args.topic, value, key, headers, args.partition, now_ms))
-        for delivery in client.run(producing.produce(records, timeout=args.timeout)):
-            if delivery.error is not None:
-                first = line_number - len(lines) + 1 + delivery.indexes[0]
-                if isinstance(delivery.error, KafkaError):
-                    raise CliError(f"line {first}: {kafka_failure(delivery.error)}") from delivery.error
-                raise delivery.error
-            count = len(delivery.indexes)
-            progress.records += count
-            progress.bytes += sum(len(lines[index]) for index in delivery.indexes)
-            progress.by_partition[delivery.partition] = (
-                progress.by_partition.get(delivery.partition, 0) + count
-            )
+        first = line_number + 1
+        # All of them before the first is sent: a mistake in the input is told before anything is written.
+        pairs = [_key_and_value(line, args.key_separator, n) for n, line in enumerate(lines, first)]
+        for line_number, (key, value) in enumerate(pairs, first):
+            future = producer.send(args.topic, value, key, headers, args.partition, now_ms)
+            progress.pending.append((line_number, len(lines[line_number - first]), future))
+        progress.take(wait=False)
 
 
 def _key_and_value(line: bytes, separator: bytes | None, line_number: int) -> tuple[bytes | None, bytes]:

@@ -66,7 +66,7 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
             self._producer.wait_for(self._batch, timeout)
         return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: float | None = None) -> Exception | None:
         """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
         if not self._batch.done:
             self._producer.wait_for(self._batch, timeout)
