@@ -1,9 +1,11 @@
 """Our client beside kafka-python, aiokafka and confluent-kafka, on one server: `python -m bench.clients`.
 
-Every pass is a process of its own, the clients take turns, each writes to a fresh topic of one partition. Figures are
-medians; `x` is ours over the other's rate. CPU is the client's own, in microseconds per record.
+Every pass is a process of its own, the clients take turns. Producers write to a fresh topic of one partition each,
+consumers read one topic of one partition again and again. Figures are medians; `x` is ours over the other's rate. CPU
+is the client's own, in microseconds per record.
 
-    python -m bench.clients                      # produce at 100 B and 1 KiB on our node
+    python -m bench.clients                      # produce and consume at 100 B and 1 KiB on our node
+    python -m bench.clients --actions consume
     python -m bench.clients --server kafka       # the same on Apache Kafka
 """
 
@@ -23,14 +25,17 @@ from typing import Any
 
 import attrs
 
+from bench.client_consumers import CONSUMERS
 from bench.client_producers import PRODUCERS
 from bench.kafka_server import kafka_server
+from bench.loopback import enter_own_network
 from bench.odradek_server import odradek_server
 from odradek.client.admin import NewTopic
 from odradek.client.blocking import Client
 
 OURS = "odradek"
 PURE_PYTHON = ("kafka-python", "aiokafka")
+TOPIC_BYTES = 64 << 20
 RATIO_MIN = 1.5
 """We are to be that much faster than the faster of the others that are written in Python."""
 
@@ -53,10 +58,18 @@ def main() -> None:
     if options.run:
         run_one(*options.run)
         return
+    if not options.host_network and not enter_own_network():
+        print("No network namespace is allowed here: the host's loopback it is.", file=sys.stderr)
     figures: list[Figure] = []
     with server(options.server) as bootstrap:
         for size in options.sizes:
-            figures += produce(bootstrap, size, options.passes, options.seconds, options.clients)
+            if "produce" in options.actions:
+                clients = [name for name in PRODUCERS if name in options.clients]
+                figures += produce(bootstrap, size, options.passes, options.seconds, clients)
+        for size in options.sizes:
+            if "consume" in options.actions:
+                clients = [name for name in CONSUMERS if name in options.clients]
+                figures += consume(bootstrap, size, options.passes, options.seconds, clients)
     print_table(figures)
     if options.json:
         found = {
@@ -76,7 +89,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=_sizes, default=(100, 1024), metavar="BYTES,BYTES")
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a pass")
-    parser.add_argument("--clients", type=lambda text: text.split(","), default=list(PRODUCERS))
+    parser.add_argument(
+        "--clients",
+        type=lambda text: text.split(","),
+        default=list(dict.fromkeys([*PRODUCERS, *CONSUMERS])),
+    )
+    parser.add_argument("--actions", type=lambda text: text.split(","), default=["produce", "consume"])
+    parser.add_argument(
+        "--host-network",
+        action="store_true",
+        help="stay on the host's loopback, whose large segments stall large answers (see bench.loopback)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--run", nargs=6, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -95,8 +118,11 @@ def server(name: str) -> Iterator[str]:
 
 def run_one(action: str, name: str, bootstrap: str, topic: str, size: str, seconds: str) -> None:
     """One pass, in a process of its own; prints its figures."""
+    if action == "consume":
+        records, elapsed, cpu = CONSUMERS[name](bootstrap, topic, records_of(int(size)), float(seconds))
+        print(json.dumps({"records": records, "seconds": elapsed, "cpu": cpu}))
+        return
     value = os.urandom(int(size))
-    assert action == "produce"
     cpu = time.process_time()
     count, elapsed = PRODUCERS[name](bootstrap, topic, value, float(seconds))
     print(json.dumps({"records": count, "seconds": elapsed, "cpu": time.process_time() - cpu}))
@@ -110,6 +136,39 @@ def produce(bootstrap: str, size: int, passes: int, seconds: float, clients: lis
             with topic_for(bootstrap, f"{name}-{size}-{number}") as topic:
                 found[name].append(in_a_process("produce", name, bootstrap, topic, str(size), str(seconds)))
     return [_figure(name, "produce", size, results) for name, results in found.items()]
+
+
+def records_of(size: int) -> int:
+    """How many records of this size a consumer has to read."""
+    return TOPIC_BYTES // (size + 100)
+
+
+def consume(bootstrap: str, size: int, passes: int, seconds: float, clients: list[str]) -> list[Figure]:
+    """All consumers in turn on one topic, several times."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
+    with topic_for(bootstrap, f"consume-{size}") as topic:
+        fill(bootstrap, topic, size)
+        for _ in range(passes):
+            for name in clients:
+                found[name].append(in_a_process("consume", name, bootstrap, topic, str(size), str(seconds)))
+    return [_figure(name, "consume", size, results) for name, results in found.items()]
+
+
+def fill(bootstrap: str, topic: str, size: int) -> None:
+    """Fill a topic's one partition, in batches of 16 KiB as Java's producer makes them when it is busy."""
+    from confluent_kafka import Producer
+
+    producer: Any = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 16384})
+    values = [os.urandom(size) for _ in range(64)]
+    for number in range(records_of(size)):
+        while True:
+            try:
+                producer.produce(topic, values[number % 64])
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(60):
+        raise SystemExit("the topic could not be filled")
 
 
 def in_a_process(*arguments: str) -> dict[str, Any]:

@@ -1,0 +1,191 @@
+"""How each client of Python reads a topic: one function per client, for `bench.clients`.
+
+A pass reads the topic's one partition from its first record to its last, again and again until the time is up, and
+looks at the value of every record. Connecting and the first record are in no figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["CONSUMERS", "Reading"]
+
+STALL_SECONDS = 30.0
+POLL_RECORDS = 500
+"""max.poll.records of Java and of most clients."""
+
+
+class Reading(NamedTuple):
+    """What a pass came to."""
+
+    records: int
+    seconds: float
+    cpu_seconds: float
+
+
+class _Watch:
+    """Counts from the first record on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._started = 0.0
+        self._cpu = 0.0
+        self.count = 0
+
+    def first_came(self) -> None:
+        self._started, self._cpu = time.perf_counter(), time.process_time()
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() - self._started >= self._seconds
+
+    def reading(self) -> Reading:
+        return Reading(self.count, time.perf_counter() - self._started, time.process_time() - self._cpu)
+
+
+def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
+    """Ours, record by record."""
+    from odradek import Consumer
+
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert consumer.poll(STALL_SECONDS)
+        watch = _Watch(seconds)
+        watch.first_came()
+        while not watch.is_over:
+            consumer.seek((topic, 0), 0)
+            left = records
+            while left:
+                found = consumer.poll(STALL_SECONDS)
+                assert found, "no record came"
+                for record in found:
+                    assert record.value is not None
+                left -= len(found)
+            watch.count += records
+        return watch.reading()
+
+
+def read_odradek_batches(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
+    """Ours, whole batches, unparsed: what Arrow and Spark take."""
+    from odradek import Consumer
+
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert consumer.poll_batches(STALL_SECONDS)
+        watch = _Watch(seconds)
+        watch.first_came()
+        while not watch.is_over:
+            consumer.seek((topic, 0), 0)
+            next_offset = 0
+            while next_offset < records:
+                found = consumer.poll_batches(STALL_SECONDS)
+                assert found, "no batch came"
+                next_offset = found[-1].last_offset + 1
+            watch.count += records
+        return watch.reading()
+
+
+def read_kafka_python(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
+    """kafka-python."""
+    import kafka
+
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_records=POLL_RECORDS,
+    )
+    key = kafka.TopicPartition(topic, 0)
+    consumer.assign([key])
+    assert consumer.poll(timeout_ms=int(STALL_SECONDS * 1000))
+    watch = _Watch(seconds)
+    watch.first_came()
+    while not watch.is_over:
+        consumer.seek(key, 0)
+        left = records
+        while left:
+            found = consumer.poll(timeout_ms=int(STALL_SECONDS * 1000)).get(key)
+            assert found, "no record came"
+            for record in found:
+                assert record.value is not None
+            left -= len(found)
+        watch.count += records
+    reading = watch.reading()
+    consumer.close()
+    return reading
+
+
+def read_aiokafka(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
+    """aiokafka, with its records parsed in C."""
+
+    async def run() -> Reading:
+        import aiokafka
+
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        await consumer.start()
+        key = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([key])
+        milliseconds = int(STALL_SECONDS * 1000)
+        assert await consumer.getmany(timeout_ms=milliseconds, max_records=POLL_RECORDS)
+        watch = _Watch(seconds)
+        watch.first_came()
+        while not watch.is_over:
+            consumer.seek(key, 0)
+            left = records
+            while left:
+                found = (await consumer.getmany(timeout_ms=milliseconds, max_records=POLL_RECORDS)).get(key)
+                assert found, "no record came"
+                for record in found:
+                    assert record.value is not None
+                left -= len(found)
+            watch.count += records
+        reading = watch.reading()
+        await consumer.stop()
+        return reading
+
+    return asyncio.run(run())
+
+
+def read_confluent(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
+    """confluent-kafka."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer: Any = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert consumer.consume(1, STALL_SECONDS)
+    watch = _Watch(seconds)
+    watch.first_came()
+    while not watch.is_over:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        left = records
+        while left:
+            found = consumer.consume(min(POLL_RECORDS, left), STALL_SECONDS)
+            assert found, "no record came"
+            for record in found:
+                assert record.value() is not None
+            left -= len(found)
+        watch.count += records
+    reading = watch.reading()
+    consumer.close()
+    return reading
+
+
+CONSUMERS: dict[str, Callable[[str, str, int, float], Reading]] = {
+    "odradek": read_odradek,
+    "odradek-batches": read_odradek_batches,
+    "kafka-python": read_kafka_python,
+    "aiokafka": read_aiokafka,
+    "confluent-kafka": read_confluent,
+}
