@@ -9,8 +9,8 @@ epoch of its last registration, it may have lost records that it acknowledged (n
 acknowledgement), so it leaves every ISR before it can be unfenced.
 
 **A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
-Here it takes its place at once if it holds all of its log directories: their locks prove that the old process
-has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
+Here it takes its place at once if it holds one of its log directories: a process keeps the locks of all of them until
+it has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _check_registration(
     existing = image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id != request.incarnation_id:
         alive = sessions.is_valid(existing.broker_id, context.now_ms) and not existing.in_controlled_shutdown
-        holds_locks = bool(existing.log_dirs) and set(existing.log_dirs) <= set(request.log_dirs)
+        holds_locks = not set(existing.log_dirs).isdisjoint(request.log_dirs)
         if alive and not holds_locks:
             raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     if request.is_migrating_zk_broker:

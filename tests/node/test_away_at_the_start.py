@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,14 @@ def placement(client: RawClient) -> dict[str, list[int] | str]:
         else [partition.partition_index for topic in result.topics for partition in topic.partitions]
         for result in client.request(DescribeLogDirsRequest(None), 4).results
     }
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Ask until it holds. Raises `TimeoutError`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not come true")
 
 
 def end(server: ServerProcess, *, cleanly: bool) -> None:
@@ -93,6 +103,8 @@ def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool)
         subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
         server = launch_odradek(properties)
         with RawClient(server.bootstrap) as client:
+            # The controller has yet to hear where the replica is now.
+            wait_until(lambda: end_offsets(client)[1] != "NOT_LEADER_OR_FOLLOWER")
             assert end_offsets(client) == [6, 0]
         end(server, cleanly=cleanly)
 
