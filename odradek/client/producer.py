@@ -27,6 +27,8 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 _TURN_BYTES = 64 << 10
 """So many bytes of full batches, and the sending thread gets its turn."""
 _TURN_SECONDS_MAX = 0.1
+_BATCH_BYTES_MIN = 1024
+"""What a batch costs at least, counted in bytes."""
 
 
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
@@ -191,6 +193,8 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
+        if self._io.is_own_thread():
+            raise RuntimeError("a callback may not wait for its own producer")
         with self.lock:
             pending = set(self._accumulator.incomplete)
             if not pending:
@@ -279,11 +283,12 @@ class Producer:
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
         while True:
-            if not accumulator.knows(topic):
-                self._learn(topic, deadline)
+            self._learn(topic, deadline)
             with self.lock:
                 if self._closing:
                     raise ClientClosed("the producer is closed")
+                if not accumulator.knows(topic):
+                    continue
                 now = time.monotonic()
                 batch = accumulator.open_batch(topic, partition, timestamp_ms, key, value, headers, now)
                 if batch is None:
@@ -293,7 +298,7 @@ class Producer:
                 turn = False
                 if len(batch.lane.batches) > 1 or batch.size >= self.settings.batch_size:
                     self._sender.signal.notify()
-                    self._bytes_since_turn += self.settings.batch_size
+                    self._bytes_since_turn += max(self.settings.batch_size, batch.size, _BATCH_BYTES_MIN)
                     turn = self._bytes_since_turn >= _TURN_BYTES
                 elif now + self.settings.linger_ms / 1000 < self._sender.wake_at:
                     self._sender.signal.notify()

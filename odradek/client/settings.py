@@ -60,6 +60,7 @@ WITHOUT_EFFECT = frozenset(
         "security.providers",
         "send.buffer.bytes",
         "socket.connection.setup.timeout.max.ms",
+        "transaction.timeout.ms",
     }
 )
 """Keys of Kafka's clients that are accepted with any value and change nothing."""
@@ -69,6 +70,7 @@ NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "group.protocol": ("classic",),
     "group.remote.assignor": ("",),
     "interceptor.classes": ("",),
+    "partitioner.availability.timeout.ms": ("0",),
     "sasl.jaas.config": ("",),
     "sasl.mechanism": ("", "gssapi"),
     "security.protocol": ("plaintext",),
@@ -293,13 +295,11 @@ class ProducerSettings(CommonSettings):
     max_in_flight_requests_per_connection: int = _key(5, _AT_LEAST_1)
     max_request_size: int = _key(1 << 20, _AT_LEAST_0)
     partitioner_adaptive_partitioning_enable: bool = _key(True, _boolean)
-    partitioner_availability_timeout_ms: int = _key(0, _LONG)
     partitioner_class: Any = attrs.field(default=None, metadata={"parse": _partitioner})
     """None: murmur2 of the key, sticky without; "RoundRobinPartitioner"; or a callable
     `(topic, key, value, partition_count, available) -> partition`."""
     partitioner_ignore_keys: bool = _key(False, _boolean)
     retries: int = _key(_INT_MAX, _AT_LEAST_0)
-    transaction_timeout_ms: int = _key(60_000, _AT_LEAST_0)
     value_serializer: Callable[[Any], bytes | None] | None = attrs.field(
         default=None, metadata={"parse": _serializer}
     )

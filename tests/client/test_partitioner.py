@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client.partitioner import StickyPartitioner, murmur2, partition_for_key
+from odradek.client.partitioner import murmur2, partition_for_key
 
 
 def test_murmur2_gives_kafkas_hashes() -> None:
@@ -34,25 +31,3 @@ def test_keys_go_where_kafka_python_sends_them(key: bytes, count: int) -> None:
 
     assert murmur2(key) == kafka_pythons(key) & 0xFFFFFFFF
     assert partition_for_key(key, count) == (kafka_pythons(key) & 0x7FFFFFFF) % count
-
-
-def test_records_without_a_key_stick_until_the_batch_is_full() -> None:
-    """KIP-480: the partition changes with the batch, never within it, and never stays the same."""
-    sticky = StickyPartitioner(random.Random(1))
-    available = [0, 1, 2]
-    first = sticky.partition("t", available)
-    assert {sticky.partition("t", available) for _ in range(50)} == {first}
-    seen = [first]
-    for _ in range(50):
-        sticky.batch_full("t", available)
-        seen.append(sticky.partition("t", available))
-    assert all(a != b for a, b in itertools.pairwise(seen))
-    assert set(seen) == {0, 1, 2}
-
-
-def test_a_partition_that_lost_its_leader_is_left() -> None:
-    """The sticky partition is one of those available, also when it was chosen before."""
-    sticky = StickyPartitioner(random.Random(1))
-    first = sticky.partition("t", [0, 1, 2])
-    others = [partition for partition in (0, 1, 2) if partition != first]
-    assert sticky.partition("t", others) in others

@@ -1,0 +1,124 @@
+"""Kafka's client keys: values, defaults, contradictions, mistakes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from odradek.client.settings import (
+    AdminSettings,
+    CommonSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    merged_properties,
+)
+
+SERVERS = {"bootstrap.servers": "a:1, b:2"}
+
+
+def test_texts_and_values_are_the_same() -> None:
+    """A properties file has texts, a program has numbers."""
+    texts = {"linger.ms": "20", "acks": "all", "enable.idempotence": "True", "compression.type": "zstd"}
+    values = {"linger.ms": 20, "acks": -1, "enable.idempotence": True, "compression.type": "zstd"}
+    settings = ProducerSettings.from_properties({**SERVERS, **texts})
+    assert settings == ProducerSettings.from_properties({**SERVERS, **values})
+    assert (settings.linger_ms, settings.acks, settings.enable_idempotence) == (20, -1, True)
+    assert settings.bootstrap_servers == (("a", 1), ("b", 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "defaults"),
+    [
+        (ProducerSettings, {"acks": -1, "linger_ms": 5, "batch_size": 16384, "delivery_timeout_ms": 120_000}),
+        (
+            ConsumerSettings,
+            {"max_poll_records": 500, "auto_offset_reset": "latest", "fetch_max_bytes": 52428800},
+        ),
+        (AdminSettings, {"default_api_timeout_ms": 60_000}),
+    ],
+)
+def test_defaults_are_kafkas(kind: type[CommonSettings], defaults: dict[str, Any]) -> None:
+    """Those of Apache Kafka 4.3's Java clients."""
+    settings = kind.from_properties(SERVERS)
+    for name, value in {**defaults, "request_timeout_ms": 30_000, "retry_backoff_ms": 100}.items():
+        assert getattr(settings, name) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("linger.mss", 1, "unknown configuration key 'linger.mss' (did you mean linger.ms"),
+        ("linger.ms", "soon", "linger.ms='soon': expected a whole number"),
+        ("linger.ms", -1, "linger.ms=-1: expected a number from 0"),
+        ("linger.ms", True, "linger.ms=True: expected a whole number"),
+        ("acks", "2", "acks='2': expected all, -1, 0 or 1"),
+        ("enable.idempotence", "yes", "enable.idempotence='yes': expected true or false"),
+        ("compression.type", "rar", "compression.type='rar': expected one of none, gzip"),
+        ("bootstrap.servers", "nowhere", "bootstrap.servers='nowhere': bad address"),
+        ("security.protocol", "SASL_SSL", "security.protocol='SASL_SSL' is not supported"),
+        ("transactional.id", "mine", "transactional.id='mine' is not supported"),
+        ("key.serializer", "com.example.Mine", "key.serializer='com.example.Mine': expected a callable"),
+    ],
+)
+def test_mistakes_are_named(key: str, value: Any, message: str) -> None:
+    """The key, what is wrong, and what it may have been meant to be."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        ProducerSettings.from_properties({**SERVERS, key: value})
+
+
+def test_a_cluster_must_be_named() -> None:
+    """There is no default address."""
+    with pytest.raises(ValueError, match=r"bootstrap\.servers is missing"):
+        ProducerSettings.from_properties({})
+
+
+@pytest.mark.parametrize(
+    "obstacle", [{"acks": "1"}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}]
+)
+def test_idempotence_gives_way_unless_it_was_asked_for(obstacle: dict[str, Any]) -> None:
+    """KIP-679: on by default; off where other keys rule it out; a contradiction where both were given."""
+    assert not ProducerSettings.from_properties({**SERVERS, **obstacle}).enable_idempotence
+    with pytest.raises(ValueError, match=r"enable\.idempotence=true: "):
+        ProducerSettings.from_properties({**SERVERS, **obstacle, "enable.idempotence": True})
+
+
+def test_a_delivery_has_time_for_a_request() -> None:
+    """delivery.timeout.ms >= linger.ms + request.timeout.ms: the default grows, a smaller value is refused."""
+    settings = ProducerSettings.from_properties({**SERVERS, "request.timeout.ms": 200_000})
+    assert settings.delivery_timeout_ms == 200_005
+    with pytest.raises(ValueError, match=r"delivery\.timeout\.ms"):
+        ProducerSettings.from_properties({**SERVERS, "delivery.timeout.ms": 30_000})
+
+
+def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
+    """A configuration written for Kafka's clients works as long as it asks for nothing that is not there."""
+    properties = {"metrics.num.samples": 3, "security.protocol": "plaintext", "interceptor.classes": []}
+    assert ProducerSettings.from_properties({**SERVERS, **properties}) == ProducerSettings.from_properties(
+        SERVERS
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "fine"),
+    [
+        ("by_duration:P1DT2H3.5S", True),
+        ("by_duration:PT0.5S", True),
+        ("by_duration:P", False),
+        ("first", False),
+    ],
+)
+def test_offset_resets(value: str, fine: bool) -> None:
+    """KIP-1106: also so long ago, as an ISO 8601 duration."""
+    properties = {**SERVERS, "auto.offset.reset": value}
+    if fine:
+        assert ConsumerSettings.from_properties(properties).auto_offset_reset == value
+    else:
+        with pytest.raises(ValueError, match=r"auto\.offset\.reset"):
+            ConsumerSettings.from_properties(properties)
+
+
+def test_keywords_are_keys_with_underscores() -> None:
+    """And win over the mapping."""
+    assert merged_properties({"linger.ms": 1, "acks": 0}, {"linger_ms": 2}) == {"linger.ms": 2, "acks": 0}
