@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import attrs
+import pytest
 
 from sim.weather import Weather
 from sim.world import World
@@ -21,6 +23,7 @@ from wire.messages.alter_replica_log_dirs import (
 )
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -164,5 +167,44 @@ def test_deleted_records_are_not_brought_back_by_a_crash() -> None:
         directory = world.machine("server").disk.open_dir(path)
         lines = directory.read_bytes("log-start-offset-checkpoint").decode().splitlines()
         assert "t 0 1" in lines
+
+    play_with_two(script)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_fails_on_one_disk_stays_there(seed: int) -> None:
+    """Errors begin at any operation of the second disk while topics come, go and are written to: the node lives, the
+    first disk's partitions take every record, and the second one's answers are success or KAFKA_STORAGE_ERROR."""
+    random = Random(seed)
+
+    async def script(world: World, cluster: Cluster) -> None:
+        disk = world.machine("server").disk
+        await cluster.create()
+        here = (await cluster.directories())["/one"]
+        operations: list[str | None] = [None, "append", "sync", "open", "rename", "write", "stat", "read"]
+        begins_at = random.randrange(30)
+        for step in range(60):
+            if step == begins_at:
+                disk.fail_next(
+                    random.choice((errno.EIO, errno.EROFS)),
+                    operation=random.choice(operations),
+                    path_part="two",
+                    times=random.choice((1, 1 << 30)),
+                )
+            action = random.randrange(8)
+            if action == 0:
+                await cluster.create(f"u{step}")
+            elif action == 1:
+                names = [f"u{random.randrange(step + 1)}"]
+                await request(cluster.client, DeleteTopicsRequest(topic_names=names, timeout_ms=5000), 4)
+            elif action == 2:
+                await world.sleep(random.random() * 90)
+            else:
+                partition = random.randrange(PARTITIONS)
+                code = await cluster.produce(partition)
+                assert code is ErrorCode.NONE or (partition not in here and code is STORAGE_ERROR)
+        await world.sleep(120)
+        for partition in here:
+            assert await cluster.produce(partition) is ErrorCode.NONE
 
     play_with_two(script)
