@@ -250,21 +250,25 @@ def _balanced(
 
 
 def _even_out(found: Assignment, readers: Mapping[str, list[str]]) -> None:
-    """Move partitions from members with more to members with at least two less, until there is no such move.
+    """Move single partitions, from the member with most of those that can give, to one with at least two less.
 
     Each move lowers the sum of the squared loads, so it ends.
     """
-    moved = True
-    while moved:
-        moved = False
-        for giver in sorted(found, key=lambda member_id: -len(found[member_id])):
-            for key in reversed(found[giver]):
-                taker = min(readers[key.topic], key=lambda member_id: len(found[member_id]))
-                if len(found[giver]) - len(found[taker]) < 2:
-                    continue
-                found[giver].remove(key)
-                found[taker].append(key)
-                moved = True
+    while any(
+        _give_one(found, giver, readers)
+        for giver in sorted(found, key=lambda member_id: -len(found[member_id]))
+    ):
+        continue
+
+
+def _give_one(found: Assignment, giver: str, readers: Mapping[str, list[str]]) -> bool:
+    keys = found[giver]
+    for number in range(len(keys) - 1, -1, -1):
+        taker = min(readers[keys[number].topic], key=lambda member_id: len(found[member_id]))
+        if len(keys) - len(found[taker]) >= 2:
+            found[taker].append(keys.pop(number))
+            return True
+    return False
 
 
 # Kafka's formats
