@@ -175,7 +175,7 @@ class Broker:
         for name in delta.changed_topic_configs:
             hosted = self.topics.get(name)
             if hosted is not None:
-                self._apply_config(hosted)
+                self._apply_config(hosted, self.log_config(name))
         self.groups.apply_metadata(image, delta)
         self.run_woken()
 
@@ -195,23 +195,18 @@ class Broker:
         return LogConfig.from_properties(effective_topic_config(overrides, self.config_layers))
 
     def _apply_broker_config(self) -> None:
-        """Every log follows its broker; topics without values of their own, which are most, share one."""
-        shared: LogConfig | None = None
+        """Every log follows its broker. Topics with the same values of their own, most with none, share one."""
+        shared: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         for hosted in self.topics.values():
-            if self.image.topic_configs(hosted.name):
-                self._apply_config(hosted)
-                continue
-            if shared is None:
-                shared = self.log_config(hosted.name)
-            hosted.config = shared
-            self._note_codec(hosted)
-            for partition in hosted.partitions.values():
-                partition.set_config(shared)
+            overrides = tuple(sorted(self.image.topic_configs(hosted.name).items()))
+            if overrides not in shared:
+                shared[overrides] = self.log_config(hosted.name)
+            self._apply_config(hosted, shared[overrides])
         for listener in self.config_listeners:
             listener()
 
-    def _apply_config(self, hosted: HostedTopic) -> None:
-        hosted.config = self.log_config(hosted.name)
+    def _apply_config(self, hosted: HostedTopic, config: LogConfig) -> None:
+        hosted.config = config
         self._note_codec(hosted)
         for partition in hosted.partitions.values():
             partition.set_config(hosted.config)

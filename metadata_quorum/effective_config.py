@@ -137,27 +137,42 @@ def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """A topic as DescribeConfigs tells of it, sorted by name.
+    """A topic as DescribeConfigs tells of it, sorted by name."""
+    return with_overrides(inherited_topic_entries(broker), overrides)
+
+
+def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry]:
+    """Every topic key as it is without an override, sorted by name: the same for all topics of a broker.
 
     As in Kafka the synonyms follow only the main broker key, so a retention that `log.retention.hours` sets is
     a value without synonyms whose source is the default.
     """
-    entries = []
+    entries = {}
     for name, definition in sorted(topic_defs().items()):
-        if definition.internal and name not in overrides:
-            continue
-        value, _ = _resolve(definition, overrides, broker)
+        value, _ = _resolve(definition, {}, broker)
         text = None if value is None else definition.canonical(value)
-        synonyms: list[ConfigSynonym] = []
-        if name in overrides:
-            synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         main = topic_to_broker_synonym(name)
-        if main is not None:
-            synonyms += _broker_synonyms(broker_defs()[main], broker)
+        synonyms = () if main is None else tuple(_broker_synonyms(broker_defs()[main], broker))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        shown = None if definition.sensitive else text
         kind = CONFIG_TYPES[definition.type]
-        entries.append(ConfigEntry(name, shown, source, definition.sensitive, False, kind, tuple(synonyms)))
+        entries[name] = ConfigEntry(name, text, source, definition.sensitive, False, kind, synonyms)
+    return entries
+
+
+def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """One topic's entries; internal keys only if it has them."""
+    definitions = topic_defs()
+    entries = []
+    for name, entry in inherited.items():
+        if name in overrides:
+            source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+            text = definitions[name].canonical(overrides[name])
+            synonyms = (ConfigSynonym(name, text, source), *entry.synonyms)
+            entries.append(
+                ConfigEntry(name, text, source, entry.sensitive, entry.read_only, entry.type, synonyms)
+            )
+        elif not definitions[name].internal:
+            entries.append(entry)
     return entries
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import parse_node_id
-from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.contract import Context, Result, Suspend
 from metadata_quorum.config_docs import config_doc
 from metadata_quorum.effective_config import (
+    BrokerConfigLayers,
     ConfigEntry,
     ConfigSource,
     describe_broker_config,
     describe_client_metrics,
     describe_group_config,
-    describe_topic_config,
+    inherited_topic_entries,
+    with_overrides,
 )
 from metadata_quorum.image import (
     RESOURCE_BROKER,
@@ -43,6 +45,8 @@ _DOC_SCOPES = {
     RESOURCE_CLIENT_METRICS: "client-metrics",
     RESOURCE_GROUP: "group",
 }
+RESOURCES_PER_TURN = 100
+"""About 2 ms; a client that asks for thousands of topics must not hold up the others."""
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -51,13 +55,27 @@ class DescribeConfigsHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._inherited: dict[str, ConfigEntry] = {}
+        """Of all topics, while what this broker is told stays the same."""
+        self._inherited_from: BrokerConfigLayers | None = None
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
         # As in Kafka a type that it does not know spoils the whole request.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
-        return DescribeConfigsResponse(
-            0, [self._describe(resource, request, sound) for resource in request.resources]
-        )
+        if len(request.resources) <= RESOURCES_PER_TURN:
+            return DescribeConfigsResponse(
+                0, [self._describe(resource, request, sound) for resource in request.resources]
+            )
+
+        async def describe() -> DescribeConfigsResponse:
+            results = []
+            for resource in request.resources:
+                results.append(self._describe(resource, request, sound))
+                if len(results) % RESOURCES_PER_TURN == 0:
+                    await self._broker.clock.sleep_until(0.0)
+            return DescribeConfigsResponse(0, results)
+
+        return Suspend(describe)
 
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, sound: bool
@@ -102,7 +120,10 @@ class DescribeConfigsHandler:
         image = self._broker.image
         if image.topics.get(topic) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-        return describe_topic_config(image.topic_configs(topic), self._broker.config_layers)
+        layers = self._broker.config_layers
+        if layers != self._inherited_from:
+            self._inherited, self._inherited_from = inherited_topic_entries(layers), layers
+        return with_overrides(self._inherited, image.topic_configs(topic))
 
     def _broker_entries(self, name: str) -> list[ConfigEntry]:
         if name:
