@@ -171,7 +171,7 @@ async def _decide(
             )
             decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
         except KafkaError as error:
-            decided = [(error.code, error.message)] * len(left)
+            decided = [(error.code, error.message or None)] * len(left)
     rest = iter(decided)
     return [next(rest) if outcome is None else outcome for outcome in judged]
 

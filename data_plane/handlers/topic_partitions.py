@@ -35,7 +35,7 @@ class CreatePartitionsHandler:
             try:
                 return await ask_controller(self._broker, request, request.timeout_ms, version)
             except KafkaError as error:
-                return refuse_create_partitions(request, error.code, error.message)
+                return refuse_create_partitions(request, error.code, error.message or None)
 
         return Suspend(ask)
 

@@ -34,7 +34,7 @@ class CreateTopicsHandler:
                     0,
                     [
                         CreatableTopicResult(
-                            name=topic.name, error_code=error.code, error_message=error.message
+                            name=topic.name, error_code=error.code, error_message=error.message or None
                         )
                         for topic in request.topics
                     ],
@@ -61,7 +61,7 @@ class DeleteTopicsHandler:
                 return DeleteTopicsResponse(
                     0,
                     [
-                        DeletableTopicResult(name, topic_id, error.code, error.message)
+                        DeletableTopicResult(name, topic_id, error.code, error.message or None)
                         for name, topic_id in named
                     ],
                 )
@@ -70,13 +70,20 @@ class DeleteTopicsHandler:
 
 
 async def ask_controller(broker: Broker, request: Any, timeout_ms: int, version: int | None = None) -> Any:
-    """The controller's response. Raises `KafkaError` REQUEST_TIMED_OUT or NOT_CONTROLLER."""
-    timeout_ms = max(0, min(timeout_ms, broker.settings.request_timeout_ms))
+    """The controller's response. Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's) or NOT_CONTROLLER.
+
+    What has no time is not even tried.
+    """
+    if timeout_ms <= 0:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "")
+    timeout_ms = min(timeout_ms, broker.settings.request_timeout_ms)
     try:
         deadline = broker.clock.monotonic() + timeout_ms / 1000
         return await broker.controller.request(request, deadline, version=version)
     except ConnectionLost as error:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+    except KafkaError as error:
+        raise KafkaError(error.code, "") from error
 
 
 class InitProducerIdHandler:
