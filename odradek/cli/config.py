@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 ALL_BROKERS = "all"
+_SOURCES = {
+    "DEFAULT_CONFIG": "default",
+    "STATIC_BROKER_CONFIG": "file",
+    "DYNAMIC_BROKER_CONFIG": "broker",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": "all brokers",
+    "DYNAMIC_BROKER_LOGGER_CONFIG": "logger",
+    "TOPIC_CONFIG": "topic",
+    "GROUP_CONFIG": "group",
+}
 _KINDS = ("broker", "topic", "group")
 
 
@@ -170,7 +179,8 @@ def _explain(entries: list[ConfigEntry]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    return entry.source.name.lower()
+    """Who set it, in a word or two."""
+    return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 
 def _value(entry: ConfigEntry) -> str | None:

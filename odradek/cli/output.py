@@ -28,7 +28,8 @@ __all__ = [
 BOLD = "1"
 RED = "31"
 YELLOW = "33"
-_CELL_LEAST = 6
+_CELL_LEAST = 8
+_READABLE = 24
 _PROGRESS_SECONDS = 0.25
 
 
@@ -61,7 +62,7 @@ def paint(code: str, text: str, stream: TextIO | None = None) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
     """The lines of a table: columns two spaces apart, none wider than it must be, no trailing blanks.
 
-    With a `width`, cells of text that make the table wider are cut, those of the widest column first; numbers and
+    With a `width`, cells of text that make the table wider are cut, those of the last column first (`_shrink`); numbers and
     headers never are.
     """
     body = list(rows)
@@ -86,17 +87,22 @@ def _is_numeric(cells: list[object]) -> bool:
 
 
 def _shrink(widths: list[int], least: list[int], numeric: list[bool], width: int) -> None:
-    """Narrow the widest columns of text until the table fits, or none can give any more."""
+    """Narrow columns of text until the table fits or none can give any more.
+
+    First the last one, as long as it stays readable, because names stand in front; then the widest.
+    """
     excess = sum(widths) + 2 * (len(widths) - 1) - width
+    last = len(widths) - 1
+    if excess > 0 and not numeric[last]:
+        step = max(0, min(excess, widths[last] - _READABLE))
+        widths[last] -= step
+        excess -= step
     while excess > 0:
         able = [i for i, number in enumerate(numeric) if not number and widths[i] > least[i]]
         if not able:
             return
-        widest = max(able, key=lambda i: widths[i])
-        second = max((widths[i] for i in able if i != widest), default=0)
-        step = max(1, min(excess, widths[widest] - max(second, least[widest])))
-        widths[widest] -= step
-        excess -= step
+        widths[max(able, key=lambda i: widths[i])] -= 1
+        excess -= 1
 
 
 def _cut(cell: str, room: int) -> str:

@@ -8,12 +8,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from odradek.cli.connecting import call_failure, connected
 from odradek.cli.failure import CliError
-from odradek.cli.output import print_json
+from odradek.cli.output import Progress, print_json
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, natural
+from odradek.cli.record_format import ParsedRecord, record_of_json
 
 if TYPE_CHECKING:
     from odradek.client.producer import Producer, RecordFuture
@@ -34,11 +36,18 @@ def register(groups: Groups) -> None:
     parser = add_command(groups, "produce", _produce, "write each line of the input as a record")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--file", metavar="PATH", help="read this file instead of standard input")
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "--key-separator",
         metavar="TEXT",
         type=_separator,
         help=r"the key stands before this text (\t: a tab)",
+    )
+    form.add_argument(
+        "--input",
+        choices=("lines", "json"),
+        default="lines",
+        help="json: each line is a document as `consume --json` prints it, with key, value, headers, timestamp",
     )
     parser.add_argument(
         "--partition", type=natural, metavar="N", help="write to this partition (default: by key, else any)"
@@ -67,11 +76,12 @@ def _separator(text: str) -> bytes:
     return text.replace("\\t", "\t").encode()
 
 
-class _Progress:
+class _Written:
     """What is under way (line number, bytes, future) and what was acknowledged so far."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[int, int, RecordFuture]] = deque()
+        self.progress = Progress("records written", always=True)
         self.records = 0
         self.bytes = 0
         self.by_partition: dict[int, int] = {}
@@ -79,6 +89,7 @@ class _Progress:
     def take(self, *, wait: bool) -> None:
         """Count what has its outcome, in order. Raises `CliError` for the first line that failed."""
         pending = self.pending
+        before = self.records
         while pending and (wait or pending[0][2].done()):
             line_number, size, future = pending.popleft()
             error = future.exception()
@@ -88,44 +99,45 @@ class _Progress:
             self.bytes += size
             partition = future.result().partition
             self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
+        self.progress.add(self.records - before)
 
 
 def _produce(args: argparse.Namespace) -> int:
-    progress = _Progress()
+    written = _Written()
     try:
         if args.file is None:
-            _send_all(args, sys.stdin.buffer, progress)
+            _send_all(args, sys.stdin.buffer, written)
         else:
             with open(args.file, "rb") as source:
-                _send_all(args, source, progress)
+                _send_all(args, source, written)
     except CliError as error:
-        if progress.records:
-            raise CliError(f"{error} (after {progress.records} records were acknowledged)") from error
+        if written.records:
+            raise CliError(f"{error} (after {written.records} records were acknowledged)") from error
         raise
     except OSError as error:
         if args.file is None:
             raise
         raise CliError(f"cannot read {args.file}: {error.strerror}") from error
     if args.json:
-        by_partition = {str(index): count for index, count in sorted(progress.by_partition.items())}
+        by_partition = {str(index): count for index, count in sorted(written.by_partition.items())}
         print_json(
             {
                 "topic": args.topic,
-                "records": progress.records,
-                "bytes": progress.bytes,
+                "records": written.records,
+                "bytes": written.bytes,
                 "records_by_partition": by_partition,
             }
         )
     else:
-        noun = "record" if progress.records == 1 else "records"
-        print(f"{progress.records} {noun} written to {args.topic}")
+        noun = "record" if written.records == 1 else "records"
+        print(f"{written.records} {noun} written to {args.topic}")
     return 0
 
 
-def _send_all(args: argparse.Namespace, source: BinaryIO, progress: _Progress) -> None:
+def _send_all(args: argparse.Namespace, source: BinaryIO, written: _Written) -> None:
     from odradek.client.requests import topics_with_metadata
 
-    with connected(args) as client:
+    with connected(args) as client, written.progress:
         # Before anything is read: is somebody there, and does the topic have what is asked for?
         deadline = client.core.now + args.timeout
         client.run(topics_with_metadata(client.core, [args.topic], deadline=deadline, auto_create=True))
@@ -133,13 +145,13 @@ def _send_all(args: argparse.Namespace, source: BinaryIO, progress: _Progress) -
             client.core.cluster.partition(args.topic, args.partition)
         producer = _producer(args)
         try:
-            _send_lines(args, producer, source, progress)
+            _send_lines(args, producer, source, written)
             producer.flush()
-            progress.take(wait=True)
+            written.take(wait=True)
         except BaseException:
             producer.close(0)
             with suppress(CliError):
-                progress.take(wait=True)
+                written.take(wait=True)
             raise
         producer.close()
 
@@ -163,27 +175,29 @@ def _producer(args: argparse.Namespace) -> Producer:
     )
 
 
-def _send_lines(args: argparse.Namespace, producer: Producer, source: BinaryIO, progress: _Progress) -> None:
+def _send_lines(args: argparse.Namespace, producer: Producer, source: BinaryIO, written: _Written) -> None:
     headers = tuple((name, value.encode()) for name, value in args.header)
     line_number = 0
     for lines in _lines(source):
         now_ms = time.time_ns() // 1_000_000
         first = line_number + 1
         # All of them before the first is sent: a mistake in the input is told before anything is written.
-        pairs = [_key_and_value(line, args.key_separator, n) for n, line in enumerate(lines, first)]
-        for line_number, (key, value) in enumerate(pairs, first):
-            future = producer.send(args.topic, value, key, headers, args.partition, now_ms)
-            progress.pending.append((line_number, len(lines[line_number - first]), future))
-        progress.take(wait=False)
+        parse = record_of_json if args.input == "json" else partial(_record, args.key_separator)
+        found = [parse(line, number) for number, line in enumerate(lines, first)]
+        for line_number, (key, value, own_headers, timestamp) in enumerate(found, first):
+            when = now_ms if timestamp is None else timestamp
+            future = producer.send(args.topic, value, key, (*own_headers, *headers), args.partition, when)
+            written.pending.append((line_number, len(lines[line_number - first]), future))
+        written.take(wait=False)
 
 
-def _key_and_value(line: bytes, separator: bytes | None, line_number: int) -> tuple[bytes | None, bytes]:
+def _record(separator: bytes | None, line: bytes, line_number: int) -> ParsedRecord:
     if separator is None:
-        return None, line
+        return None, line, (), None
     key, found, value = line.partition(separator)
     if not found:
         raise CliError(f"line {line_number} has no key separator {separator.decode()!r}")
-    return key, value
+    return key, value, (), None
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:

@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field
 
 if TYPE_CHECKING:
     from odradek.client.consumer_types import ConsumerRecord
 
-__all__ = ["json_line", "key_and_value", "template"]
+__all__ = ["ParsedRecord", "json_line", "key_and_value", "record_of_json", "template"]
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", "%%": "%"}
 _PARTS = re.compile(r"%(.)|(\\.)|([^%\\]+)|(.)", re.DOTALL)
@@ -89,3 +90,40 @@ def json_line(record: ConsumerRecord) -> bytes:
         "headers": [{"key": name, **bytes_field("value", value)} for name, value in record.headers],
     }
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+ParsedRecord = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
+"""Key, value, headers, timestamp."""
+
+
+def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
+    """Key, value, headers, timestamp of a document as `json_line` writes it; its place (topic, offset) is left out.
+
+    Raises `CliError` that names the line.
+    """
+    try:
+        document = json.loads(line)
+        if not isinstance(document, dict):
+            raise ValueError("it is no object")
+        headers = tuple(
+            (str(each["key"]), _bytes_of(each, "value")) for each in document.get("headers") or ()
+        )
+        timestamp = document.get("timestamp")
+        if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 1 << 63):
+            raise ValueError("its timestamp is no number of milliseconds")
+        return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
+    except (ValueError, KeyError, TypeError) as error:
+        raise CliError(f"line {line_number} is no record in JSON: {error}") from None
+
+
+def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:
+    """The inverse of `bytes_field`; a value that is no text is kept as JSON."""
+    encoded = document.get(f"{name}_base64")
+    if encoded is not None:
+        from base64 import b64decode
+
+        return b64decode(encoded, validate=True)
+    value = document.get(name)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -220,7 +220,7 @@ def test_configurations(run: Callable[..., Outcome], topic: str) -> None:
     assert run("config", "get", "broker", "1", "node.id").out == "1\n"
     rows = words_of(run("config", "get", "topic", topic, "--set-only").out)
     assert rows[0] == ["KEY", "SOURCE", "VALUE"]
-    assert ["retention.ms", "topic_config", "7200000"] in rows
+    assert ["retention.ms", "topic", "7200000"] in rows
     document = run("config", "get", "topic", topic, "--json").json()
     assert (document["kind"], document["name"]) == ("topic", topic)
     (entry,) = (each for each in document["configs"] if each["key"] == "retention.ms")

@@ -1,10 +1,16 @@
-"""Tables for people, JSON for scripts."""
+"""Tables for people, JSON for scripts; records, times and sizes as text."""
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
-from odradek.cli.output import bytes_field, table
+from odradek.cli.failure import CliError
+from odradek.cli.output import bytes_field, bytes_text, span_text, table
+from odradek.cli.record_format import json_line, record_of_json, template
+from odradek.cli.times import moment, span
+from odradek.client.consumer_types import ConsumerRecord
 
 
 def test_columns_are_aligned_numbers_on_the_right_without_trailing_blanks() -> None:
@@ -42,3 +48,91 @@ def test_lists_and_truths_are_words() -> None:
 def test_bytes_in_json_are_text_or_base64(data: bytes | None, field: dict[str, str | None]) -> None:
     """Nothing is lost and nothing is guessed: the name says which it is."""
     assert bytes_field("value", data) == field
+
+
+def test_a_table_is_cut_to_the_terminal() -> None:
+    """The last column first, as long as it stays readable, then the widest; numbers and headers stay whole."""
+    rows = [("a" * 50, 123456, "b" * 50), ("short", 7, "c")]
+    whole = table(("NAME", "N", "PATH"), rows)
+    assert max(map(len, whole.splitlines())) == 50 + 2 + 6 + 2 + 50
+    cut = table(("NAME", "N", "PATH"), rows, 100).splitlines()
+    assert cut[1] == "a" * 50 + "  123456  " + "b" * 39 + "…"
+    narrow = table(("NAME", "N", "PATH"), rows, 60).splitlines()
+    assert narrow[1] == "a" * 25 + "…  123456  " + "b" * 23 + "…"
+    assert max(map(len, narrow)) == 60
+    tiny = table(("NAME", "N", "PATH"), rows, 10).splitlines()
+    assert tiny[1] == "a" * 7 + "…  123456  " + "b" * 7 + "…"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (None, None),
+        (0, "0"),
+        (999, "999 ms"),
+        (1000, "1s"),
+        (61_000, "1m 1s"),
+        (3_600_000, "1h"),
+        (3_661_000, "1h 1m"),
+        (90_061_000, "1d 1h"),
+        (86_400_000 * 400, "400d"),
+    ],
+)
+def test_spans_have_their_two_largest_units(milliseconds: int | None, text: str | None) -> None:
+    """Nobody wants the seconds of a lag of days."""
+    assert span_text(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(None, None), (-1, None), (0, "0 B"), (999, "999 B"), (1024, "1.0 KiB"), (2048 * 1024, "2.0 MiB")],
+)
+def test_bytes_have_a_unit(count: int | None, text: str | None) -> None:
+    """Unknown sizes show as a dash in tables, not as -1."""
+    assert bytes_text(count) == text
+
+
+RECORD = ConsumerRecord("t", 1, 42, 1_700_000_000_123, b"k", b"v:\xff", (("a", b"1"), ("b", None)))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("%v", b"v:\xff\n"),
+        (r"%t-%p@%o\t%k=%v\n", b"t-1@42\tk=v:\xff\n"),
+        ("%T %d", b"1700000000123 2023-11-14T22:13:20.123Z\n"),
+        ("100%% [%h]", b"100% [a=1,b=]\n"),
+        (r"\\%k", b"\\k\n"),
+    ],
+)
+def test_templates(text: str, line: bytes) -> None:
+    """kcat's letters; a line's end where the template has none."""
+    assert template(text)(RECORD) == line
+
+
+def test_a_record_in_json_comes_back() -> None:
+    """What `consume --json` prints, `produce --input json` reads: nothing is lost but the place."""
+    assert record_of_json(json_line(RECORD), 1) == (b"k", b"v:\xff", RECORD.headers, RECORD.timestamp)
+    assert record_of_json(b'{"value":{"a":[1,"b"]}}', 1) == (None, b'{"a":[1,"b"]}', (), None)
+    tombstone = RECORD._replace(value=None, headers=())
+    assert record_of_json(json_line(tombstone), 1)[1] is None
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[]", b"{", b'{"value_base64":"!"}', b'{"timestamp":"now"}', b'{"headers":[{}]}']
+)
+def test_what_is_no_record_names_its_line(line: bytes) -> None:
+    """The line's number and the reason."""
+    with pytest.raises(CliError, match="line 7 is no record"):
+        record_of_json(line, 7)
+
+
+def test_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ISO 8601, milliseconds, spans back from now."""
+    monkeypatch.setattr("odradek.cli.times.time.time_ns", lambda: 10_000_000_000_000)
+    assert moment("2023-11-14T22:13:20.123+00:00") == moment("@1700000000123") == 1_700_000_000_123
+    assert moment("1h") == 10_000_000 - 3_600_000
+    assert span("1.5m") == 90_000
+    for text in ("", "yesterday", "1y", "@x", "-5m"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            moment(text)

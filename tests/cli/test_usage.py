@@ -80,6 +80,7 @@ def test_the_commands_are_those_of_this_version() -> None:
         ("produce", "t", "--compression", "rar"),
         ("produce", "t", "--acks", "2"),
         ("produce", "t", "--key-separator", ""),
+        ("produce", "t", "--input", "json", "--key-separator", ":"),
         ("consume", "t", "--from", "1", "--from-beginning"),
         ("consume", "t", "--from", "yesterday"),
         ("consume", "t", "--format", "%x"),
