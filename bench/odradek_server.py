@@ -26,6 +26,7 @@ def node_properties(directory: Path, port: int, controller_port: int) -> dict[st
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory / "data"),
         "offsets.topic.replication.factor": "1",
+        "group.initial.rebalance.delay.ms": "0",
     }
 
 
