@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.accumulator import Accumulator, Batch
+from odradek.client.errors import ClientClosed
 from odradek.client.operation import Operation, Task, Wait
 from odradek.client.requests import topics_with_metadata
 from odradek.client.sender import Sender
@@ -108,6 +109,7 @@ class Producing:
         finally:
             if not sending.done:
                 core.abandon(sending)
+                self._sender.abort(ClientClosed("the operation was abandoned"))
         sending.result()
         return [delivery for batch, indexes in placed.items() for delivery in _deliveries(batch, indexes)]
 

@@ -34,28 +34,23 @@ registration before a lane's first batch.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import attrs
+from typing import TYPE_CHECKING
 
 from odradek.client.accumulator import Accumulator, Batch, Lane
 from odradek.client.cluster import NO_TOPIC_ID, Broker
 from odradek.client.errors import (
     BrokerUnavailable,
     RequestTimedOut,
-    UnsupportedByBroker,
     broker_error,
     error_code,
     is_retriable,
 )
-from odradek.client.operation import Call, Operation, Task, Wait
-from odradek.client.requests import refresh_metadata, request
+from odradek.client.operation import Call, Operation, Wait
+from odradek.client.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
 from odradek.client.settings import ProducerSettings
 from wire.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -87,12 +82,6 @@ _IDENTITY_LOST = frozenset(
 )
 
 
-@attrs.frozen
-class _Identity:
-    producer_id: int
-    producer_epoch: int
-
-
 class Sender:
     """See the module. `signal` is to be notified when there is something new to send."""
 
@@ -121,17 +110,24 @@ class Sender:
             "zstd": settings.compression_zstd_level,
         }.get(settings.compression_type)
         self._level = None if level == -1 and settings.compression_type == "gzip" else level
-        self._identity: _Identity | None = None
-        self._without_identity = not settings.enable_idempotence
-        self._identifying: Task[Any] | None = None
-        self._identify_at = 0.0
-        self._identify_attempts = 0
-        self._refreshing: Task[Any] | None = None
-        self._refresh_at = 0.0
-        self._refresh_wanted = False
-        self._refreshed_at = core.now
+        timeout = settings.request_timeout_ms / 1000
+        self._identity = IdentityKeeper(
+            core,
+            self._look_again,
+            needed=settings.enable_idempotence,
+            timeout=timeout,
+            refused=self.abort,
+            troubled=self._blame,
+        )
+        self._topics = TopicRefresher(
+            core,
+            self._look_again,
+            names=lambda: list(dict.fromkeys(lane.topic for lane in accumulator.active)),
+            timeout=timeout,
+            max_age=settings.metadata_max_age_ms / 1000,
+            auto_create=auto_create,
+        )
         self._again = False
-        self._auto_create = auto_create
 
     def run(self) -> Operation[None]:
         """Send until `closing` is set and nothing is left."""
@@ -152,10 +148,23 @@ class Sender:
             if not batch.done and batch.parts is None:
                 self._finish(batch, error)
         for lane in list(accumulator.active):
+            if self._identity.needed:
+                lane.rebase = error
             lane.batches.clear()
             lane.in_flight.clear()
             lane.open = None
             accumulator.settle(lane)
+
+    def _look_again(self) -> None:
+        """A step that is under way has to be repeated, an operation that waits has to go on."""
+        self._again = True
+        self.signal.notify()
+
+    def _blame(self, error: Exception) -> None:
+        """What waits for a producer id has this to tell if it must be given up."""
+        for lane in self._accumulator.active:
+            for batch in lane.batches:
+                batch.last_error = batch.last_error or error
 
     # One step
 
@@ -163,32 +172,34 @@ class Sender:
         """Send what can be sent; return when to look again if nothing happens."""
         core = self._core
         self._expire()
-        until = self._keep_metadata()
-        if not self._without_identity and self._identity is None:
-            return min(until, self._identify(), self._next_expiry())
-        by_node: dict[int, list[Lane]] = {}
-        for lane in list(self._accumulator.active):
+        until = self._topics.keep()
+        lanes = list(self._accumulator.active)
+        for lane in lanes:
             self._prepare(lane)
+        if self._identity.missing:
+            return min(until, self._identity.keep() if lanes else _NEVER, self._next_expiry())
+        by_node: dict[int, list[Lane]] = {}
+        for lane in self._accumulator.active:
             ready_at = self._ready_at(lane)
             if ready_at > core.now:
                 until = min(until, ready_at)
                 continue
             leader = self._leader(lane)
             if leader is None:
-                self._refresh_wanted = True
+                self._topics.wanted = True
             else:
                 by_node.setdefault(leader, []).append(lane)
-        for node, lanes in by_node.items():
-            until = min(until, self._send_to(node, lanes))
-        if self._refresh_wanted:
-            until = min(until, self._keep_metadata())
+        for node, theirs in by_node.items():
+            until = min(until, self._send_to(node, theirs))
+        if self._topics.wanted:
+            until = min(until, self._topics.keep())
         return min(until, self._next_expiry())
 
     def _ready_at(self, lane: Lane) -> float:
         """When the lane's first batch may be sent: the past if now, `_NEVER` if that needs an answer first."""
         if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
             return _NEVER
-        if lane.in_flight and not lane.established and not self._without_identity:
+        if lane.in_flight and not lane.established and self._identity.needed:
             return _NEVER
         if len(lane.in_flight) >= self._settings.max_in_flight_requests_per_connection:
             return _NEVER
@@ -245,7 +256,7 @@ class Sender:
             batch.rows = []
             if lane.open is batch:
                 lane.open = None
-        if self._identity is not None and batch.base_sequence < 0:
+        if self._identity.needed and batch.base_sequence < 0:
             batch.producer_id = lane.producer_id
             batch.producer_epoch = lane.producer_epoch
             batch.base_sequence = lane.next_sequence
@@ -294,9 +305,7 @@ class Sender:
 
     def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         self._in_flight[node] -= 1
-        # A step that is under way has to look again, one that waits has to go on.
-        self._again = True
-        self.signal.notify()
+        self._look_again()
         answers = self._answers(call.response) if call.response is not None else {}
         for lane, batch in taken:
             if batch not in lane.in_flight:
@@ -304,7 +313,7 @@ class Sender:
             oldest = lane.in_flight[0] is batch and not (lane.batches and lane.batches[0].attempts)
             lane.in_flight.remove(batch)
             if call.error is not None:
-                self._refresh_wanted = True
+                self._topics.wanted = True
                 batch.maybe_appended |= not isinstance(call.error, BrokerUnavailable)
                 self._trouble(lane, batch, call.error)
             elif call.response is None:
@@ -353,7 +362,7 @@ class Sender:
             self._repeat(lane, batch, error, at_once=True)
         else:
             if code in _IDENTITY_LOST:
-                self._identity = None
+                self._identity.current = None
             if answer.record_errors:
                 batch.record_errors = {
                     each.batch_index: broker_error(
@@ -370,7 +379,7 @@ class Sender:
             hinted = self._core.cluster.set_leader(
                 lane.topic, lane.partition, hint.leader_id, hint.leader_epoch
             )
-            self._refresh_wanted |= not hinted and is_retriable(error)
+            self._topics.wanted |= not hinted and is_retriable(error)
             self._trouble(lane, batch, error, at_once=hinted)
 
     def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
@@ -448,28 +457,26 @@ class Sender:
             return
         topic = self._core.cluster.topics.get(lane.topic)
         if topic is not None and topic.topic_id != lane.topic_id:
-            if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and not self._without_identity:
+            if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and self._identity.needed:
                 # The topic was made anew: what the old one had of our batches is gone with it.
                 lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
                 for batch in lane.batches:
                     batch.maybe_appended = False
             lane.topic_id = topic.topic_id
-        identity = self._identity
+        identity = self._identity.current
         if identity is not None and lane.producer_id < 0:
             lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
-        if lane.rebase is not None:
-            self._rebase(lane, lane.rebase)
+        if lane.rebase is not None and identity is not None:
+            self._rebase(lane, lane.rebase, identity)
 
-    def _rebase(self, lane: Lane, error: Exception) -> None:
-        identity = self._identity
-        assert identity is not None
+    def _rebase(self, lane: Lane, error: Exception, identity: Identity) -> None:
+        """Begin anew with the numbers: the next epoch, or another producer id where there is one."""
         if identity.producer_id != lane.producer_id:
             lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
         elif lane.producer_epoch < _EPOCH_MAX:
             lane.producer_epoch += 1
         else:
-            self._identity = None
-            self._again = True
+            self._identity.current = None
             return
         self.counts["epochs bumped"] += 1
         lane.rebase = None
@@ -485,88 +492,6 @@ class Sender:
         if lane.open is not None and lane.open not in kept:
             lane.open = None
         self._accumulator.settle(lane)
-
-    def _identify(self) -> float:
-        """See to it that there is a producer id; when to look again."""
-        if self._identifying is not None:
-            return _NEVER
-        if self._identify_at > self._core.now:
-            return self._identify_at
-        self._identifying = self._beside(self._ask_identity(), self._identified)
-        return _NEVER
-
-    def _ask_identity(self) -> Operation[None]:
-        core = self._core
-        message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_SEQUENCE_END - 1)
-        try:
-            response = yield from request(core, message, timeout=self._settings.request_timeout_ms / 1000)
-        except UnsupportedByBroker:
-            self._without_identity = True
-            return
-        if response.error_code:
-            raise broker_error(response.error_code, None, "producer id")
-        self._identity = _Identity(response.producer_id, response.producer_epoch)
-
-    def _identified(self, error: Exception | None) -> None:
-        self._identifying = None
-        if error is None:
-            self._identify_attempts = 0
-            return
-        if is_retriable(error):
-            self._identify_at = self._core.now + self._core.backoff(self._identify_attempts)
-            self._identify_attempts += 1
-            for lane in self._accumulator.active:
-                for batch in lane.batches:
-                    batch.last_error = batch.last_error or error
-        else:
-            self.abort(error)
-
-    # Metadata
-
-    def _keep_metadata(self) -> float:
-        """Refresh the metadata where something needs it, or it is old; when to look again."""
-        core = self._core
-        age = self._settings.metadata_max_age_ms / 1000
-        if self._refreshing is not None:
-            return _NEVER
-        names = list(dict.fromkeys(lane.topic for lane in self._accumulator.active))
-        if not names:
-            return _NEVER
-        due = self._refresh_at if self._refresh_wanted else self._refreshed_at + age
-        if due > core.now:
-            return due
-        self._refresh_wanted = False
-        self._refresh_at = core.now + core.backoff(0)
-        operation = refresh_metadata(
-            core, names, timeout=self._settings.request_timeout_ms / 1000, auto_create=self._auto_create
-        )
-        self._refreshing = self._beside(operation, self._refreshed)
-        return _NEVER
-
-    def _refreshed(self, error: Exception | None) -> None:
-        self._refreshing = None
-        if error is None:
-            self._refreshed_at = self._core.now
-        else:
-            self._refresh_wanted = True
-
-    def _beside(self, operation: Operation[Any], done: Callable[[Exception | None], None]) -> Task[Any]:
-        """Start an operation whose end `done` takes in, before this one goes on."""
-        task = Task(operation)
-
-        def over() -> None:
-            error = None
-            try:
-                task.result()
-            except Exception as raised:  # noqa: BLE001 - whatever it is, `done` decides what it means for the batches
-                error = raised
-            done(error)
-            self._again = True
-            self.signal.notify()
-
-        task.on_done = over
-        self._core.adopt(task, self._core.now)
-        return task
 
     # Time
 

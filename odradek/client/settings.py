@@ -415,6 +415,6 @@ def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
         if text not in neutral:
             raise ValueError(f"{key}={value!r} is not supported")
         return
-    near = difflib.get_close_matches(key, [*fields, *NEUTRAL_ONLY, *WITHOUT_EFFECT], 3, 0.7)
+    near = difflib.get_close_matches(key, [*fields, *NEUTRAL_ONLY, *sorted(WITHOUT_EFFECT)], 3, 0.7)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     raise ValueError(f"unknown configuration key {key!r}{hint}")

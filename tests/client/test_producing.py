@@ -15,7 +15,15 @@ from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.produce import ProduceRequest
+from wire.messages.metadata import MetadataRequest
+from wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from wire.record_batch import parse_header
 
 
@@ -244,3 +252,91 @@ def test_whatever_happens_every_record_is_there_at_most_once_and_in_order(data: 
     counts = Counter(value for partition in stored for value in partition)
     assert all(count == 1 for count in counts.values())
     assert set(acknowledged) <= set(counts)
+
+
+def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
+    """KIP-360: epochs are 16 bits; when they are used up, the producer asks for another id."""
+    wire, broker, producing = setup(batch_bytes_max=1)
+    wire.run(producing.produce(values(1), timeout=5))
+    (lane,) = producing._accumulator.lanes.values()
+    lane.producer_epoch = 32767
+    broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_TIMESTAMP))
+    wire.run(producing.produce(values(1, start=1), timeout=5))
+    deliveries = wire.run(producing.produce(values(2, start=2), timeout=5))
+    assert errors(deliveries) == [None, None]
+    assert broker.producer_ids == 2
+    assert broker.values("t") == [[b"0", b"2", b"3"]]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
+def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(code: ErrorCode) -> None:
+    """KIP-360: the state went with the log's old segments; the batch is not there, so it may be sent anew."""
+    wire, broker, producing = setup()
+    wire.run(producing.produce(values(2), timeout=5))
+    broker.trouble[ApiKey.PRODUCE].append(int(code))
+    deliveries = wire.run(producing.produce(values(2, start=2), timeout=5))
+    assert errors(deliveries) == [None]
+    headers = [parse_header(data) for _, data in broker.topics["t"].partitions[0].batches]
+    assert [(h.producer_epoch, h.base_sequence) for h in headers] == [(0, 0), (1, 0)]
+
+
+def test_a_producer_that_was_fenced_fails_the_batch_and_takes_another_id() -> None:
+    """INVALID_PRODUCER_EPOCH: somebody has this id under a newer epoch."""
+    wire, broker, producing = setup()
+    broker.trouble[ApiKey.PRODUCE].append(int(ErrorCode.INVALID_PRODUCER_EPOCH))
+    deliveries = wire.run(producing.produce(values(1), timeout=5))
+    assert errors(deliveries) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    deliveries = wire.run(producing.produce(values(1), timeout=5))
+    assert errors(deliveries) == [None]
+    assert broker.producer_ids == 2
+
+
+def test_errors_of_single_records_are_those_records_own() -> None:
+    """KIP-467: `record_errors` names the guilty; the others of the batch are told that they were refused with them."""
+    wire, broker, producing = setup()
+    topic = broker.topics["t"]
+    refusal = PartitionProduceResponse(
+        index=0,
+        error_code=int(ErrorCode.INVALID_RECORD),
+        base_offset=-1,
+        record_errors=[BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")],
+    )
+    answer = TopicProduceResponse(name="t", topic_id=topic.topic_id, partition_responses=[refusal])
+    broker.trouble[ApiKey.PRODUCE].append(ProduceResponse(responses=[answer]))
+    deliveries = wire.run(producing.produce(values(3), timeout=5))
+    assert [delivery.indexes for delivery in deliveries] == [(0,), (1,), (2,)]
+    assert ["no key" in str(delivery.error) for delivery in deliveries] == [False, True, False]
+    assert errors(deliveries) == [ErrorCode.INVALID_RECORD] * 3
+
+
+def test_a_leader_hint_is_followed_at_once() -> None:
+    """KIP-951: the refusal names the new leader, so that neither a backoff nor Metadata is needed."""
+    wire, broker, producing = setup()
+    wire.run(producing.produce(values(1), timeout=5))
+    metadata_before = sum(isinstance(message, MetadataRequest) for message in broker.requests)
+    now = wire.now
+    refusal = PartitionProduceResponse(
+        index=0,
+        error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=7),
+    )
+    answer = TopicProduceResponse(
+        name="t", topic_id=broker.topics["t"].topic_id, partition_responses=[refusal]
+    )
+    broker.trouble[ApiKey.PRODUCE].append(ProduceResponse(responses=[answer]))
+    deliveries = wire.run(producing.produce(values(1, start=1), timeout=5))
+    assert errors(deliveries) == [None]
+    assert wire.now == now
+    assert sum(isinstance(message, MetadataRequest) for message in broker.requests) == metadata_before
+
+
+def test_an_operation_that_is_abandoned_leaves_nothing_behind() -> None:
+    """The next call neither sends the old records nor continues their numbers."""
+    wire, broker, producing = setup()
+    broker.trouble[ApiKey.PRODUCE].append(SILENCE)
+    task = producing._core.start(producing.produce(values(2), timeout=60), wire.now)
+    wire.settle()
+    producing._core.abandon(task)
+    deliveries = wire.run(producing.produce(values(2, start=7), timeout=20))
+    assert errors(deliveries) == [None]
+    assert broker.values("t") == [[b"7", b"8"]]
