@@ -1,0 +1,214 @@
+"""A group in the virtual world: members over bad lines, a node that is killed again and again."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from odradek.env.ports import ConnectionLost, Env
+from odradek.node.run_node import run_node
+from sim.scenario import NODE, PORT, TraceLog, format_node, node_config
+from sim.world import World
+from tests.node.raw_client import frame
+from tests.node.test_connection_loop import Client
+from wire.api import response_class, response_header_version
+from wire.codec import decode
+from wire.errors import ErrorCode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+MEMBERS = 3
+KILLS = 4
+REQUEST_SECONDS = 30.0
+REBALANCE_MS = 8_000
+SETTINGS = {
+    "offsets_topic_replication_factor": "1",
+    "offsets_topic_num_partitions": "2",
+    "group_initial_rebalance_delay_ms": "500",
+}
+
+
+class Lost(Exception):
+    """The connection is gone, or nothing came for too long."""
+
+
+@attrs.define
+class Seen:
+    """What members were told, and whether it fits together."""
+
+    assigned: dict[tuple[int, str], bytes] = attrs.field(factory=dict)
+    """(generation, member) -> the assignment."""
+    holders: dict[tuple[int, bytes], str] = attrs.field(factory=dict)
+    """(generation, assignment) -> the member that holds it."""
+    committed: int = -1
+    """The newest offset whose commit was acknowledged."""
+    sent: int = -1
+    stable: dict[str, int] = attrs.field(factory=dict)
+    """Member -> the generation of its last good heartbeat."""
+    over: bool = False
+
+    def assignment(self, generation: int, member: str, given: bytes) -> None:
+        """One owner for each share of a generation, and one share for each member."""
+        assert given, "a member without a share, although the leader gave one to each"
+        assert self.assigned.setdefault((generation, member), given) == given
+        assert self.holders.setdefault((generation, given), member) == member
+
+
+class Member:
+    """Joins, and joins again whatever happens; commits the serial number of everything it does."""
+
+    def __init__(self, world: World, name: str, seen: Seen) -> None:
+        self._env = world.node_env(name)
+        self._name = name
+        self._seen = seen
+        self._random = Random(f"{world.seed}/{name}")
+        self._client: Client | None = None
+        self.member_id = ""
+        self.generation = -1
+
+    async def ask(self, request: Any, version: int) -> Any:
+        """Raises `Lost`."""
+        clock = self._env.clock
+        try:
+            with clock.timeout_at(clock.monotonic() + REQUEST_SECONDS) as scope:
+                if self._client is None:
+                    self._client = Client(await self._env.network.connect(NODE, PORT))
+                await self._client.send(bytes(frame(request, version)))
+                body = await self._client.answer()
+        except ConnectionLost as error:
+            self._client = None
+            raise Lost from error
+        if scope.expired:
+            self._client = None
+            raise Lost
+        offset = 1 if response_header_version(request.API_KEY, version) >= 1 else 0
+        return decode(response_class(request.API_KEY), version, body, offset)
+
+    async def run(self, name: str) -> None:
+        while not self._seen.over:
+            try:
+                await self._take_part()
+            except Lost:
+                await self._pause(1.0)
+
+    async def _pause(self, seconds: float) -> None:
+        clock = self._env.clock
+        await clock.sleep_until(clock.monotonic() + self._random.uniform(0.0, seconds))
+
+    async def _take_part(self) -> None:
+        code = await self._join()
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        if code:
+            return await self._pause(0.5)
+        while not self._seen.over:
+            await self._pause(1.0)
+            beat = HeartbeatRequest("g", self.generation, self.member_id)
+            code = ErrorCode((await self.ask(beat, 4)).error_code)
+            if code is ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = ""
+            if code:
+                return None
+            self._seen.stable[self._name] = self.generation
+            await self._commit()
+        return None
+
+    async def _join(self) -> ErrorCode:
+        answer = await self.ask(FindCoordinatorRequest("g", 0, ["g"]), 4)
+        if answer.coordinators[0].error_code:
+            return ErrorCode(answer.coordinators[0].error_code)
+        protocols = [JoinGroupRequestProtocol("range", b"m")]
+        join = JoinGroupRequest("g", 10_000, REBALANCE_MS, self.member_id, None, "consumer", protocols)
+        answer = await self.ask(join, 9)
+        if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self.member_id = answer.member_id
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        self.generation = answer.generation_id
+        given = [
+            SyncGroupRequestAssignment(each.member_id, b"share %d" % at)
+            for at, each in enumerate(answer.members)
+        ]
+        sync = SyncGroupRequest("g", self.generation, self.member_id, None, None, None, given)
+        answer = await self.ask(sync, 3)
+        if not answer.error_code:
+            self._seen.assignment(self.generation, self.member_id, answer.assignment)
+        return ErrorCode(answer.error_code)
+
+    async def _commit(self) -> None:
+        seen = self._seen
+        seen.sent += 1
+        offset = seen.sent
+        topic = OffsetCommitRequestTopic("t", bytes(16), [OffsetCommitRequestPartition(0, offset, -1, "")])
+        request = OffsetCommitRequest("g", self.generation, self.member_id, None, -1, [topic])
+        answer = await self.ask(request, 9)
+        if not answer.topics[0].partitions[0].error_code:
+            seen.committed = max(seen.committed, offset)
+
+    async def committed(self) -> int:
+        """What an OffsetFetch tells once the coordinator is there."""
+        topics = [OffsetFetchRequestTopics("t", bytes(16), [0])]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", None, -1, topics)])
+        while True:
+            try:
+                group = (await self.ask(request, 8)).groups[0]
+            except Lost:
+                continue
+            if not group.error_code:
+                found: int = group.topics[0].partitions[0].committed_offset
+                return found
+            await self._pause(0.2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_group_outlives_a_node_that_is_killed(seed: int) -> None:
+    """In each generation a share has one owner; acknowledged commits are never lost; in the end all agree."""
+    world = World(seed)
+    seen = Seen()
+    random = Random(f"{seed}/kills")
+
+    async def serve(env: Env) -> None:
+        await run_node(node_config(**SETTINGS), env, log=TraceLog(world, NODE), poison=True)
+
+    async def main() -> None:
+        format_node(world, node_config(**SETTINGS))
+        world.crash(NODE, "synced")
+        world.start(NODE, serve)
+        observer = Member(world, "observer", seen)
+        while True:
+            try:
+                created = await observer.ask(CreateTopicsRequest([CreatableTopic("t", 1, 1)], 10_000), 5)
+            except Lost:
+                continue
+            if created.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                break
+        members = [Member(world, f"member-{number}", seen) for number in range(MEMBERS)]
+        tasks = [world.spawn(member.run, f"member-{at}") for at, member in enumerate(members)]
+        for _ in range(KILLS):
+            await world.sleep(random.uniform(2.0, 25.0))
+            acknowledged = seen.committed
+            world.crash(NODE, "all")
+            world.start(NODE, serve)
+            assert await observer.committed() >= acknowledged
+        began = max((generation for generation, _ in seen.assigned), default=0)
+        while len(set(seen.stable.values())) != 1 or len(seen.stable) < MEMBERS or seen.committed < 0:
+            await world.sleep(1.0)
+        seen.over = True
+        for task in tasks:
+            await task.wait()
+        assert max(generation for generation, _ in seen.assigned) >= began
+
+    world.run(main, virtual_seconds_max=900.0)
+    assert seen.committed > 0
