@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from odradek.cli.connecting import connected
-from odradek.cli.output import print_json, print_table, print_values
+from odradek.cli.output import RED, YELLOW, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
 __all__ = ["register"]
@@ -68,8 +68,8 @@ def _status(args: argparse.Namespace) -> int:
             ("controller", cluster.controller_id),
             ("topics", len(topics)),
             ("partitions", len(partitions)),
-            ("offline", _few(offline)),
-            ("under-replicated", _few(behind)),
+            ("offline", paint(RED, _few(offline)) if offline else 0),
+            ("under-replicated", paint(YELLOW, _few(behind)) if behind else 0),
         ]
     )
     print()
@@ -85,6 +85,4 @@ def _status(args: argparse.Namespace) -> int:
 
 def _few(names: list[str], most: int = 5) -> str:
     """How many, and the first of them."""
-    if not names:
-        return "0"
     return f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -122,9 +122,12 @@ def _describe(args: argparse.Namespace) -> int:
 def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> None:
     lag = sum(each.lag or 0 for each in lags)
     behind = max((each.behind_ms for each in lags if each.behind_ms is not None), default=None)
-    total = (
-        f"{_count(lag, 'record')}, {span_text(behind)} behind" if lag and behind else _count(lag, "record")
-    )
+    total = _count(lag, "record")
+    if lag and behind:
+        total += f", {span_text(behind)} behind"
+    uncommitted = sum(each.committed is None for each in lags)
+    if uncommitted:
+        total += f"; nothing committed for {_count(uncommitted, 'partition')}"
     print_values(
         [
             ("group", group.group_id),
@@ -132,7 +135,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> Non
             ("protocol", ", ".join(part for part in (group.protocol_type, group.protocol) if part)),
             ("coordinator", group.coordinator),
             ("members", len(group.members)),
-            ("lag", paint(YELLOW, total) if lag else total),
+            ("lag", paint(YELLOW, total) if lag or uncommitted else total),
         ]
     )
     owners = _owners(group)

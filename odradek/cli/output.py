@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 __all__ = [
+    "BOLD",
+    "RED",
+    "YELLOW",
     "Progress",
     "bytes_field",
     "bytes_text",

@@ -112,11 +112,14 @@ def list_groups(
 def describe_groups(
     core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
 ) -> Operation[list[GroupDescription]]:
-    """Groups of the classic protocol, each from its coordinator, in order of `group_ids`. Raises `ClientError`.
+    """Groups, each from its coordinator, in order of `group_ids`. Raises `ClientError`.
 
-    A group that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so.
+    What is no group of the classic protocol is looked for among those of the new one (KIP-848), where the broker has
+    it. A group that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so.
     """
     from wire.messages.describe_groups import DescribeGroupsRequest
+
+    deadline = deadline_of(core, timeout)
 
     def message(wanted: list[str], _: int) -> DescribeGroupsRequest:
         return DescribeGroupsRequest(groups=wanted)
@@ -130,16 +133,67 @@ def describe_groups(
                 error = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {answer.group_id} does not exist")
             yield answer.group_id, error or _description(answer)
 
-    outcomes = yield from scatter(
-        core, group_ids, to_coordinators, message, take, deadline=deadline_of(core, timeout)
-    )
-    coordinators = yield from _coordinators(core, outcomes, deadline_of(core, timeout))
+    outcomes = yield from scatter(core, group_ids, to_coordinators, message, take, deadline=deadline)
+    missing = [
+        group_id
+        for group_id, found in outcomes.items()
+        if isinstance(found, KafkaError) and found.code is ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    if missing:
+        newer = yield from _describe_newer_groups(core, missing, deadline)
+        outcomes |= {key: found for key, found in newer.items() if isinstance(found, GroupDescription)}
+    coordinators = yield from _coordinators(core, outcomes, deadline)
     return [
         attrs.evolve(found, coordinator=coordinators.get(group_id, -1))
         if isinstance(found, GroupDescription)
         else GroupDescription(group_id, error=found)
         for group_id, found in outcomes.items()
     ]
+
+
+def _describe_newer_groups(
+    core: ClientCore, group_ids: Sequence[str], deadline: float
+) -> Operation[dict[str, GroupDescription | CallError]]:
+    """Groups of the protocol of KIP-848."""
+    from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+
+    def message(wanted: list[str], _: int) -> ConsumerGroupDescribeRequest:
+        return ConsumerGroupDescribeRequest(group_ids=wanted)
+
+    def take(response: Any, _: list[str]) -> Iterable[tuple[str, GroupDescription | CallError]]:
+        for answer in response.groups:
+            error = item_error(answer.error_code, answer.error_message, f"group {answer.group_id}")
+            members = [
+                GroupMember(
+                    each.member_id,
+                    each.instance_id,
+                    each.client_id,
+                    each.client_host,
+                    tuple(
+                        sorted(
+                            (topic.topic_name, index)
+                            for topic in each.assignment.topic_partitions
+                            for index in topic.partitions
+                        )
+                    ),
+                    b"",
+                    b"",
+                )
+                for each in answer.members
+            ]
+            yield (
+                answer.group_id,
+                error
+                or GroupDescription(
+                    answer.group_id,
+                    answer.group_state,
+                    _CONSUMER_PROTOCOL,
+                    answer.assignor_name,
+                    members=_in_order(members),
+                ),
+            )
+
+    return (yield from scatter(core, group_ids, to_coordinators, message, take, deadline=deadline))
 
 
 def delete_groups(
@@ -201,8 +255,12 @@ def _description(answer: Any) -> GroupDescription:
         answer.group_state,
         answer.protocol_type,
         answer.protocol_data,
-        members=tuple(sorted(members, key=lambda member: (member.client_id, member.member_id))),
+        members=_in_order(members),
     )
+
+
+def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
+    return tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))
 
 
 def _assigned(data: bytes) -> tuple[tuple[str, int], ...]:

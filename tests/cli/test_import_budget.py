@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from odradek import Admin
+from odradek.client.admin import NewTopic
 from tests.cli.running import ROOT, environment
 from tests.client.fake_broker import LoopbackBroker
+from tests.node_process import RunningNode
 
 FORBIDDEN = (
     "trio",
@@ -82,6 +86,31 @@ def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...]
     with LoopbackBroker() as server:
         server.broker.add_topic("words")
         modules = modules_after(*words, bootstrap=server.bootstrap, stdin="a line\n")
+    assert forbidden_among(modules) == []
+    assert messages_among(modules) == {"headers", "api_versions", "metadata"} | messages
+
+
+@pytest.mark.xdist_group("cli")
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (("group", "list"), {"list_groups"}),
+        (("group", "delete", "NAME"), {"find_coordinator", "delete_groups"}),
+        (("config", "set", "topic", "NAME", "retention.ms=1"), {"incremental_alter_configs"}),
+        (("topic", "alter", "NAME", "--partitions", "2"), {"create_partitions"}),
+        (("disk", "list"), {"describe_log_dirs"}),
+    ],
+)
+def test_commands_of_administration_import_only_what_they_send(
+    node: RunningNode, fresh_topic: Callable[[str], str], words: tuple[str, ...], messages: set[str]
+) -> None:
+    """As above, against a node; NAME is both a topic and a group."""
+    name = fresh_topic("budget")
+    if "NAME" in words:
+        with Admin(bootstrap_servers=node.bootstrap) as admin:
+            admin.create_topics([NewTopic(name, 1)])
+            admin.alter_group_offsets(name, {(name, 0): 0})
+    modules = modules_after(*(name if word == "NAME" else word for word in words), bootstrap=node.bootstrap)
     assert forbidden_among(modules) == []
     assert messages_among(modules) == {"headers", "api_versions", "metadata"} | messages
 

@@ -350,6 +350,33 @@ def test_a_group_with_a_member(
     admin.delete_topics([topic])
 
 
+@pytest.mark.java
+@pytest.mark.xdist_group("apache-kafka")
+def test_a_group_of_the_new_protocol_is_described_too(
+    apache_kafka: ServerProcess, fresh_topic: FreshTopic
+) -> None:
+    """KIP-848: DescribeGroups does not know it, ConsumerGroupDescribe does."""
+    topic, group = fresh_topic("admin"), fresh_topic("group")
+    with Admin(bootstrap_servers=apache_kafka.bootstrap) as admin:
+        create(admin, NewTopic(topic, 2))
+        member = confluent_kafka.Consumer(
+            {"bootstrap.servers": apache_kafka.bootstrap, "group.id": group, "group.protocol": "consumer"}
+        )
+        assigned: list[object] = []
+        member.subscribe([topic], on_assign=lambda _, places: assigned.extend(places))
+        while not assigned:
+            member.poll(0.1)
+
+        def partitions() -> list[tuple[tuple[str, int], ...]]:
+            return [each.partitions for each in admin.describe_groups([group])[0].members]
+
+        settle(partitions, [((topic, 0), (topic, 1))])
+        (described,) = admin.describe_groups([group])
+        assert (described.protocol_type, described.protocol) == ("consumer", "uniform")
+        member.close()
+        admin.delete_topics([topic])
+
+
 def test_lag_is_told_in_records_and_in_time(
     admin: Admin,
     bootstrap: str,
