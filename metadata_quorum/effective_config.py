@@ -15,6 +15,7 @@ from metadata_quorum.client_metrics_configs import CLIENT_METRICS_DEFS
 from metadata_quorum.config_defs import (
     THROTTLE_DEFS,
     ConfigDef,
+    ConfigError,
     ConfigValue,
     Synonym,
     broker_defs,
@@ -101,28 +102,51 @@ def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
 
 
 def _converted(name: str, synonym: Synonym, text: str) -> str:
+    """A broker key's text as the topic key's. Raises `ValueError` for no number where one is needed."""
     if name == "retention.ms" and int(text) < 0:
         return "-1"  # every negative retention of a broker is none
     return text if synonym.milliseconds == 1 else str(int(text) * synonym.milliseconds)
 
 
-def _resolve(
+def _candidates(
     definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
-) -> tuple[str | None, ConfigSource]:
+) -> Iterator[tuple[str | None, ConfigSource]]:
+    """The values that a topic key could have, the strongest first; the default is the last."""
     name = definition.name
     if name in overrides:
-        return overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
+        yield overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
     for source, layer in broker.layers():
         for synonym in topic_synonyms(name):
             if synonym.name in layer:
-                return _converted(name, synonym, layer[synonym.name]), source
-    return definition.default, ConfigSource.DEFAULT_CONFIG
+                try:
+                    yield _converted(name, synonym, layer[synonym.name]), source
+                except ValueError:
+                    continue
+    yield definition.default, ConfigSource.DEFAULT_CONFIG
+
+
+def _resolve(
+    definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
+) -> tuple[str | None, ConfigSource]:
+    return next(_candidates(definition, overrides, broker))
 
 
 def effective_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> dict[str, str]:
-    """Every topic key that has a value, as text: what a log is configured with."""
-    resolved = {name: _resolve(definition, overrides, broker)[0] for name, definition in topic_defs().items()}
-    return {name: value for name, value in resolved.items() if value is not None}
+    """Every topic key that has a value: what a log is configured with, in the form that `ConfigDef.canonical` gives.
+
+    A value that this version cannot read (another one wrote it) counts as none.
+    """
+    values = {}
+    for name, definition in topic_defs().items():
+        for text, _ in _candidates(definition, overrides, broker):
+            try:
+                value = None if text is None else definition.canonical(text)
+            except ConfigError:
+                continue
+            if value is not None:
+                values[name] = value
+            break
+    return values
 
 
 def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
@@ -150,13 +174,21 @@ def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry
     entries = {}
     for name, definition in sorted(topic_defs().items()):
         value, _ = _resolve(definition, {}, broker)
-        text = None if value is None else definition.canonical(value)
+        text = None if value is None else _shown(definition, value)
         main = topic_to_broker_synonym(name)
         synonyms = () if main is None else tuple(_broker_synonyms(broker_defs()[main], broker))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         kind = CONFIG_TYPES[definition.type]
         entries[name] = ConfigEntry(name, text, source, definition.sensitive, False, kind, synonyms)
     return entries
+
+
+def _shown(definition: ConfigDef, text: str) -> str | None:
+    """A value as it is described; one that this version cannot read, as it was written."""
+    try:
+        return definition.canonical(text)
+    except ConfigError:
+        return text
 
 
 def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -166,7 +198,7 @@ def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str,
     for name, entry in inherited.items():
         if name in overrides:
             source = ConfigSource.DYNAMIC_TOPIC_CONFIG
-            text = definitions[name].canonical(overrides[name])
+            text = _shown(definitions[name], overrides[name])
             synonyms = (ConfigSynonym(name, text, source), *entry.synonyms)
             entries.append(
                 ConfigEntry(name, text, source, entry.sensitive, entry.read_only, entry.type, synonyms)
@@ -197,7 +229,7 @@ def describe_broker_config(
             synonyms = synonyms[:1]
         value = synonyms[0].value if synonyms else (computed or {}).get(name)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        shown = None if definition.sensitive or value is None else definition.canonical(value)
+        shown = None if definition.sensitive or value is None else _shown(definition, value)
         kind = CONFIG_TYPES[definition.type]
         read_only = not definition.dynamic
         entries.append(ConfigEntry(name, shown, source, definition.sensitive, read_only, kind, synonyms))
@@ -228,7 +260,7 @@ def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
     for name, definition in sorted(group_defs().items()):
         synonyms: list[ConfigSynonym] = []
         if name in overrides:
-            text = definition.canonical(overrides[name])
+            text = _shown(definition, overrides[name])
             synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_GROUP_CONFIG))
         main = group_synonym(name)
         if main is not None:
@@ -250,7 +282,7 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
         text = definition.default
         if name in overrides:
             source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
-            text = definition.canonical(overrides[name])
+            text = _shown(definition, overrides[name])
             synonyms = (ConfigSynonym(name, text, source),)
         entries.append(ConfigEntry(name, text, source, False, False, CONFIG_TYPES[definition.type], synonyms))
     return entries

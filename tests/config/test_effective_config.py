@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from data_plane.log.config import LogConfig
 from metadata_quorum.effective_config import (
     BrokerConfigLayers,
     ConfigEntry,
@@ -76,6 +77,31 @@ def test_a_sensitive_value_is_never_shown() -> None:
     assert RECORDED["properties"]["ssl.key.password"] == "secret"
     assert entry.sensitive
     assert "secret" not in repr(entry)
+
+
+def test_logs_get_values_that_can_be_read_again() -> None:
+    """Java reads ` gzip `, `0.5d` and ` TRUE `; what a log gets has no blanks and no letters in numbers."""
+    overrides = {
+        "compression.type": " gzip ",
+        "min.cleanable.dirty.ratio": "0.5d",
+        "preallocate": " TRUE ",
+        "retention.ms": " +77 ",
+        "cleanup.policy": " compact , delete ",
+    }
+    config = effective_topic_config(overrides, LAYERS)
+    assert [config[name] for name in overrides] == ["gzip", "0.5", "true", "77", "compact,delete"]
+    assert LogConfig.from_properties(config).compression_type == "gzip"
+
+
+def test_a_value_of_another_version_counts_as_none() -> None:
+    """A node must not die of what a newer one has written; it is described as it stands there."""
+    config = effective_topic_config({"retention.ms": "P7D"}, BrokerConfigLayers({"log.retention.ms": "5"}))
+    assert config["retention.ms"] == "5"
+    layers = BrokerConfigLayers({"log.roll.ms": "5"}, {"log.roll.ms": "P7D", "log.retention.ms": "P7D"})
+    config = effective_topic_config({}, layers)
+    assert (config["segment.ms"], config["retention.ms"]) == ("5", "604800000")
+    entries = describe_topic_config({"retention.ms": "P7D"}, LAYERS)
+    assert [entry.value for entry in entries if entry.name == "retention.ms"] == ["P7D"]
 
 
 def test_logs_get_milliseconds_whatever_the_unit_was() -> None:
