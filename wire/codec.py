@@ -23,8 +23,12 @@ Spills: TypeAlias = list[tuple[int, Any]]
 Encoder: TypeAlias = Callable[[bytearray, M, Spills | None], None]
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 
+ErrorCounts: TypeAlias = dict[int, int]
+"""Error code -> how often it was written; 0 is not in it."""
+
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
+_counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 
 
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
@@ -51,6 +55,16 @@ def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None
     function = _encoders.get((cls, version))
     if function is None:
         function = _encoders[cls, version] = make_encoder(cls, version)
+    return function
+
+
+def counting_encoder(
+    cls: type[M], version: int
+) -> Callable[[bytearray, M, Spills | None, ErrorCounts], None]:
+    """Like `encoder`, and its function adds to a dictionary how often it wrote each error code."""
+    function = _counting_encoders.get((cls, version))
+    if function is None:
+        function = _counting_encoders[cls, version] = make_encoder(cls, version, counts_errors=True)
     return function
 
 

@@ -9,6 +9,9 @@ A `records` field takes bytes, or a *spill*: any other object with a length (a r
 only the length is written, and its place is noted for the caller, who sends the object's bytes there.
 
 Fields that the version does not have are left out silently, whatever their value.
+
+An encoder that counts also notes the error codes that it writes: it has them in its hands anyway, and a walk of its
+own over the response would cost as much as half of the encoding.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ from wire.errors import LocalProtocolError
 from wire.primitives import write_uvarint
 from wire.structure import Message, Structure
 
+ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
+"""`topic_config_error_code` is not among them: it only says why configs are left out."""
+
 
 def _write_length(w: bytearray, n: int) -> None:
     """Append a compact length that takes more than one byte."""
@@ -51,9 +57,10 @@ def _write_string_length(w: bytearray, n: int) -> None:
 class _EncoderSource:
     """Collects the lines of one function, and the names that they use."""
 
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Message], version: int, counts_errors: bool = False) -> None:
         self.cls = cls
         self.version = version
+        self.counts_errors = counts_errors
         self.flexible = is_flexible(cls, version)
         self.indent = 2
         self.lines: list[str] = []
@@ -128,6 +135,8 @@ class _EncoderSource:
         fixed = field.fixed
         if fixed is not None:
             self.run.append((fixed[0], value))
+            if self.counts_errors and field.name in ERROR_FIELDS:
+                self.line(f"if {value}: errors[{value}] = errors.get({value}, 0) + 1")
         elif field.structure is not None and not field.is_array:
             self.nested(field, field.structure, value)
         else:
@@ -278,7 +287,8 @@ class _EncoderSource:
         """The whole function."""
         self.structure(self.cls, "m")
         self.flush()
-        head = ["def encode(w, m, spills=None):", "    try:"]
+        parameters = "w, m, spills, errors" if self.counts_errors else "w, m, spills=None"
+        head = [f"def encode({parameters}):", "    try:"]
         tail = [
             "        return",
             "    except faults as fault:",
@@ -287,14 +297,14 @@ class _EncoderSource:
         return "\n".join([*head, *self.lines, *tail, ""])
 
 
-def encoder_source(cls: type[Message], version: int) -> str:
+def encoder_source(cls: type[Message], version: int, counts_errors: bool = False) -> str:
     """The source alone, to read and to measure."""
-    return _EncoderSource(cls, version).source()
+    return _EncoderSource(cls, version, counts_errors).source()
 
 
-def make_encoder(cls: type[Message], version: int) -> Callable[..., None]:
-    """Compile the encoder of one message class at one version."""
-    source = _EncoderSource(cls, version)
+def make_encoder(cls: type[Message], version: int, counts_errors: bool = False) -> Callable[..., None]:
+    """Compile the encoder of one message class at one version; one that counts takes a dictionary to count in."""
+    source = _EncoderSource(cls, version, counts_errors)
     text = source.source()
     exec(compile(text, f"<encoder of {cls.__name__} version {version}>", "exec"), source.names)
     function: Callable[..., None] = source.names["encode"]

@@ -12,9 +12,8 @@ from typing import Any
 
 from data_plane.handlers.contract import Context, Handler, Result
 from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
-from wire.codec import decoder, encoder
+from wire.codec import ErrorCounts, counting_encoder, decoder
 from wire.errors import RemoteProtocolError
-from wire.response_errors import error_counter
 
 LATENCY_BOUNDS_SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -27,8 +26,8 @@ class ApiEntry:
     """How to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
 
     __slots__ = (
+        "answered_in_turn",
         "api_key",
-        "count_errors",
         "decode",
         "delayed",
         "encode",
@@ -50,17 +49,18 @@ class ApiEntry:
         self.handle = handle
         self.flexible = request_header_version(api_key, version) >= 2
         self.decode: Callable[[Any, int], tuple[Any, int]] = decoder(request_class(api_key), version)
-        self.encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None], None] = encoder(
-            response_class(api_key), version
+        self.encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None, ErrorCounts], None] = (
+            counting_encoder(response_class(api_key), version)
         )
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
-        self.count_errors = error_counter(response_class(api_key))
-        self.errors: dict[int, int] = {}
+        self.errors: ErrorCounts = {}
         """Error codes in responses, each occurrence counted."""
         self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
         """Answered requests by latency; their sum is the number of requests answered."""
         self.latency_seconds = 0.0
         """The sum of these latencies: from the turn that took a request out of the buffer until its answer left for the socket."""
+        self.answered_in_turn = 0
+        """Answers of the turn under way, whose latency is not known yet."""
         self.unanswered = 0
         """Requests without an answer: a Produce with acks=0, and what closed its connection."""
         self.delayed = 0

@@ -364,7 +364,11 @@ class Connection:
             self._queue_slot(entry, correlation_id, size).response = result
         else:
             self._encode(entry, correlation_id, size, result)
-            self.services.answered.append(entry)
+            entry.answered_in_turn += 1
+            services = self.services
+            if services.answered_last is not entry:
+                services.answered_last = entry
+                services.answered.append(entry)
 
     def _queue_slot(self, entry: ApiEntry, correlation_id: int, size: int) -> Slot:
         slot = Slot(self, entry, correlation_id, size)
@@ -392,8 +396,7 @@ class Connection:
             response.throttle_time_ms = throttle_ms
         frame = bytearray(entry.prefix)
         spills = self.services.spills
-        entry.encode(frame, response, spills)
-        entry.count_errors(response, entry.errors)
+        entry.encode(frame, response, spills, entry.errors)
         queue = self.send_queue
         if not spills:
             size = len(frame)
@@ -466,9 +469,19 @@ class Connection:
         bucket = bisect_left(LATENCY_BOUNDS_SECONDS, latency)
         answered = services.answered
         for entry in answered:
-            entry.latencies[bucket] += 1
-            entry.latency_seconds += latency
+            count, entry.answered_in_turn = entry.answered_in_turn, 0
+            entry.latencies[bucket] += count
+            entry.latency_seconds += count * latency
+        services.answered_last = None
         answered.clear()
+
+    def _forget_turn(self) -> None:
+        """An error that cuts a turn short drops its answers."""
+        services = self.services
+        for entry in services.answered:
+            entry.answered_in_turn = 0
+        services.answered_last = None
+        services.answered.clear()
 
     def _flush(self) -> None:
         if not self.draining and not self.send_queue.flush(self.conn):
@@ -554,8 +567,7 @@ class Connection:
     def _release(self) -> None:
         self.closing = True
         self.conn.close()
-        # A turn that an error cut short has dropped its answers.
-        self.services.answered.clear()
+        self._forget_turn()
         self.services.spills.clear()
         self._give_own()
         slots, self.slots = self.slots, None

@@ -17,6 +17,7 @@ class ConnectionServices:
     __slots__ = (
         "after_turn",
         "answered",
+        "answered_last",
         "buffers",
         "clock",
         "complaints",
@@ -55,4 +56,6 @@ class ConnectionServices:
         self.spills: list[tuple[int, Any]] = []
         """Scratch of one encoding, empty between two."""
         self.answered: list[ApiEntry] = []
-        """What this turn has answered so far, empty between two."""
+        """What this turn has answered so far (an entry may stand twice), empty between two."""
+        self.answered_last: ApiEntry | None = None
+        """The last of them."""

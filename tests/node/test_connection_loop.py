@@ -41,18 +41,16 @@ class Entry:
         self.errors: dict[int, int] = {}
         self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
         self.latency_seconds = 0.0
-        self.unanswered = self.delayed = self.request_bytes = self.response_bytes = 0
-
-    @staticmethod
-    def count_errors(response: Any, counts: dict[int, int]) -> None:
-        """Its responses have no error codes."""
+        self.answered_in_turn = self.unanswered = self.delayed = self.request_bytes = self.response_bytes = 0
 
     @staticmethod
     def decode(frame: memoryview, offset: int) -> tuple[bytes, int]:
         return bytes(frame[offset:]), len(frame)
 
     @staticmethod
-    def encode(frame: bytearray, response: Any, spills: list[tuple[int, Any]]) -> None:
+    def encode(
+        frame: bytearray, response: Any, spills: list[tuple[int, Any]], errors: dict[int, int]
+    ) -> None:
         if isinstance(response, SimpleNamespace):
             spills.append((len(frame), response.responses[0].partitions[0].records))
         else:

@@ -1,0 +1,115 @@
+"""What the connection loop itself costs per request: no kernel, no log, no trio, only receive, dispatch, count, encode.
+
+    python -m bench.loop_cost
+
+One connection over a socket that costs nothing gets a Produce of one small batch again and again, alone or eight to
+a receive, and a handler that always gives the same answer. Compare two versions of the code by it: the figure is the
+least of many short runs, so a busy machine disturbs it little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from bench.small_requests import KINDS, request_frame
+from data_plane.handlers.contract import Context
+from data_plane.handlers.table import ApiTable
+from odradek.env.ports import Buffer, ConnectionLost, File
+from odradek.env.real import RealEnv
+from odradek.node.buffers import ReceiveBuffers
+from odradek.node.connection_loop import Connection
+from odradek.node.connection_services import ConnectionServices
+from wire.api import ApiKey
+from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+
+RUNS = 30
+REQUESTS_PER_RUN = 16_000
+DEPTHS = (1, 8)
+TOPIC = "bench"
+
+
+class FreeConn:
+    """A connection whose peer sends the same bytes `turns` times, takes every answer, and leaves."""
+
+    peer_host = "nobody"
+
+    def __init__(self, data: bytes, turns: int) -> None:
+        self._data = data
+        self._turns = turns
+
+    async def readable(self) -> None:
+        if not self._turns:
+            raise ConnectionLost("done")
+
+    async def writable(self) -> None:
+        raise AssertionError("it takes everything at once")
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self._turns -= 1
+        buffer[: len(self._data)] = self._data
+        return len(self._data)
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        return sum(map(len, chunks))
+
+    def sendfile(self, file: File, offset: int, count: int) -> int:
+        raise AssertionError("a Produce has no file in its answer")
+
+    def close(self) -> None:
+        self._turns = 0
+
+
+class Nobody:
+    """A task group that is never asked."""
+
+    def start_soon(self, function: Any, *args: Any, name: str | None = None) -> None:
+        raise AssertionError("nothing here waits")
+
+
+def make_services(env: RealEnv) -> ConnectionServices:
+    answer = PartitionProduceResponse(0, 0, 1234, -1, 0)
+    response = ProduceResponse([TopicProduceResponse(TOPIC, partition_responses=[answer])])
+
+    def handle(context: Context, request: Any) -> ProduceResponse:
+        return response
+
+    versions = {int(ApiKey.PRODUCE): (3, 13)}
+    return ConnectionServices(
+        table=ApiTable({int(ApiKey.PRODUCE): handle}, versions, versions, handle),
+        buffers=ReceiveBuffers(1 << 24),
+        clock=env.clock,
+        tasks=Nobody(),
+        new_event=env.event,
+        log=None,
+        frame_bytes_max=1 << 24,
+        after_turn=lambda: None,
+    )
+
+
+async def nanoseconds_per_request(depth: int) -> float:
+    """The least of `RUNS` short runs, in CPU nanoseconds."""
+    env = RealEnv()
+    frame, _, _ = request_frame(KINDS[1], TOPIC)
+    services = make_services(env)
+    turns = REQUESTS_PER_RUN // depth
+    best = float("inf")
+    for _ in range(RUNS):
+        connection = Connection(services, FreeConn(frame * depth, turns), "bench", {})
+        started = time.process_time_ns()
+        await connection.run()
+        best = min(best, (time.process_time_ns() - started) / (turns * depth))
+    return best
+
+
+def main() -> None:
+    """Print the figures."""
+    for depth in DEPTHS:
+        print(f"{depth} per turn: {trio.run(nanoseconds_per_request, depth):,.0f} ns/request")
+
+
+if __name__ == "__main__":
+    main()
