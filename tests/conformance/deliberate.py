@@ -28,11 +28,25 @@ class Deliberate:
 
 DELIBERATE = (
     Deliberate(
+        "IncrementalAlterConfigs",
+        r"^incremental_alter_configs of .*: (an unknown|a negative) operation: .*(Kafka -1, here 42|Kafka null, here)",
+        "answers an operation that it does not know with UNKNOWN_SERVER_ERROR, except for a broker",
+        "INVALID_REQUEST with the text that Kafka has for a broker",
+        "In Kafka it is an exception on the way; a client should learn what is wrong.",
+    ),
+    Deliberate(
         "CreateTopics, DescribeConfigs",
         r"min\.insync\.replicas|config_source: Kafka 3, here 5$|configs\[\d+\]\.synonyms: Kafka .*\"min.insync",
         "names a cluster-wide dynamic value as the source of `min.insync.replicas`",
         "the default is the source, the value is the same",
         "Kafka's format writes that value for eligible leader replicas, which come with the quorum of several voters.",
+    ),
+    Deliberate(
+        "DescribeTopicPartitions",
+        r"^describe_topic_partitions of topics that cannot be: \[1\]",
+        "answers an empty topic name with UNKNOWN_SERVER_ERROR",
+        "INVALID_TOPIC_EXCEPTION, as for other bad names",
+        "In Kafka it is an exception on the way.",
     ),
     Deliberate(
         "Fetch",
@@ -53,7 +67,7 @@ DELIBERATE = (
 
 @attrs.frozen
 class Remark:
-    """A difference that answers to single requests do not show, or an API that is not served."""
+    """A difference that answers to single requests do not show."""
 
     subject: str
     text: str
@@ -88,16 +102,33 @@ NOT_SEEN = (
     ),
 )
 
+
+@attrs.frozen
+class NotServed:
+    """APIs of Kafka 4.3 that we do not advertise."""
+
+    keys: tuple[int, ...]
+    what: str
+    until: str
+
+
 NOT_SERVED = (
-    Remark("24 to 28, 65, 66", "transactions: to come. A batch that claims to be transactional is refused."),
-    Remark("68, 69", "groups of the new protocol (KIP-848): to come; the classic protocol is complete."),
-    Remark(
-        "43, 45, 46, 52 to 59, 62 to 64, 67, 70, 73, 80 to 82",
-        "elections, reassignment, the quorum, replication and registration: come with more than one node.",
+    NotServed((24, 25, 26, 27, 28, 65, 66), "transactions", "to come"),
+    NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
+    NotServed(
+        (43, 45, 46, *range(52, 60), 62, 63, 64, 67, 70, 73, 80, 81, 82),
+        "elections, reassignment, the quorum, replication and registration",
+        "come with clusters of several nodes",
     ),
-    Remark(
-        "17, 29 to 31, 36, 38 to 41, 50, 51", "SASL, ACLs, delegation tokens, SCRAM: come with authorization."
+    NotServed(
+        (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51),
+        "SASL, ACLs, delegation tokens, SCRAM",
+        "come with authorization",
     ),
-    Remark("48, 49", "client quotas: to come."),
-    Remark("71, 72, 76 to 79, 83 to 92", "client telemetry, share groups, streams groups: not planned."),
+    NotServed((48, 49), "client quotas", "to come"),
+    NotServed(
+        (71, 72, 76, 77, 78, 79, *range(83, 93)),
+        "client telemetry, share groups, streams groups",
+        "not planned",
+    ),
 )

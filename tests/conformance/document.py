@@ -31,7 +31,7 @@ def render() -> str:
         "\nFindCoordinator 6 answers for groups; share groups, which that version is about, are not served. Produce 0 to 2"
         "\nare advertised and refused, as Kafka does for old clients' sake.\n",
         "## What is not\n",
-        *map(_remark, NOT_SERVED),
+        *(f"- **{_ranges(group.keys)}** {group.what}: {group.until}." for group in NOT_SERVED),
         "\n## Deliberate differences\n",
         "Every one that the corpus meets; a test fails when one is missing here, or no longer there.\n",
         *(f"- **{rule.api}**: Kafka {rule.kafka}. Here: {rule.here}. {rule.reason}" for rule in DELIBERATE),
@@ -45,6 +45,17 @@ def _served(api: str, answers: int) -> str:
     first, last = api_versions(key_of(api))
     title = "".join(word.capitalize() for word in api.split("_"))
     return f"| {int(key_of(api))} | {title} | {first} to {last} | {len(cases_of(api))} | {answers} |"
+
+
+def _ranges(keys: tuple[int, ...]) -> str:
+    """`52 to 59` for keys that follow each other."""
+    runs: list[list[int]] = []
+    for key in keys:
+        if runs and runs[-1][-1] == key - 1:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _remark(remark: Remark) -> str:
