@@ -34,6 +34,7 @@ from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup, Workers
 from wire.errors import ErrorCode, KafkaError
 
+SHARED_LOG_CONFIGS_MAX = 10_000
 DISK_FULL_RETRY_SECONDS = 1.0
 
 
@@ -102,6 +103,8 @@ class Broker:
         self.log_levels = log_levels if log_levels is not None else LogLevels()
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
+        self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        """By the values of a topic's own; of what this broker is told now."""
         self._own_resources = ((RESOURCE_BROKER, str(settings.node_id)), (RESOURCE_BROKER, ""))
         self.placement = ReplicaPlacement(log_dirs, unavailable_dirs or {}, log)
         self.assignments = DirectoryAssignments(
@@ -175,7 +178,7 @@ class Broker:
         for name in delta.changed_topic_configs:
             hosted = self.topics.get(name)
             if hosted is not None:
-                self._apply_config(hosted, self.log_config(name))
+                self._apply_config(hosted)
         self.groups.apply_metadata(image, delta)
         self.run_woken()
 
@@ -190,23 +193,30 @@ class Broker:
         )
 
     def log_config(self, topic: str) -> LogConfig:
-        """The effective configuration of a topic's logs: the topic's own values over this broker's."""
+        """The effective configuration of a topic's logs: the topic's own values over this broker's.
+
+        Topics with the same values of their own, most with none, share one.
+        """
         overrides = self.image.topic_configs(topic)
-        return LogConfig.from_properties(effective_topic_config(overrides, self.config_layers))
+        key = tuple(sorted(overrides.items()))
+        config = self._log_configs.get(key)
+        if config is None:
+            if len(self._log_configs) >= SHARED_LOG_CONFIGS_MAX:
+                self._log_configs.clear()
+            properties = effective_topic_config(overrides, self.config_layers)
+            config = self._log_configs[key] = LogConfig.from_properties(properties)
+        return config
 
     def _apply_broker_config(self) -> None:
-        """Every log follows its broker. Topics with the same values of their own, most with none, share one."""
-        shared: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        """Every log follows its broker."""
+        self._log_configs.clear()
         for hosted in self.topics.values():
-            overrides = tuple(sorted(self.image.topic_configs(hosted.name).items()))
-            if overrides not in shared:
-                shared[overrides] = self.log_config(hosted.name)
-            self._apply_config(hosted, shared[overrides])
+            self._apply_config(hosted)
         for listener in self.config_listeners:
             listener()
 
-    def _apply_config(self, hosted: HostedTopic, config: LogConfig) -> None:
-        hosted.config = config
+    def _apply_config(self, hosted: HostedTopic) -> None:
+        hosted.config = self.log_config(hosted.name)
         self._note_codec(hosted)
         for partition in hosted.partitions.values():
             partition.set_config(hosted.config)
