@@ -258,7 +258,7 @@ class Fetching:
         session.answered(response.session_id)
         cluster = self._core.cluster
         cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
-        if not response.responses:
+        if not any(a.records or a.error_code for topic in response.responses for a in topic.partitions):
             self._idle[node] = (self._core.now + self._settings.fetch_max_wait_ms / 1000, asked)
         for topic in response.responses:
             name = topic.topic or session.topic_name(bytes(topic.topic_id))

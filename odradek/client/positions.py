@@ -88,7 +88,9 @@ class Positions:
         """One look at everything; whether there was anything to do."""
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
-        resets = [state for state in states if state.reset_to is not None]
+        # A topic that is not known yet makes news once it is.
+        known = self._core.cluster.topics
+        resets = [state for state in states if state.reset_to is not None and state.key.topic in known]
         doubtful = [state for state in states if needs_validation(self._core, state) and state.error is None]
         if not uncommitted and not resets and not doubtful:
             return False
@@ -140,24 +142,19 @@ class Positions:
     def _from_policy(self, states: list[PartitionState]) -> Operation[None]:
         """All at once; where that fails, topic by topic, so that a topic that is gone stops no other."""
         serials = {state.key: state.serial for state in states}
-        known = [state for state in states if state.key.topic in self._core.cluster.topics]
-        if len(known) < len(states):
-            self._later()
         try:
-            yield from self._list(known, serials)
-        except (KafkaError, ClientError) as error:
-            topics = dict.fromkeys(state.key.topic for state in known)
-            if len(topics) < 2 or not isinstance(error, KafkaError):
+            yield from self._list(states, serials)
+        except KafkaError:
+            topics = dict.fromkeys(state.key.topic for state in states)
+            if len(topics) < 2:
                 raise
             for topic in topics:
                 try:
-                    yield from self._list([state for state in known if state.key.topic == topic], serials)
+                    yield from self._list([state for state in states if state.key.topic == topic], serials)
                 except KafkaError:
                     self._later()
 
     def _list(self, states: list[PartitionState], serials: dict[TopicPartition, int]) -> Operation[None]:
-        if not states:
-            return
         wanted: dict[tuple[str, int], int] = {}
         for state in states:
             policy = state.reset_to or "latest"

@@ -1,0 +1,272 @@
+"""A fake broker that also is a group's coordinator, and a consumer's shell without sockets or clock.
+
+The group has one member, the consumer under test; what other members would bring about comes as `trouble`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from odradek.client.consumer_machine import ConsumerMachine
+from odradek.client.consumer_types import RebalanceEvent, TopicPartition
+from odradek.client.core import ClientCore
+from odradek.client.settings import ConsumerSettings
+from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
+from wire.api import ApiKey, api_versions
+from wire.connection import RequestReceived
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchResponse
+from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from wire.messages.heartbeat import HeartbeatResponse
+from wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from wire.messages.leave_group import LeaveGroupResponse
+from wire.messages.metadata import MetadataResponseBroker
+from wire.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from wire.messages.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from wire.messages.sync_group import SyncGroupResponse
+
+
+class GroupBroker(FakeBroker):
+    """See the module. `leader_epoch` is that of all partitions, `epoch_ends` where older epochs end in the log."""
+
+    def __init__(self, host: str = "fake", port: int = 9092) -> None:
+        super().__init__(host, port)
+        self.versions |= {int(key): api_versions(key) for key in _GROUP_ANSWERS}
+        self.generation = 0
+        self.member_ids = 0
+        self.commits: dict[TopicPartition, tuple[int, int, str]] = {}
+        self.more_brokers: list[MetadataResponseBroker] = []
+        self.leader_epoch = 0
+        self.epoch_ends: dict[int, int] = {}
+
+    def answer(self, event: RequestReceived) -> Any:
+        """As the base, and for groups."""
+        key = ApiKey(event.api_key)
+        handler = _GROUP_ANSWERS.get(key)
+        if handler is None:
+            response = super().answer(event)
+            if key is ApiKey.METADATA:
+                response.brokers.extend(self.more_brokers)
+                for topic in response.topics:
+                    for partition in topic.partitions:
+                        partition.leader_epoch = self.leader_epoch
+            elif key is ApiKey.FETCH and isinstance(response, FetchResponse):
+                _fence(response, self.requests[-1], self.leader_epoch)
+                _delay_if_empty(response, self.requests[-1].max_wait_ms)
+            return response
+        request = event.request()
+        self.requests.append(request)
+        trouble = self.trouble[key].popleft() if self.trouble[key] else None
+        if trouble is SILENCE or trouble is HANG_UP:
+            return trouble
+        if trouble is not None and not isinstance(trouble, int):
+            return trouble
+        return handler(self, request, int(trouble or 0))
+
+    def asked(self, kind: type) -> list[Any]:
+        """The requests of one kind that came."""
+        return [request for request in self.requests if type(request) is kind]
+
+    def _find_coordinator(self, request: Any, code: int) -> FindCoordinatorResponse:
+        found = Coordinator(request.coordinator_keys[0], 1, self.host, self.port, code)
+        return FindCoordinatorResponse(coordinators=[found])
+
+    def _join(self, request: Any, code: int) -> JoinGroupResponse:
+        if code:
+            return JoinGroupResponse(error_code=code, member_id=request.member_id)
+        member_id = request.member_id
+        if not member_id:
+            self.member_ids += 1
+            member_id = f"member-{self.member_ids}"
+            if request.group_instance_id is None:
+                return JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id)
+        self.generation += 1
+        protocol = request.protocols[0]
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=request.protocol_type,
+            protocol_name=protocol.name,
+            leader=member_id,
+            member_id=member_id,
+            members=[JoinGroupResponseMember(member_id, request.group_instance_id, protocol.metadata)],
+        )
+
+    def _sync(self, request: Any, code: int) -> SyncGroupResponse:
+        mine = b"" if code else request.assignments[0].assignment
+        return SyncGroupResponse(
+            error_code=code,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=mine,
+        )
+
+    def _heartbeat(self, request: Any, code: int) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=code)
+
+    def _leave(self, request: Any, code: int) -> LeaveGroupResponse:
+        return LeaveGroupResponse(error_code=code)
+
+    def _commit(self, request: Any, code: int) -> OffsetCommitResponse:
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                if not code:
+                    self.commits[TopicPartition(topic.name, asked.partition_index)] = (
+                        asked.committed_offset,
+                        asked.committed_leader_epoch,
+                        asked.committed_metadata,
+                    )
+                answers.append(OffsetCommitResponsePartition(asked.partition_index, code))
+            topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=answers))
+        return OffsetCommitResponse(topics=topics)
+
+    def _fetch_offsets(self, request: Any, code: int) -> OffsetFetchResponse:
+        (group,) = request.groups
+        topics = []
+        for topic in group.topics:
+            partitions = []
+            for index in topic.partition_indexes:
+                commit = self.commits.get(TopicPartition(topic.name, index), (-1, -1, ""))
+                partitions.append(OffsetFetchResponsePartitions(index, *commit))
+            topics.append(OffsetFetchResponseTopics(name=topic.name, partitions=partitions))
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group.group_id, topics, code)])
+
+    def _epoch_end(self, request: Any, code: int) -> OffsetForLeaderEpochResponse:
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                epochs = [epoch for epoch in self.epoch_ends if epoch <= asked.leader_epoch]
+                epoch = max(epochs, default=-1)
+                answers.append(EpochEndOffset(code, asked.partition, epoch, self.epoch_ends.get(epoch, -1)))
+            topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _fence(response: FetchResponse, request: Any, leader_epoch: int) -> None:
+    """KIP-320: who speaks of an older leader gets FENCED_LEADER_EPOCH instead of records."""
+    stale = {
+        (topic.topic_id, asked.partition)
+        for topic in request.topics
+        for asked in topic.partitions
+        if 0 <= asked.current_leader_epoch < leader_epoch
+    }
+    for topic in response.responses:
+        for answer in topic.partitions:
+            if (topic.topic_id, answer.partition_index) in stale:
+                answer.error_code = int(ErrorCode.FENCED_LEADER_EPOCH)
+                answer.records = b""
+
+
+def _delay_if_empty(response: FetchResponse, max_wait_ms: int) -> None:
+    """This broker cannot hold an answer back, so it throttles the connection for as long as a long poll takes."""
+    if not any(a.records or a.error_code for topic in response.responses for a in topic.partitions):
+        response.throttle_time_ms = max_wait_ms
+
+
+_GROUP_ANSWERS: dict[ApiKey, Callable[[GroupBroker, Any, int], Any]] = {
+    ApiKey.FIND_COORDINATOR: GroupBroker._find_coordinator,
+    ApiKey.JOIN_GROUP: GroupBroker._join,
+    ApiKey.SYNC_GROUP: GroupBroker._sync,
+    ApiKey.HEARTBEAT: GroupBroker._heartbeat,
+    ApiKey.LEAVE_GROUP: GroupBroker._leave,
+    ApiKey.OFFSET_COMMIT: GroupBroker._commit,
+    ApiKey.OFFSET_FETCH: GroupBroker._fetch_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: GroupBroker._epoch_end,
+}
+
+
+class FakeConsumer:
+    """A consumer's machine and the simplest shell for it; `events` are what a listener would have been told."""
+
+    def __init__(
+        self, *, wall_ms: int = 0, brokers: dict[tuple[str, int], FakeBroker] | None = None, **keys: Any
+    ) -> None:
+        self.broker = GroupBroker()
+        settings = ConsumerSettings.from_properties(
+            {
+                "bootstrap.servers": "fake:9092",
+                "auto.offset.reset": "earliest",
+                **{name.replace("_", "."): value for name, value in keys.items()},
+            }
+        )
+        core = ClientCore(settings.bootstrap_servers, settings.client_config(), Random(7))
+        self.wire = Wire(core, {("fake", 9092): self.broker, **(brokers or {})})
+        self.machine = ConsumerMachine(core, settings, lambda: wall_ms + int(self.wire.now * 1000))
+        self.events: list[tuple[str, list[str]]] = []
+        for operation in self.machine.background():
+            core.start(operation, 0.0)
+
+    def join(self) -> None:
+        """Poll until there are partitions, and take no records."""
+        while not self.machine.subscription.partitions:
+            event = self.wire.run(self.machine.wait(10.0))
+            if event is not None:
+                self._tell(event)
+
+    def poll(self, timeout: float = 1.0) -> list[Any]:
+        """As `Consumer.poll`; virtual time passes while there is nothing."""
+        return self._poll(timeout, self.machine.take_records)
+
+    def poll_batches(self, timeout: float = 1.0) -> list[Any]:
+        """As `Consumer.poll_batches`."""
+        return self._poll(timeout, self.machine.take_batches)
+
+    def values(self, timeout: float = 1.0) -> list[bytes]:
+        """The values that one poll brings."""
+        return [record.value for record in self.poll(timeout)]
+
+    def sleep(self, seconds: float) -> None:
+        """The application is busy with something else."""
+
+        def idle() -> Any:
+            from odradek.client.operation import Wait
+
+            yield Wait(until=self.wire.core.now + seconds)
+
+        self.wire.run(idle())
+
+    def run(self, operation: Any) -> Any:
+        """Any other call."""
+        return self.wire.run(operation)
+
+    def close(self) -> None:
+        """As `Consumer.close`."""
+        event = self.wire.run(self.machine.give_up(5))
+        if event is not None:
+            self._tell(event)
+        self.wire.run(self.machine.leave("closed", 5))
+
+    def _poll(self, timeout: float, what: Callable[[], list[Any]]) -> list[Any]:
+        deadline = self.wire.now + timeout
+        waited = False
+        while True:
+            found = self.machine.take(self.wire.now, what)
+            if found or (waited and self.wire.now >= deadline):
+                return found
+            event = self.wire.run(self.machine.wait(max(0.0, deadline - self.wire.now)))
+            waited = True
+            if event is not None:
+                self._tell(event)
+                waited = False
+
+    def _tell(self, event: RebalanceEvent) -> None:
+        self.events.append((event.kind.value, [str(key) for key in event.partitions]))
+        self.machine.told(event)

@@ -1,0 +1,462 @@
+"""The consumer without sockets and clock: membership, positions, truncation, fetching ahead, by scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.client.assignors import encode_assignment
+from odradek.client.consumer_types import (
+    OffsetAndMetadata,
+    OffsetsOutOfRange,
+    TopicPartition,
+    TruncationDetected,
+)
+from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from tests.client.fake_broker import HANG_UP, FakePartition
+from tests.client.fake_group import FakeConsumer, GroupBroker
+from wire.api import ApiKey
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from wire.messages.leave_group import LeaveGroupRequest
+from wire.messages.metadata import MetadataResponseBroker
+from wire.messages.offset_commit import OffsetCommitRequest
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.record_batch import CorruptBatch, RecordBatchBuilder, assign_offsets, parse_header
+
+T0 = TopicPartition("t", 0)
+
+
+def fill(broker: GroupBroker, count: int, *, partition: int = 0, per_batch: int = 3, epoch: int = 0) -> None:
+    """Append records to the topic `t`, values counted from the partition's end on."""
+    target = broker.topics["t"].partitions[partition]
+    for start in range(0, count, per_batch):
+        builder = RecordBatchBuilder()
+        for n in range(start, min(start + per_batch, count)):
+            builder.append(1000 + n, None, b"%d" % (target.end_offset + n - start))
+        data = builder.build()
+        assign_offsets(data, 0, target.end_offset, epoch)
+        target.batches.append((target.end_offset, bytes(data)))
+        target.end_offset += parse_header(data).record_count
+
+
+def consumer(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
+    """A consumer of a broker whose topic `t` has `count` records in partition 0."""
+    found = FakeConsumer(**keys)
+    found.broker.add_topic("t", partitions)
+    fill(found.broker, count)
+    return found
+
+
+def reading(count: int = 0, **keys: Any) -> FakeConsumer:
+    """... that reads partition 0."""
+    found = consumer(count, **keys)
+    found.machine.assign_manually([T0])
+    return found
+
+
+def member(count: int = 0, partitions: int = 1, **keys: Any) -> FakeConsumer:
+    """... that is in a group, and has its partitions."""
+    found = consumer(count, partitions, group_id="g", **keys)
+    found.machine.subscription.subscribe(["t"])
+    found.machine.resubscribed()
+    found.join()
+    assert len(found.machine.subscription.partitions) == partitions
+    return found
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, last + 1)]
+
+
+# Membership
+
+
+def test_a_join_asks_for_a_member_id_first_and_is_known_by_it() -> None:
+    """KIP-394: the first JoinGroup is answered with an id only, and repeated with it."""
+    found = member(3)
+    assert [join.member_id for join in found.broker.asked(JoinGroupRequest)] == ["", "member-1"]
+    (sync,) = found.broker.asked(SyncGroupRequest)
+    assert (sync.member_id, sync.generation_id, sync.protocol_name) == ("member-1", 1, "range")
+    assert found.events == [("assigned", ["t-0"])]
+    found.sleep(10)
+    beats = found.broker.asked(HeartbeatRequest)
+    assert len(beats) == 3
+    assert {(beat.member_id, beat.generation_id) for beat in beats} == {("member-1", 1)}
+
+
+def test_a_rebalance_has_everything_given_up_before_the_join() -> None:
+    """Eager: commit, revoke, join, assign, in this order."""
+    found = member(3, group_instance_id=None)
+    assert found.values() == numbers(0, 2)
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
+    found.sleep(4)
+    assert len(found.broker.asked(JoinGroupRequest)) == 2
+    found.poll(1)
+    assert found.events == [("assigned", ["t-0"]), ("revoked", ["t-0"]), ("assigned", ["t-0"])]
+    kinds = [type(request) for request in found.broker.requests]
+    assert kinds.index(OffsetCommitRequest) < len(kinds) - 1 - kinds[::-1].index(JoinGroupRequest)
+    assert found.broker.commits[T0] == (3, 0, "")
+
+
+def test_a_cooperative_member_keeps_what_it_has_while_it_joins() -> None:
+    """KIP-429: 'consumers will not revoke all their partitions'; it says what it owns."""
+    found = member(3, partition_assignment_strategy=["cooperative-sticky"])
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
+    found.sleep(4)
+    found.poll(1)
+    assert found.events == [("assigned", ["t-0"]), ("assigned", [])]
+    assert found.machine.membership is not None
+    assert found.machine.membership.generation == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_a_member_that_was_thrown_out_has_lost_its_partitions(code: ErrorCode) -> None:
+    """Others may read them already: the listener hears `lost`, nothing is committed, the member joins anew."""
+    found = member(3, auto_commit_interval_ms=100_000)
+    found.values()
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(code))
+    found.sleep(4)
+    found.poll(1)
+    assert found.events == [("assigned", ["t-0"]), ("lost", ["t-0"]), ("assigned", ["t-0"])]
+    assert found.broker.asked(OffsetCommitRequest) == []
+    joins = [join.member_id for join in found.broker.asked(JoinGroupRequest)]
+    forgets = code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert joins[2:] == (["", "member-2"] if forgets else ["member-1"])
+
+
+def test_a_coordinator_that_moved_is_looked_for_again() -> None:
+    """NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, a broken connection: none is the application's business."""
+    found = consumer(3, group_id="g")
+    for key, troubles in {
+        ApiKey.FIND_COORDINATOR: [int(ErrorCode.COORDINATOR_NOT_AVAILABLE), 0],
+        ApiKey.JOIN_GROUP: [
+            int(ErrorCode.NOT_COORDINATOR),
+            int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            HANG_UP,
+        ],
+        ApiKey.SYNC_GROUP: [int(ErrorCode.REBALANCE_IN_PROGRESS)],
+        ApiKey.OFFSET_FETCH: [int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), int(ErrorCode.NOT_COORDINATOR)],
+        ApiKey.HEARTBEAT: [int(ErrorCode.NOT_COORDINATOR), HANG_UP],
+    }.items():
+        found.broker.trouble[key].extend(troubles)
+    found.machine.subscription.subscribe(["t"])
+    found.machine.resubscribed()
+    assert found.values(30) == numbers(0, 2)
+    found.sleep(10)
+    assert found.events == [("assigned", ["t-0"])]
+    assert len(found.broker.asked(FindCoordinatorRequest)) >= 5
+    assert not any(found.broker.trouble.values())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED],
+)
+def test_what_keeps_a_member_out_for_good_is_raised(code: ErrorCode) -> None:
+    """And each later poll tries again."""
+    found = consumer(3, group_id="g")
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(int(code))
+    found.machine.subscription.subscribe(["t"])
+    found.machine.resubscribed()
+    with pytest.raises(KafkaError) as caught:
+        found.poll(1)
+    assert caught.value.code is code
+    assert found.values() == numbers(0, 2)
+
+
+def test_who_does_not_poll_leaves() -> None:
+    """max.poll.interval.ms: 'the consumer is considered failed and the group will rebalance'."""
+    found = member(3, max_poll_interval_ms=10_000)
+    found.sleep(11)
+    (leave,) = found.broker.asked(LeaveGroupRequest)
+    assert leave.members[0].member_id == "member-1"
+    found.poll(1)
+    assert found.events == [("assigned", ["t-0"]), ("lost", ["t-0"]), ("assigned", ["t-0"])]
+
+
+def test_a_closed_member_commits_and_leaves_but_a_static_one_stays() -> None:
+    """KIP-345: 'static members ... will not send LeaveGroupRequest'."""
+    for instance, leaves in ((None, 1), ("static", 0)):
+        found = member(3, group_instance_id=instance)
+        found.values()
+        found.close()
+        assert found.broker.commits == {T0: (3, 0, "")}
+        assert found.events[-1] == ("revoked", ["t-0"])
+        assert len(found.broker.asked(LeaveGroupRequest)) == leaves
+
+
+def test_a_leader_that_need_not_assign_sends_no_assignment() -> None:
+    """KIP-814: a static leader that returns is told to skip the assignment."""
+    found = consumer(3, group_id="g", group_instance_id="static")
+    request = JoinGroupRequest(group_instance_id="static", protocol_type="consumer", protocols=[])
+    request.protocols.append(JoinGroupRequestProtocol("range", b""))
+    joined = found.broker._join(request, 0)
+    joined.skip_assignment = True
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(joined)
+    found.broker.trouble[ApiKey.SYNC_GROUP].append(
+        SyncGroupResponse(protocol_type="consumer", protocol_name="range", assignment=encode_assignment([T0]))
+    )
+    found.machine.subscription.subscribe(["t"])
+    found.machine.resubscribed()
+    assert found.values(3) == numbers(0, 2)
+    (sync,) = found.broker.asked(SyncGroupRequest)
+    assert sync.assignments == []
+
+
+def test_the_leader_has_a_grown_topic_assigned_again() -> None:
+    """A topic with more partitions than before: the next metadata brings a rebalance."""
+    found = member(3, metadata_max_age_ms=1000)
+    found.broker.topics["t"].partitions.append(FakePartition())
+    for _ in range(4):
+        found.poll(1)
+    assert found.events[-1] == ("assigned", ["t-0", "t-1"])
+
+
+def test_a_refused_commit_raises_and_tells_the_membership() -> None:
+    """ILLEGAL_GENERATION: the partitions are with others; retriable refusals are repeated."""
+    found = member(3)
+    found.values()
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].extend(
+        [int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
+    )
+    offsets = {T0: OffsetAndMetadata(2, 0, "note")}
+    found.run(found.machine.commit(offsets, timeout=5))
+    assert found.broker.commits == {T0: (2, 0, "note")}
+    found.broker.trouble[ApiKey.OFFSET_COMMIT].append(int(ErrorCode.ILLEGAL_GENERATION))
+    with pytest.raises(KafkaError) as caught:
+        found.run(found.machine.commit(offsets, timeout=5))
+    assert caught.value.code is ErrorCode.ILLEGAL_GENERATION
+    found.poll(1)
+    assert found.events[1:] == [("lost", ["t-0"]), ("assigned", ["t-0"])]
+
+
+# Positions
+
+
+def test_a_position_out_of_range_is_reset_or_raised() -> None:
+    """auto.offset.reset: earliest, latest, none; what was fetched before is handed out first."""
+    for policy, position in (("earliest", 3), ("latest", 9)):
+        found = reading(9, auto_offset_reset=policy)
+        found.machine.seek(T0, 77, -1)
+        found.broker.topics["t"].partitions[0].start_offset = 3
+        found.poll(0.2)
+        assert found.run(found.machine.position(T0, 5)) == (9 if policy == "earliest" else position)
+    found = reading(9, auto_offset_reset="none")
+    found.machine.seek(T0, 77, -1)
+    with pytest.raises(OffsetsOutOfRange):
+        found.poll(1)
+    found.machine.seek(T0, 8, -1)
+    assert found.values() == numbers(8, 8)
+
+
+def test_after_a_change_of_leader_the_position_is_checked() -> None:
+    """KIP-320: the new leader's log goes on from the position: nothing happens, nothing is read twice."""
+    found = reading(9, metadata_max_age_ms=1000)
+    assert found.values() == numbers(0, 8)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 9}
+    found.sleep(2)
+    fill(found.broker, 3, epoch=1)
+    assert found.values() == numbers(9, 11)
+
+
+@pytest.mark.parametrize("policy", ["latest", "none"])
+def test_a_truncated_log_is_noticed(policy: str) -> None:
+    """KIP-320: 'truncation has been detected': go on where the logs part, or raise where there is no policy."""
+    found = reading(9, metadata_max_age_ms=1000, auto_offset_reset=policy)
+    found.machine.seek(T0, 0, -1)
+    assert found.values() == numbers(0, 8)
+    partition = found.broker.topics["t"].partitions[0]
+    del partition.batches[2:]
+    partition.end_offset = 6
+    fill(found.broker, 6, epoch=1)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 6, 1: 12}
+    if policy == "none":
+        with pytest.raises(TruncationDetected) as caught:
+            found.poll(3)
+        assert (caught.value.position, caught.value.diverging) == (9, OffsetAndMetadata(6, 0))
+        found.machine.seek(T0, 6, 0)
+    assert found.values(3) == numbers(6, 11)
+
+
+def test_what_was_only_fetched_of_a_truncated_log_is_fetched_again() -> None:
+    """Records that the application has not had are no loss."""
+    found = reading(9, metadata_max_age_ms=1000, auto_offset_reset="none", max_poll_records=3)
+    found.machine.seek(T0, 0, -1)
+    assert found.values() == numbers(0, 2)
+    partition = found.broker.topics["t"].partitions[0]
+    del partition.batches[1:]
+    partition.end_offset = 3
+    fill(found.broker, 3, epoch=1)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 3, 1: 6}
+    found.sleep(2)
+    records = found.poll(3)
+    assert [(record.offset, record.leader_epoch) for record in records] == [(3, 1), (4, 1), (5, 1)]
+
+
+# Fetching
+
+
+def test_chunks_are_fetched_ahead_and_no_further() -> None:
+    """Two chunks per partition: one to work on, one to come."""
+    found = reading(30, max_partition_fetch_bytes=200, max_poll_records=3)
+    assert found.values() == numbers(0, 2)
+    found.sleep(5)
+    state = found.machine.subscription.partitions[T0]
+    assert (state.position, len(state.chunks), state.fetch_offset) == (3, 2, 12)
+    values = []
+    while len(values) < 27:
+        values += found.values()
+        assert len(state.chunks) <= 2
+    assert values == numbers(3, 29)
+
+
+def test_a_quiet_partition_holds_no_busy_one_up() -> None:
+    """While a partition is full, the broker is asked not to wait, and not asked without end."""
+    found = consumer(60, 2, max_partition_fetch_bytes=200)
+    found.machine.assign_manually([T0, TopicPartition("t", 1)])
+    found.poll(0.1)
+    found.sleep(5)
+    fetches = found.broker.asked(FetchRequest)
+    assert fetches[-1].max_wait_ms == 0
+    assert [p.partition for t in fetches[-1].topics for p in t.partitions] == [1]
+    assert len(fetches) < 20
+    before = len(fetches)
+    while found.machine.subscription.partitions[T0].position != 60:
+        now = found.wire.now
+        assert found.poll(1)
+        assert found.wire.now - now < 0.1
+    assert len(found.broker.asked(FetchRequest)) > before
+
+
+def test_fetches_go_to_the_preferred_replica_until_it_fails() -> None:
+    """KIP-392: the leader names a replica nearby; OFFSET_OUT_OF_RANGE there only sends us back to the leader."""
+    follower = GroupBroker("near", 9093)
+    found = FakeConsumer(brokers={("near", 9093): follower}, client_rack="r")
+    topic = found.broker.add_topic("t")
+    follower.topics = found.broker.topics
+    fill(found.broker, 3)
+    named = PartitionData(0, preferred_read_replica=2, high_watermark=3)
+    found.broker.trouble[ApiKey.FETCH].append(
+        FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[named])])
+    )
+    found.broker.more_brokers.append(MetadataResponseBroker(2, "near", 9093, "r"))
+    found.machine.assign_manually([T0])
+    assert found.values() == numbers(0, 2)
+    assert any(isinstance(request, FetchRequest) for request in follower.requests)
+    assert found.broker.asked(FetchRequest)[0].rack_id == "r"
+    follower.trouble[ApiKey.FETCH].append(int(ErrorCode.OFFSET_OUT_OF_RANGE))
+    fill(found.broker, 3)
+    assert found.values(3) == numbers(3, 5)
+    assert found.run(found.machine.position(T0, 1)) == 6
+
+
+def test_a_broken_connection_costs_no_record() -> None:
+    """Sessions and fetches begin anew."""
+    found = reading(30, max_partition_fetch_bytes=200, max_poll_records=4)
+    values: list[bytes] = []
+    while len(values) < 30:
+        if len(values) % 3 == 0:
+            found.broker.trouble[ApiKey.FETCH].append(HANG_UP)
+        values += found.values(5)
+    assert values == numbers(0, 29)
+
+
+def test_damaged_batches_are_raised_and_can_be_passed_over() -> None:
+    """check.crcs: the error comes when the position reaches the batch, what stands before it first."""
+    found = reading(9)
+    batches = found.broker.topics["t"].partitions[0].batches
+    base, data = batches[1]
+    batches[1] = (base, data[:-1] + b"\xff")
+    assert found.values() == numbers(0, 2)
+    for _ in range(2):
+        with pytest.raises(CorruptBatch):
+            found.poll(1)
+    found.machine.seek(T0, 6, -1)
+    assert found.values() == numbers(6, 8)
+
+
+def test_aborted_transactions_are_not_seen_with_read_committed() -> None:
+    """isolation.level: the broker names what was aborted; control batches are never seen."""
+
+    def batch(base: int, producer_id: int, value: bytes | None, *, marker: int | None = None) -> bytes:
+        builder = RecordBatchBuilder(
+            producer_id=producer_id, producer_epoch=0, is_transactional=True, is_control=marker is not None
+        )
+        builder.append(0, None if marker is None else b"\0\0" + marker.to_bytes(2, "big"), value)
+        data = builder.build()
+        assign_offsets(data, 0, base, 0)
+        return bytes(data)
+
+    def answer(topic_id: bytes) -> FetchResponse:
+        log = [
+            batch(0, 1, b"aborted"),
+            batch(1, 2, b"committed"),
+            batch(2, 1, b"", marker=0),
+            batch(3, 2, b"", marker=1),
+            batch(4, 1, b"later"),
+            batch(5, 1, b"", marker=1),
+        ]
+        data = PartitionData(
+            0, high_watermark=6, aborted_transactions=[AbortedTransaction(1, 0)], records=b"".join(log)
+        )
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[data])])
+
+    for level, expected in (
+        ("read_committed", [b"committed", b"later"]),
+        ("read_uncommitted", [b"aborted", b"committed", b"later"]),
+    ):
+        found = consumer(isolation_level=level)
+        found.broker.topics["t"].partitions[0].end_offset = 6
+        found.broker.trouble[ApiKey.FETCH].append(answer(found.broker.topics["t"].topic_id))
+        found.machine.assign_manually([T0])
+        assert found.values() == expected
+        assert found.run(found.machine.position(T0, 1)) == 6
+
+
+def test_a_bug_in_the_background_is_not_silence() -> None:
+    """Every later poll raises it."""
+    found = reading(3)
+    found.machine._fetching.buffered_bytes = lambda: 1 // 0  # type: ignore[method-assign] # the bug
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="the consumer broke"):
+            found.poll(1)
+
+
+def test_subscribe_needs_a_group() -> None:
+    """Without group.id there is nobody who could assign."""
+    found = consumer()
+    found.machine.subscription.subscribe(["t"])
+    with pytest.raises(ValueError, match=r"group\.id"):
+        found.machine.resubscribed()
+    with pytest.raises(ValueError, match="not assigned"):
+        found.machine.seek(T0, 0, -1)
+    with pytest.raises(ValueError, match=r"group\.id"):
+        found.run(found.machine.commit({T0: OffsetAndMetadata(1)}, timeout=1))
+
+
+def test_produced_records_are_read_with_their_fields() -> None:
+    """What our producer wrote comes back: headers, keys, nulls, times; deserializers are applied."""
+    found = consumer(
+        key_deserializer=lambda key: key and key.decode(), value_deserializer="StringDeserializer"
+    )
+    record = RecordToSend("t", None, b"k", (("h", b"v"), ("n", None)), 0, 5)
+    producing = Producing(found.wire.core, ProduceConfig())
+    found.run(producing.produce([record, RecordToSend("t", b"v", None, (), 0, 6)], timeout=5))
+    found.machine.assign_manually([T0])
+    first, second = found.poll(3)
+    assert first[:7] == ("t", 0, 0, 5, "k", None, (("h", b"v"), ("n", None)))
+    assert second[:7] == ("t", 0, 1, 6, None, "v", ())
