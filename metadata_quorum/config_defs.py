@@ -21,6 +21,8 @@ ConfigValue: TypeAlias = bool | int | float | str | list[str] | None
 
 REQUIRED = "(required)"
 
+_BLANKS = "".join(map(chr, range(33)))
+"""What Java's trim takes away."""
 _INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
 _DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
@@ -77,7 +79,7 @@ class ConfigDef:
 
     def parse(self, text: str | None) -> ConfigValue:
         """The value of `text`. Raises `ConfigError`."""
-        value = _PARSERS[self.type](self.name, text.strip()) if text is not None else None
+        value = _PARSERS[self.type](self.name, text.strip(_BLANKS)) if text is not None else None
         _validator(self.valid, self.type)(self.name, value)
         return value
 
@@ -89,7 +91,7 @@ class ConfigDef:
 
     def canonical(self, text: str) -> str | None:
         """A text that was accepted (or is the default) as it is described: parsed and printed again."""
-        return self.text_of(_PARSERS[self.type](self.name, text.strip()))
+        return self.text_of(_PARSERS[self.type](self.name, text.strip(_BLANKS)))
 
     def text_of(self, value: ConfigValue) -> str | None:
         """What `parse` would read as `value`; the form in which configurations are described."""
