@@ -35,7 +35,8 @@ from wire.errors import KafkaError
 
 NODE = "node-1"
 PORT = 9092
-DATA = "/data"
+DATA = ("/data", "/more")
+"""Log directories, of which every other seed has the first one alone."""
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2
@@ -59,7 +60,7 @@ def node_config(**more: str) -> NodeConfig:
         "listeners": f"PLAINTEXT://{NODE}:{PORT},CONTROLLER://{NODE}:9093",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{NODE}:9093",
-        "log.dirs": DATA,
+        "log.dirs": DATA[0],
     }
     return NodeConfig.from_properties(
         properties | {key.replace("_", "."): text for key, text in more.items()}
@@ -69,13 +70,13 @@ def node_config(**more: str) -> NodeConfig:
 def format_node(world: World, config: NodeConfig) -> None:
     """Format the node's disk, as an operator does before the first start."""
     env = world.node_env(NODE)
-    root = env.open_dir(DATA, create=True)
+    directories = [env.open_dir(path, create=True) for path in config.log_dirs]
     format_storage(
-        [root],
-        root,
+        directories,
+        directories[0],
         cluster_id=CLUSTER_ID,
         node_id=config.node_id,
-        directory_ids=[env.new_uuid()],
+        directory_ids=[env.new_uuid() for _ in directories],
         voter=config.voter,
         timestamp_ms=env.clock.wall_ms(),
     )
@@ -87,8 +88,10 @@ class TraceLog:
     def __init__(self, world: World, who: str) -> None:
         self._world = world
         self._who = who
+        self.directory_is_offline = False
 
     def _note(self, event: str, **fields: object) -> None:
+        self.directory_is_offline |= event == "directory.offline"
         self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
 
     debug = info = warning = error = _note
@@ -103,12 +106,13 @@ class Scenario:
     ) -> None:
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
-        self.config = node_config()
+        self.config = node_config(log_dirs=",".join(DATA[: 1 + seed % 2]))
         self._crashes = crashes
         self._clients = clients
         self._random = Random(f"{seed}/scenario")
         self._storm_is_over = False
         self._disk_is_bad = False
+        self._log = TraceLog(self.world, NODE)
         self._stop: Event | None = None
         self._started: Event | None = None
 
@@ -157,7 +161,7 @@ class Scenario:
         stop = self._stop = env.event()
         serving = self._started
         assert serving is not None
-        log = TraceLog(self.world, NODE)
+        log = self._log = TraceLog(self.world, NODE)
         try:
             await run_node(self.config, env, started=lambda _: serving.set(), stop=stop, log=log, poison=True)
         except* (NodeFailed, DiskError) as group:
@@ -248,6 +252,9 @@ class Scenario:
         world.resume(NODE)
         world.heal(NODE, peer)
         machine.disk.capacity_bytes = None
+        if self._log.directory_is_offline and not machine.running.ended.is_set():
+            # Only a new start brings the directory back; the node has gone on with the other one.
+            await self._kill("all")
         if self._disk_is_bad and machine.running.ended.is_set():
             await self._start()
         self._disk_is_bad = False

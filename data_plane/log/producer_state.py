@@ -8,8 +8,10 @@ they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start 
 expired, and refusing it would stop it for good (Kafka since 2.5).
 
 The state is a function of the log, so it is rebuilt by reading batch headers. `<offset>.snapshot` files, one per
-segment, hold it as of that offset and make that short. Their format is Kafka's ProducerSnapshot, version 1. They
-keep only the last batch of each producer, so after a restart only that one is recognised as a duplicate.
+segment, hold it as of that offset and make that short. Their format is Kafka's ProducerSnapshot, version 1, which has
+room for one batch of each producer. Kafka writes the last one, so after a clean restart it takes a retry of the four
+before for a gap. We write a producer's entry once for each batch, oldest first: Kafka, reading them in order, ends
+with the last, and we know all five.
 """
 
 from __future__ import annotations
@@ -212,9 +214,16 @@ class ProducerState:
 
     def encode(self) -> bytes:
         """A snapshot file."""
-        body = bytearray(_SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, 0, len(self.entries)))
+        body = bytearray(_SNAPSHOT_HEADER.size)
+        count = 0
         for producer_id, entry in self.entries.items():
             batches = entry.batches
+            for at in range(0, len(batches) - _FIELDS, _FIELDS):
+                sequence, offset, delta, timestamp = batches[at : at + _FIELDS]
+                body += _SNAPSHOT_ENTRY.pack(
+                    producer_id, entry.epoch, sequence, offset, delta, timestamp, -1, -1
+                )
+                count += 1
             body += _SNAPSHOT_ENTRY.pack(
                 producer_id,
                 entry.epoch,
@@ -225,6 +234,8 @@ class ProducerState:
                 entry.coordinator_epoch,
                 entry.current_txn_first_offset,
             )
+            count += 1
+        _SNAPSHOT_HEADER.pack_into(body, 0, _SNAPSHOT_VERSION, 0, count)
         body[2:_CRC_END] = crc32c(memoryview(body)[_CRC_END:]).to_bytes(4, "big")
         return bytes(body)
 
@@ -243,10 +254,11 @@ class ProducerState:
         state = cls()
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = fields
-            entry = state.entries[producer_id] = ProducerEntry(epoch)
+            entry = state._entry(producer_id, epoch)
             entry.coordinator_epoch = coordinator_epoch
             entry.current_txn_first_offset = txn_first
             entry.last_timestamp_ms = timestamp
             if offset >= 0 and sequence >= 0:
                 entry.batches.extend((sequence, offset, delta, timestamp))
+                del entry.batches[: -BATCHES_KEPT * _FIELDS]
         return state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -182,6 +184,26 @@ def test_a_snapshot_keeps_each_producers_last_batch(found: dict[int, tuple[int, 
     again = ProducerState.decode(state.encode())
     assert list(again.active_producers()) == list(state.active_producers())
     assert again.encode() == state.encode()
+
+
+def test_a_snapshot_keeps_the_last_five_batches() -> None:
+    """A retry of any of them is a duplicate after a restart too; Kafka, for which the last entry of a producer holds,
+    reads what it would have written."""
+    state = ProducerState()
+    for at in range(7):
+        state.update(1, 0, at * 10, at * 10 + 109, 9, NOW_MS + at, False)
+    state.update(2, 4, 0, 200, 0, NOW_MS, False)
+    data = state.encode()
+    again = ProducerState.decode(data)
+    for at in range(2, 7):
+        assert again.check(1, 0, at * 10, 9) == (at * 10 + 100, at * 10 + 109, NOW_MS + at)
+    with pytest.raises(KafkaError):
+        again.check(1, 0, 10, 9)
+    assert again.check(1, 0, 70, 9) is None
+    assert again.encode() == data
+    entries = [struct.unpack_from(">qhiqiqiq", data, at) for at in range(10, len(data), 46)]
+    assert [entry[:2] for entry in entries] == [(1, 0)] * 5 + [(2, 4)]
+    assert entries[4][2:6] == (69, 169, 9, NOW_MS + 6)
 
 
 def test_a_damaged_snapshot_is_refused() -> None:
