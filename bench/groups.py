@@ -31,6 +31,7 @@ from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
 from bench.small_requests import connect, exchange, framed
 from wire.api import response_class, response_header_version
+from wire.api_keys import ApiKey
 from wire.codec import decode, encode
 from wire.errors import ErrorCode
 from wire.messages.data_records import ConsumerProtocolSubscription
@@ -60,7 +61,7 @@ class Wire:
         self._received = bytearray()
 
     def send(self, request: Any, version: int) -> None:
-        self.socket.sendall(framed(request.API_KEY, version, request))
+        self.socket.sendall(framed(int(request.API_KEY), version, request))
 
     def receive(self, request: type, version: int) -> Any:
         """Wait for the next answer, decoded."""
@@ -200,7 +201,7 @@ def measure_heartbeats(server: ServerProcess, connections: int, depth: int, seco
     member.join()
     run_until_assigned([member])
     request = HeartbeatRequest(member.group, member.generation, member.member_id)
-    frames = framed(request.API_KEY, HEARTBEAT_VERSION, request) * depth
+    frames = framed(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request) * depth
     wires = [connect(server.bootstrap) for _ in range(connections)]
     answer_bytes = len(heartbeat_answer(wires[0], frames[: len(frames) // depth])) * depth
 
@@ -269,7 +270,7 @@ def wait_until_described(bootstrap: str, groups: Sequence[str]) -> None:
     """Until every group is stable with all its members. Raises `RuntimeError` for one that is not what it was."""
     request = DescribeGroupsRequest(list(groups))
     while True:
-        answer = exchange(bootstrap, framed(request.API_KEY, 5, request), request.API_KEY, 5)
+        answer = exchange(bootstrap, framed(ApiKey.DESCRIBE_GROUPS, 5, request), ApiKey.DESCRIBE_GROUPS, 5)
         codes = {each.error_code for each in answer.groups}
         if codes == {ErrorCode.NONE}:
             break
@@ -309,7 +310,7 @@ def wait_for_coordinator(bootstrap: str) -> None:
     """The first FindCoordinator creates `__consumer_offsets`."""
     request = FindCoordinatorRequest("g", 0, ["g"])
     while True:
-        answer = exchange(bootstrap, framed(request.API_KEY, 4, request), request.API_KEY, 4)
+        answer = exchange(bootstrap, framed(ApiKey.FIND_COORDINATOR, 4, request), ApiKey.FIND_COORDINATOR, 4)
         if not answer.coordinators[0].error_code:
             return
         time.sleep(0.05)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from data_plane.groups.answers import refusal
 from data_plane.groups.classic_group import Reply
 from data_plane.groups.decision_log import CoordinatorLog, read_latest
+from data_plane.groups.listing import DeleteGroup
 from data_plane.groups.machine import GroupMachine, TimePasses
-from data_plane.groups.offsets import ExpireOffsets, ForgetTopics
+from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, ForgetTopics
 from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Answers, Ask
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from data_plane.broker import Broker
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup)
+"""Requests that wait for nothing but the log."""
 RELOAD_SECONDS = 1.0
 
 
@@ -74,6 +77,9 @@ class Shard:
         self._runtime: ReplicatedStateMachine[GroupsState, None] | None = None
         self._unanswered: dict[Reply, Ask] = {}
         self._timer: Timer | None = None
+        self._commit_timer: Timer | None = None
+        self._deleted_topics: dict[str, None] = {}
+        """Topics deleted while the log is read."""
         self._stopped = False
 
     @property
@@ -103,6 +109,8 @@ class Shard:
         )
         self.partition.watch(self._log.catch_up)
         self._set_timer()
+        if self._deleted_topics:
+            self.forget_topics(frozenset(self._deleted_topics))
         if state.metadata or state.offsets:
             broker.log.info(
                 "groups.loaded",
@@ -122,6 +130,7 @@ class Shard:
                 ask.reply.complete(refusal(ask, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         if ask.reply is not None:
+            ask.asked_at = self._broker.clock.monotonic()
             self._unanswered[ask.reply] = ask
         try:
             deferred = runtime.submit(ask, self._now_ms())
@@ -134,6 +143,36 @@ class Shard:
         deferred.on_release(self._deliver)
         self._log.catch_up()
         self._set_timer()
+        if self._commit_timer is None and isinstance(ask.request, _WRITES) and ask.reply in self._unanswered:
+            self._watch_commits()
+
+    def forget_topics(self, topics: frozenset[str]) -> None:
+        """Topics are gone: so are the offsets committed in them."""
+        if self.is_loading:
+            self._deleted_topics.update(dict.fromkeys(sorted(topics)))
+        else:
+            self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.clock.wall_ms()))
+
+    def _watch_commits(self) -> None:
+        """While something waits for the high watermark, tell whoever waits for too long."""
+        oldest = next((ask for ask in self._unanswered.values() if isinstance(ask.request, _WRITES)), None)
+        if oldest is not None:
+            at = oldest.asked_at + self._settings.offsets_commit_timeout_ms / 1000
+            self._commit_timer = self._broker.timers.at(at, self._time_out_commits)
+
+    def _time_out_commits(self) -> None:
+        """`offsets.commit.timeout.ms`: what is written but not replicated by then may still be, or not."""
+        self._commit_timer = None
+        asked_before = self._broker.clock.monotonic() - self._settings.offsets_commit_timeout_ms / 1000
+        late = [
+            (reply, ask)
+            for reply, ask in self._unanswered.items()
+            if isinstance(ask.request, _WRITES) and ask.asked_at <= asked_before
+        ]
+        for reply, ask in late:
+            del self._unanswered[reply]
+            reply.complete(refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        self._watch_commits()
 
     def _deliver(self, answers: Answers) -> None:
         for reply, response in answers:
@@ -160,8 +199,9 @@ class Shard:
         """Leadership is gone: whoever waits asks another coordinator."""
         self._stopped = True
         self.partition.unwatch(self._log.catch_up)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._commit_timer):
+            if timer is not None:
+                timer.cancel()
         waiting, self._unanswered = self._unanswered, {}
         for reply, ask in waiting.items():
             reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
@@ -171,7 +211,7 @@ class Shard:
     def statistics(self) -> dict[str, int]:
         """Figures for metrics."""
         figures = self.machine.statistics()
-        figures["groups"] = 0 if self._runtime is None else len(self._runtime.state.group_ids())
+        figures["groups"] = 0 if self._runtime is None else self._runtime.state.group_count
         figures["unanswered"] = len(self._unanswered)
         return figures
 
@@ -228,8 +268,7 @@ class GroupCoordinator:
             self.match_leadership()
         if deleted:
             for _, shard in sorted(self.shards.items()):
-                if not shard.is_loading:
-                    shard.submit(Ask(ForgetTopics(deleted), 0, None, self._broker.clock.wall_ms()))
+                shard.forget_topics(deleted)
 
     def match_leadership(self) -> None:
         """Have a shard for each led partition, of its epoch, and no other."""

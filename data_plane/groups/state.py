@@ -39,6 +39,10 @@ class GroupsState:
     def has_group(self, group_id: str) -> bool:
         return group_id in self.metadata or group_id in self.offsets
 
+    @property
+    def group_count(self) -> int:
+        return len(self.metadata) + sum(group not in self.metadata for group in self.offsets)
+
     def group_ids(self) -> list[str]:
         """Sorted."""
         return sorted({**dict.fromkeys(self.metadata), **dict.fromkeys(self.offsets)})

@@ -17,7 +17,7 @@ Answers: TypeAlias = list[tuple[Reply, Any]]
 class Ask:
     """A request of a client (or None: time has passed) as a coordinator receives it."""
 
-    __slots__ = ("client_host", "client_id", "reply", "request", "version", "wall_ms")
+    __slots__ = ("asked_at", "client_host", "client_id", "reply", "request", "version", "wall_ms")
 
     def __init__(
         self,
@@ -34,6 +34,8 @@ class Ask:
         self.wall_ms = wall_ms
         self.client_id = client_id
         self.client_host = client_host
+        self.asked_at = 0.0
+        """Monotonic seconds at which its coordinator began to owe an answer."""
 
 
 class Turn:

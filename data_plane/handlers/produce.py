@@ -8,6 +8,7 @@ from typing import Any
 from data_plane.broker import Broker, HostedTopic
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Result, Suspend
 from data_plane.handlers.leader_hints import leader_endpoints
+from data_plane.handlers.metadata import INTERNAL_TOPICS
 from data_plane.handlers.recompression import Batch, find_batches
 from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
@@ -31,6 +32,8 @@ ACKS_ALL = -1
 TOPIC_IDS_SINCE = 13
 LEADER_HINTS_SINCE = 10
 ZSTD_SINCE = 7
+ADMIN_CLIENT_ID = "__admin_client"
+"""The one client that Kafka lets write to its internal topics."""
 
 _WITHOUT_LOG_START = frozenset(
     (
@@ -156,10 +159,13 @@ class ProduceHandler:
         failed = False
         for topic in request.topic_data:
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            is_coordinators = (
+                hosted is not None and hosted.name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID
+            )
             answers = []
             for data in topic.partition_data:
                 partition = None if hosted is None else hosted.partitions.get(data.index)
-                if partition is None or not partition.is_leader or not -1 <= acks <= 1:
+                if partition is None or not partition.is_leader or not -1 <= acks <= 1 or is_coordinators:
                     answers.append(self._refuse(topic, by_id, partition, data.index, acks))
                     failed = True
                     continue
@@ -268,6 +274,9 @@ class ProduceHandler:
             name = image.name
         if partition is None:
             return _error_answer(index, self._broker.missing_partition_error(name, index), None)
+        if partition.is_leader:
+            # What coordinators keep is theirs alone to write.
+            return _error_answer(index, ErrorCode.INVALID_TOPIC_EXCEPTION, None)
         answer = _error_answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
         _name_leader(answer, partition)
         return answer
