@@ -20,6 +20,7 @@ from odradek.node.metrics_server import (
     MetricsServer,
 )
 from odradek.node.metrics_text import MetricsText
+from odradek.node.node import NodeCannotStart
 from sim.weather import Weather
 from sim.world import World
 from tests.node.raw_client import frame
@@ -342,6 +343,16 @@ def test_peers_that_do_not_ask_are_closed() -> None:
         assert (await samples(world))["odradek_uptime_seconds{}"] >= CONNECTION_SECONDS_MAX
 
     play_measured(script)
+
+
+def test_a_port_that_is_taken_stops_the_start() -> None:
+    """One line that names the port and what it is for; here the node's own listener has it."""
+
+    async def script(world: World, connect: Connect) -> None:
+        raise AssertionError("the node must not come up")
+
+    with pytest.raises(NodeCannotStart, match="cannot listen on server:9092 for metrics: "):
+        play(script, odradek_metrics_listener="server:9092")
 
 
 def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
