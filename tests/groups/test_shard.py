@@ -1,0 +1,223 @@
+"""The coordinator of one partition at work: while it reads, while replicas are behind, when it loses its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from data_plane.broker import Broker
+from data_plane.groups.coordinator import RELOAD_SECONDS, Shard
+from data_plane.groups.listing import ListGroups
+from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
+from data_plane.groups.settings import GroupSettings
+from data_plane.groups.turn import Ask
+from data_plane.log.config import LogConfig
+from data_plane.log.log_types import Origin
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timers
+from metadata_quorum.image import PartitionImage
+from odradek.env.ports import DiskFull
+from tests.log.support import ManualClock, new_log
+from wire.errors import ErrorCode
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.record_batch import RecordBatchBuilder
+
+BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
+ALONE = PartitionImage(1, 3, 1, (1, 2), (1,))
+TOO_FEW = LogConfig.from_properties({"min.insync.replicas": "2"})
+
+
+class Inline:
+    """Workers that work at once."""
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+class Event:
+    def set(self) -> None:
+        """Nobody sleeps."""
+
+
+@attrs.define
+class FakeEnv:
+    random: Random = attrs.field(factory=lambda: Random(1))
+    workers: Inline = attrs.field(factory=Inline)
+
+    def new_uuid(self) -> bytes:
+        return self.random.randbytes(16)
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def info(self, event: str, **_: object) -> None:
+        self.events.append(event)
+
+    error = info
+
+
+class FakeBroker:
+    """What a shard asks of its broker."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock, cast("Callable[[], Any]", Event))
+        self.env = FakeEnv()
+        self.log = Quiet()
+
+
+class Told:
+    """A reply that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def complete(self, response: Any) -> None:
+        self.answers.append(response)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run what never has to wait."""
+    with pytest.raises(StopIteration):
+        work.send(None)
+
+
+class Case:
+    """A shard over a partition with two replicas, of which the other is in sync and has fetched nothing."""
+
+    def __init__(self, image: PartitionImage = BOTH, config: LogConfig | None = None) -> None:
+        self.broker = FakeBroker()
+        self.partition = Partition(new_log(config or LogConfig()))
+        self.partition.apply(image, 1)
+        self.failed: list[Shard] = []
+        self.shard = self.new_shard()
+
+    def new_shard(self) -> Shard:
+        return Shard(cast("Broker", self.broker), GroupSettings(), self.partition, self.failed.append)
+
+    def ask(self, request: Any) -> Told:
+        told = Told()
+        self.shard.submit(Ask(request, 9, told, self.broker.clock.wall_ms()))
+        return told
+
+    def commit(self, offset: int = 5) -> Told:
+        return self.ask(
+            CommitOffsets("g", "", None, -1, -1, (PartitionCommit("t", bytes(16), 0, offset, -1, ""),))
+        )
+
+    def follower_fetches(self) -> None:
+        """The other replica leaves the in-sync set: what is written is committed."""
+        self.partition.apply(ALONE, 1)
+
+    def pass_seconds(self, seconds: int) -> None:
+        self.broker.clock.now_ms += 1000 * seconds
+        self.broker.timers.fire_due(self.broker.clock.monotonic())
+
+
+def test_requests_are_refused_while_the_log_is_read() -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS; heartbeats are answered blindly, so that nobody leaves a coordinator that starts."""
+    case = Case()
+    assert case.commit().answers == [[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]]
+    assert case.ask(ListGroups()).answers == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert case.ask(HeartbeatRequest("g", 1, "m")).answers[0].error_code == ErrorCode.NONE
+    run(case.shard.load())
+    assert case.ask(HeartbeatRequest("g", 1, "m")).answers[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_answer_waits_until_replicas_have_what_it_tells() -> None:
+    """'Every answer, reads and errors included, is released only when the high watermark reaches' what it saw."""
+    case = Case()
+    run(case.shard.load())
+    commit, fetch = case.commit(), case.ask(FetchOffsets("g"))
+    assert commit.answers == fetch.answers == []
+    case.follower_fetches()
+    assert commit.answers == [[ErrorCode.NONE]]
+    found: FetchedOffsets = fetch.answers[0]
+    assert found.offsets["t", 0].offset == 5
+
+
+def test_a_commit_that_replicas_hold_up_times_out() -> None:
+    """`offsets.commit.timeout.ms`: COORDINATOR_NOT_AVAILABLE, once; the offset may still be committed later."""
+    case = Case()
+    run(case.shard.load())
+    first = case.commit(5)
+    case.pass_seconds(3)
+    second = case.commit(6)
+    case.pass_seconds(2)
+    assert (first.answers, second.answers) == ([[ErrorCode.COORDINATOR_NOT_AVAILABLE]], [])
+    case.pass_seconds(3)
+    assert second.answers == [[ErrorCode.COORDINATOR_NOT_AVAILABLE]]
+    case.follower_fetches()
+    assert len(first.answers) == len(second.answers) == 1
+    assert case.ask(FetchOffsets("g")).answers[0].offsets["t", 0].offset == 6
+
+
+def test_too_few_replicas_refuse_what_would_be_written() -> None:
+    """`min.insync.replicas` holds for coordinators as for acks=all: COORDINATOR_NOT_AVAILABLE, nothing appended."""
+    case = Case(ALONE, TOO_FEW)
+    run(case.shard.load())
+    assert case.commit().answers == [[ErrorCode.COORDINATOR_NOT_AVAILABLE]]
+    assert case.partition.log.log_end_offset == 0
+
+
+def test_whoever_waits_is_told_when_leadership_goes() -> None:
+    """NOT_COORDINATOR: the client looks for the new one, which may have the offset or not."""
+    case = Case()
+    run(case.shard.load())
+    commit = case.commit()
+    case.shard.stop()
+    assert commit.answers == [[ErrorCode.NOT_COORDINATOR]]
+    case.follower_fetches()
+    assert len(commit.answers) == 1
+
+
+def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written was never decided: the coordinator begins anew from its log, after a while."""
+    case = Case(ALONE)
+    run(case.shard.load())
+    assert case.commit(5).answers == [[ErrorCode.NONE]]
+
+    def full(*_: object) -> None:
+        raise DiskFull("/data", "/data/x", "append", 28, "no space left")
+
+    monkeypatch.setattr(type(case.partition.log), "append", full)
+    case.commit(6)
+    assert case.failed == [case.shard]
+    assert "groups.not_written" in case.broker.log.events
+    monkeypatch.undo()
+    case.shard.stop()
+    case.shard = case.new_shard()
+    run(case.shard.load())
+    assert case.ask(FetchOffsets("g")).answers[0].offsets["t", 0].offset == 5
+    assert RELOAD_SECONDS > 0
+
+
+def test_a_log_that_cannot_be_read_is_tried_again() -> None:
+    """A value that does not parse: the shard says so, and serves nothing of a state that it does not know."""
+    case = Case(ALONE)
+    builder = RecordBatchBuilder()
+    builder.append(1, b"\0\2\0\1g", b"\0\3broken")
+    case.partition.log.append(memoryview(builder.build()), Origin.COORDINATOR, 3, 1)
+    case.partition.advance_high_watermark()
+    run(case.shard.load())
+    assert case.failed == [case.shard]
+    assert case.broker.log.events == ["groups.not_loaded"]
+    assert case.commit().answers == [[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]]
+
+
+def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
+    """An offset of a topic that is gone must not come back with its coordinator."""
+    case = Case(ALONE)
+    run(case.shard.load())
+    case.commit()
+    case.shard.stop()
+    case.shard = case.new_shard()
+    case.shard.forget_topics(frozenset({"t"}))
+    run(case.shard.load())
+    assert case.ask(FetchOffsets("g")).answers[0].offsets == {}
