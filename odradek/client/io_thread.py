@@ -41,6 +41,7 @@ from odradek.client.sockets import Sockets
 __all__ = ["IoThread"]
 
 T = TypeVar("T")
+_DRAIN_SECONDS_MAX = 1.0
 _LOGGER = logging.getLogger("odradek.client")
 
 
@@ -222,6 +223,7 @@ class IoThread:
         with self.lock:
             self._take_posted()
             if not self.core.closed:
+                self._sockets.drain(_DRAIN_SECONDS_MAX)
                 self.core.close(self._closed_error())
                 self._sockets.perform_effects()
         self._call_deferred()

@@ -55,6 +55,19 @@ class Sockets:
         """Close the selector; the sockets go by the core's `Close` effects."""
         self._selector.close()
 
+    def drain(self, seconds_max: float) -> None:
+        """Hand over to the system what still waits to be sent: for requests without answers nobody else waits."""
+        deadline = time.monotonic() + seconds_max
+        with selectors.DefaultSelector() as writable:
+            for connection in self._connections.values():
+                if connection.writing and connection.socket is not None:
+                    writable.register(connection.socket, selectors.EVENT_WRITE, connection)
+            while writable.get_map() and (left := deadline - time.monotonic()) > 0:
+                for key, _ in writable.select(left):
+                    self._write(key.data)
+                    if not key.data.writing or key.data.socket is None:
+                        writable.unregister(key.fileobj)
+
     def select(self, timeout: float | None) -> Ready:
         """Wait for sockets, at most `timeout` seconds (None: for ever); perhaps less."""
         # The system counts milliseconds in an int: no later deadline than a day's fits surely.

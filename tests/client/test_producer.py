@@ -299,6 +299,21 @@ def test_mistakes_of_the_caller(broker: LoopbackBroker) -> None:
         Producer(bootstrap_servers=broker.bootstrap, linger_millis=1)
 
 
+def test_close_hands_over_what_has_no_answer(broker: LoopbackBroker) -> None:
+    """acks=0: the records count as sent when they are handed to the connection, so closing must not drop them."""
+    broker.broker.max_batch_bytes = 64 << 20
+    with Producer(bootstrap_servers=broker.bootstrap, acks=0, max_request_size=64 << 20) as producer:
+        producer.send("t", b"x")
+        producer.flush(10)
+        producer.send("t", bytes(16 << 20))
+    with Client(broker.bootstrap) as client:
+        for _ in range(3000):
+            client.metadata([])
+            if len(broker.broker.topics["t"].partitions[0].batches) == 2:
+                break
+        assert len(broker.broker.topics["t"].partitions[0].batches) == 2
+
+
 def test_serializers(broker: LoopbackBroker) -> None:
     """Callables, or Kafka's names for the simple ones."""
     with Producer(
