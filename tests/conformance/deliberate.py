@@ -88,6 +88,29 @@ NOT_SEEN = (
         "is 256 KiB unless the file sets it (Kafka: 100 KiB), and the receive buffer is left to the kernel: measured.",
     ),
     Remark(
+        "Listeners, their security and plugins",
+        "(`listeners`, `listener.*`, `ssl.*`, `sasl.*`, `principal.builder.class`, `config.providers`, "
+        "`metric.reporters`) cannot be changed while a node runs. What docs/configuration.md calls refused gets "
+        "INVALID_REQUEST.",
+    ),
+    Remark(
+        "CreatePartitions by more than 10,000",
+        "is refused with POLICY_VIOLATION, like CreateTopics. Kafka 4.3 answers with UNKNOWN_SERVER_ERROR and creates "
+        "10,000 of them.",
+    ),
+    Remark(
+        "An AlterConfigs that names a resource twice",
+        "gets INVALID_REQUEST for both, like an IncrementalAlterConfigs; Kafka 4.3 never answers it.",
+    ),
+    Remark(
+        "A broker named `01` or `+1`",
+        "is broker 1. Kafka stores what it is told under that name, where nobody looks.",
+    ),
+    Remark(
+        "An answered change of a configuration",
+        "holds from the next request on; a Kafka broker learns of it a moment later.",
+    ),
+    Remark(
         "A Produce with null records",
         "gets INVALID_RECORD; Kafka 4.3 never answers it.",
     ),
