@@ -25,6 +25,7 @@ from data_plane.groups.decision_log import CoordinatorLog, read_latest
 from data_plane.groups.listing import DeleteGroup
 from data_plane.groups.machine import GroupMachine, TimePasses
 from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, ForgetTopics
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Answers, Ask
@@ -39,7 +40,6 @@ from wire.errors import ErrorCode, KafkaError, ProtocolError
 if TYPE_CHECKING:
     from data_plane.broker import Broker
 
-OFFSETS_TOPIC = "__consumer_offsets"
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup)
 """Requests that wait for nothing but the log."""
 RELOAD_SECONDS = 1.0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from data_plane.broker import Broker
-from data_plane.groups.coordinator import OFFSETS_TOPIC, partition_of
+from data_plane.groups.coordinator import partition_of
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-COMPRESSION_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
 class FindCoordinatorHandler:
@@ -64,18 +64,7 @@ class FindCoordinatorHandler:
 
     async def _create(self) -> None:
         broker = self._broker
-        settings = broker.groups.settings
-        compression = (
-            COMPRESSION_NAMES[settings.compression_type] if settings.compression_type else "producer"
-        )
-        configs = [
-            CreatableTopicConfig("cleanup.policy", "compact"),
-            CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),
-            CreatableTopicConfig("compression.type", compression),
-        ]
-        topic = CreatableTopic(
-            OFFSETS_TOPIC, settings.topic_partitions, settings.topic_replication_factor, [], configs
-        )
+        topic = offsets_topic(broker.groups.settings)
         timeout_ms = broker.settings.request_timeout_ms
         deadline = broker.clock.monotonic() + timeout_ms / 1000
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from data_plane.broker import Broker
+from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
 from metadata_quorum.image import BrokerImage, PartitionImage, TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
@@ -103,9 +104,10 @@ class MetadataHandler:
 
     async def _create(self, name: str) -> None:
         broker = self._broker
-        request = CreateTopicsRequest(
-            [CreatableTopic(name, -1, -1, [], [])], broker.settings.request_timeout_ms, False
-        )
+        topic = CreatableTopic(name, -1, -1, [], [])
+        if name == OFFSETS_TOPIC:
+            topic = offsets_topic(broker.groups.settings)
+        request = CreateTopicsRequest([topic], broker.settings.request_timeout_ms, False)
         deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
         try:
             response = await broker.controller.request(request, deadline)

@@ -1,0 +1,22 @@
+"""The topic behind group coordinators, and how it is created when somebody first needs it. PURE."""
+
+from __future__ import annotations
+
+from data_plane.groups.settings import GroupSettings
+from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_COMPRESSION_NAMES = ("producer", "gzip", "snappy", "lz4", "zstd")
+"""By `offsets.topic.compression.codec`; 0 leaves batches as the coordinator writes them."""
+
+
+def offsets_topic(settings: GroupSettings) -> CreatableTopic:
+    """As the `offsets.topic.*` keys say; compacted, since the latest value of each key is all that counts."""
+    configs = [
+        CreatableTopicConfig("cleanup.policy", "compact"),
+        CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),
+        CreatableTopicConfig("compression.type", _COMPRESSION_NAMES[settings.compression_type]),
+    ]
+    return CreatableTopic(
+        OFFSETS_TOPIC, settings.topic_partitions, settings.topic_replication_factor, [], configs
+    )
