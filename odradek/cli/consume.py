@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import connected
@@ -25,6 +26,7 @@ __all__ = ["register"]
 Key = tuple[str, int]
 _POLL_SECONDS = 0.5
 _COMMIT_SECONDS = 1.0
+_LAST_COMMIT_SECONDS = 2.0
 _RECORDS_PER_POLL = 5000
 
 
@@ -172,11 +174,13 @@ class _Printer:
             )
 
 
-def _open(args: argparse.Namespace, **settings: Any) -> Consumer:
+@contextmanager
+def _open(args: argparse.Namespace, **settings: Any) -> Iterator[Consumer]:
+    """A consumer for the block; one that fails leaves in a hurry."""
     from odradek.client.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
-    return Consumer(
+    consumer = Consumer(
         bootstrap_servers=args.bootstrap_server,
         client_id="odradek-cli",
         enable_auto_commit=False,
@@ -187,6 +191,12 @@ def _open(args: argparse.Namespace, **settings: Any) -> Consumer:
         max_poll_records=min(limit, _RECORDS_PER_POLL),
         **settings,
     )
+    try:
+        yield consumer
+    except BaseException:
+        consumer.close(_LAST_COMMIT_SECONDS)
+        raise
+    consumer.close()
 
 
 def _read_assigned(
@@ -223,6 +233,8 @@ def _next(consumer: Consumer, printer: _Printer, key: Key, busy: bool) -> int:
 def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
     """Join the group, print what it has not read, commit what was printed."""
     from odradek.client.consumer_types import RebalanceListener, TopicPartition
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError
 
     if args.partition is not None:
         raise CliError("--partition and --group exclude each other: the group assigns the partitions", USAGE)
@@ -238,12 +250,12 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
     assigned = False
     committed: dict[Key, int] = {}
 
-    def commit(keys: Iterable[Key]) -> None:
+    def commit(keys: Iterable[Key], timeout: float) -> None:
         # Where nothing was printed the place to begin is committed, so that its lag can be told later.
-        news = {key: printer.next_offsets.get(key) or consumer.position(key) for key in keys}
+        news = {key: printer.next_offsets.get(key) or consumer.position(key, timeout) for key in keys}
         news = {key: offset for key, offset in news.items() if committed.get(key) != offset}
         if news:
-            consumer.commit(news)
+            consumer.commit(news, timeout)
             committed.update(news)
 
     class Listener(RebalanceListener):
@@ -257,7 +269,7 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
                 ends.update((key, found[key]) for key in partitions)
 
         def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-            commit(partitions)
+            commit(partitions, args.timeout)
             self.on_partitions_lost(partitions)
 
         def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
@@ -273,7 +285,7 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
                 records = consumer.poll(_POLL_SECONDS)
                 printer.print(records, None)
                 if time.monotonic() >= commit_at:
-                    commit(consumer.assignment())
+                    commit(consumer.assignment(), args.timeout)
                     commit_at = time.monotonic() + _COMMIT_SECONDS
                 if not assigned:
                     printer.expect(f"group {args.group} assigned nothing")
@@ -282,5 +294,14 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
                     busy = bool(records)
                     if all(_next(consumer, printer, key, busy) >= end for key, end in ends.items()):
                         break
-        finally:
-            commit(consumer.assignment())
+            commit(consumer.assignment(), args.timeout)
+        except BaseException:
+            # Most likely somebody is waiting for the command to end.
+            try:
+                commit(consumer.assignment(), _LAST_COMMIT_SECONDS)
+            except (KafkaError, ClientError):
+                print(
+                    "odradek: the last records printed are not committed: they will come again",
+                    file=sys.stderr,
+                )
+            raise

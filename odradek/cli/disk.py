@@ -37,10 +37,8 @@ def _list(args: argparse.Namespace) -> int:
         brokers = client.admin.describe_log_dirs(args.broker)
     if args.json:
         print_json({"brokers": [_document(broker) for broker in brokers]})
-    elif args.topics:
-        _print_topics(brokers)
-    else:
-        _print_directories(brokers)
+    elif any(broker.directories for broker in brokers):
+        (_print_topics if args.topics else _print_directories)(brokers)
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)

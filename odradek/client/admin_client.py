@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from odradek.client.admin import PartitionLag
 from odradek.client.admin_methods import BlockingAdminMethods
 from odradek.client.io_thread import IoThread
 from odradek.client.settings import AdminSettings, merged_properties
@@ -45,6 +47,17 @@ class Admin(BlockingAdminMethods):
     def close(self) -> None:
         """End all calls and connections. Safe to call twice."""
         self._io.close()
+
+    def describe_group_lag(
+        self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
+    ) -> list[PartitionLag]:
+        """Where a group stands in every partition that it committed an offset for or that a member is assigned.
+
+        `now_ms` is the present in milliseconds since 1970 (None: this machine's). Raises the `KafkaError` of the
+        group, and `ClientError`.
+        """
+        present = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def statistics(self) -> dict[str, int]:
         """Figures of this moment; see `ClientCore.statistics`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from odradek.client.admin import PartitionLag
 from odradek.client.admin_methods import AsyncAdminMethods
 from odradek.client.aio import AsyncClient
 from odradek.client.settings import AdminSettings, merged_properties
@@ -26,9 +27,17 @@ class AsyncAdmin(AsyncAdminMethods):
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keys: Any
     ) -> None:
         self.settings = AdminSettings.from_properties(merged_properties(config, keys))
+        self._env = env
         client_config = self.settings.client_config(fail_fast=True)
         self.client = AsyncClient(env, tasks, self.settings.bootstrap_servers, client_config)
         super().__init__(self.client.core, self.client.run)
+
+    async def describe_group_lag(
+        self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
+    ) -> list[PartitionLag]:
+        """As `Admin.describe_group_lag`: `now_ms` None is the present of the environment's clock."""
+        present = self._env.clock.wall_ms() if now_ms is None else now_ms
+        return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
 
     def close(self) -> None:
         """End all calls and connections. Safe to call twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 from collections.abc import Callable
 
@@ -143,6 +144,27 @@ def test_a_group_with_members_is_left_alone(
     finally:
         member.terminate()
         member.communicate()
+
+
+def test_an_interrupted_member_commits_what_it_printed(
+    run: Run, node: RunningNode, topic: str, fresh_topic: Callable[[str], str]
+) -> None:
+    """Ctrl-C: exit status 130, no words, and the next member begins behind what was printed."""
+    group = fresh_topic("group")
+    member = subprocess.Popen(
+        command("consume", topic, "--group", group, "--follow"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(node.bootstrap),
+    )
+    assert member.stdout is not None
+    printed = sorted(member.stdout.readline() for _ in range(5))
+    assert printed == [b"a\n", b"b\n", b"c\n", b"d\n", b"e\n"]
+    member.send_signal(signal.SIGINT)
+    assert member.communicate() == (b"", b"")
+    assert member.returncode == 130
+    (document,) = run("group", "describe", group, "--json").json()["groups"]
+    assert (document["state"], document["lag"]) == ("Empty", 0)
 
 
 def test_group_options_that_make_no_sense(run: Run, topic: str) -> None:
