@@ -22,7 +22,8 @@ Rules
 * A member that the coordinator does not know any longer has lost its partitions (`lost`): nothing may be committed.
 * `max.poll.interval.ms` without a poll: the member leaves, so that others get its partitions. The next poll rejoins.
 * Static members (KIP-345) keep their place when they go: they send no LeaveGroup.
-* A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout.
+* A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout. Heartbeats
+  behind it find out that the connection is dead.
 
 Deliberately absent: KIP-848, whose members are told instead of asked. It would be another class with this face.
 """
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupMembership", "MembershipState"]
 
 _PROTOCOL_TYPE = "consumer"
+_PROBES_MAX = 3
 _GRACE_SECONDS = 5.0
 """How much longer than the rebalance timeout a JoinGroup may take."""
 
@@ -254,13 +256,9 @@ class GroupMembership:
             node = yield from self._find_for_heartbeat(deadline)
             if node is None or not self.is_member or self.state in (_IDLE, _JOINING):
                 return
-            request = HeartbeatRequest(
-                group_id=self._coordinator.group_id,
-                generation_id=self.generation,
-                member_id=self.member_id,
-                group_instance_id=self._settings.group_instance_id,
+            call = self._heartbeat = core.call(
+                self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE
             )
-            call = self._heartbeat = core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE)
         generation = self.generation
         yield Wait([call], until=interval_ends, signals=[self._turned])
         if call.done:
@@ -269,6 +267,14 @@ class GroupMembership:
             self._take_heartbeat(call, generation)
         elif not self.is_member or self.state is _JOINING:
             self._heartbeat = None
+
+    def _beat_request(self) -> HeartbeatRequest:
+        return HeartbeatRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id,
+        )
 
     def _find_for_heartbeat(self, deadline: float) -> Operation[int | None]:
         try:
@@ -399,11 +405,21 @@ class GroupMembership:
         node = self._coordinator.node
         if node is None:
             raise _Rejoin
-        call = self._core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True)
+        core = self._core
+        call = core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True)
+        probes = 0
         while not call.done:
-            yield Wait([call], signals=[self._turned])
+            until = core.now + self._settings.session_timeout_ms / 3000 if probes < _PROBES_MAX else None
+            yield Wait([call], until=until, signals=[self._turned])
             if self.state is not _JOINING:
                 raise _Rejoin
+            if until is not None and core.now >= until and not call.done:
+                # Behind the request, so the answer says nothing; but a coordinator that lost its power and is back
+                # refuses the bytes, and who only waits would never hear of it.
+                core.call(
+                    self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
+                )
+                probes += 1
         return call.result()
 
     def _check(self, code: ErrorCode) -> Operation[None]:

@@ -130,6 +130,7 @@ class Sockets:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(sock)
             connection.socket = sock
             try:
                 sock.connect(address)
@@ -213,6 +214,14 @@ class Sockets:
             self._selector.unregister(connection.socket)
             connection.socket.close()
             connection.socket = None
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the kernel find out within half a minute that a peer is gone, also while we only wait for it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,188 @@
+"""The async consumer over the ports: a group on a node that dies, in the simulator; a trio program on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+import odradek.trio
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.aio import AsyncClient
+from odradek.client.aio_consumer import AsyncConsumer
+from odradek.client.aio_producer import AsyncProducer
+from odradek.client.config import ClientConfig
+from odradek.client.consumer_types import ConsumerRecord, TopicPartition, Wakeup
+from odradek.env.ports import Env
+from odradek.node.run_node import run_node
+from sim.disk import Keep
+from sim.scenario import NODE, PORT, TraceLog, format_node, node_config
+from sim.world import World
+from tests.node_process import RunningNode
+
+PARTITIONS = 4
+RECORDS = 300
+SETTINGS = {
+    "offsets_topic_replication_factor": "1",
+    "offsets_topic_num_partitions": "2",
+    "group_initial_rebalance_delay_ms": "500",
+}
+
+
+class Reader:
+    """A member that notes what it reads, and holds that to the order of the log."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self.consumer = consumer
+        self.read: list[ConsumerRecord] = []
+        self.assigned = 0
+        self._next: dict[TopicPartition, int] = {}
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.assigned += 1
+        for key in partitions:
+            self._next.pop(key, None)
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        for key in partitions:
+            self._next.pop(key, None)
+
+    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        await self.on_partitions_revoked(partitions)
+
+    async def run(self, done: Callable[[], bool]) -> None:
+        self.consumer.subscribe(["t"], listener=self)
+        while not done():
+            for record in await self.consumer.poll(1.0):
+                key = TopicPartition(record.topic, record.partition)
+                expected = self._next.get(key, record.offset)
+                assert record.offset == expected, f"{key} goes on at {record.offset} instead of {expected}"
+                self._next[key] = record.offset + 1
+                self.read.append(record)
+
+
+def run_group(seed: int, keep: Keep, strategy: str) -> tuple[list[Reader], str]:
+    """Two members read while a producer writes and the node dies three times; returns once all is read."""
+    world = World(seed)
+    config = node_config(**SETTINGS)
+    readers: list[Reader] = []
+
+    async def serve(env: Env) -> None:
+        await run_node(config, env, log=TraceLog(world, NODE), poison=True)
+
+    def all_read() -> bool:
+        return len({record.value for reader in readers for record in reader.read}) == RECORDS
+
+    async def main() -> None:
+        format_node(world, config)
+        world.crash(NODE, "synced")
+        world.start(NODE, serve)
+        admin_env = world.node_env("admin")
+        admin = AsyncClient(admin_env, world.tasks, [(NODE, PORT)], ClientConfig(fail_fast=False))
+        topic = NewTopic("t", PARTITIONS, 1, {"flush.messages": "1"})
+        (created,) = await admin.run(create_topics(admin.core, [topic], timeout=30.0))
+        assert created.error is None
+        keys = {"bootstrap_servers": f"{NODE}:{PORT}"}
+        for number in range(2):
+            consumer = AsyncConsumer(
+                world.node_env(f"reader-{number}"),
+                world.tasks,
+                group_id="g",
+                auto_offset_reset="earliest",
+                partition_assignment_strategy=[strategy],
+                session_timeout_ms=10_000,
+                heartbeat_interval_ms=1_000,
+                auto_commit_interval_ms=500,
+                **keys,
+            )
+            readers.append(Reader(consumer))
+        ended = [world.spawn(reader.run, all_read) for reader in readers]
+        while not all(reader.consumer.assignment() for reader in readers):
+            await world.sleep(0.1)
+        producer = AsyncProducer(world.node_env("writer"), world.tasks, **keys)
+        for number in range(RECORDS):
+            await producer.send("t", b"%d" % number, partition=number % PARTITIONS)
+            if number % 100 == 50:
+                await producer.flush()
+                world.crash(NODE, keep)
+                await world.sleep(world.random.uniform(0.0, 2.0))
+                world.start(NODE, serve)
+            await world.sleep(world.random.uniform(0.0, 0.05))
+        await producer.close()
+        for event in ended:
+            await event.wait()
+        for reader in readers:
+            await reader.consumer.close()
+        admin.close()
+
+    world.run(main)
+    return readers, world.digest()
+
+
+@pytest.mark.parametrize(
+    ("seed", "keep", "strategy"),
+    [
+        (0, "synced", "range"),
+        (1, "all", "range"),
+        (2, "synced", "cooperative-sticky"),
+        (3, "all", "cooperative-sticky"),
+    ],
+)
+def test_a_group_misses_nothing_while_its_node_dies(seed: int, keep: Keep, strategy: str) -> None:
+    """At least once: every acknowledged record is read, each partition in order, whatever dies in between."""
+    readers, _ = run_group(seed, keep, strategy)
+    assert all(reader.assigned for reader in readers)
+    assert {int(r.value) for reader in readers for r in reader.read} == set(range(RECORDS))
+
+
+def test_one_seed_gives_one_history() -> None:
+    """The consumer takes time and chance from its ports alone."""
+    assert len({run_group(5, "all", "range")[1] for _ in range(2)}) == 1
+
+
+def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
+    """`odradek.trio.open_consumer`: subscribe, iterate, commit, seek; it leaves the group at the block's end."""
+    topic = fresh_topic("trio")
+
+    async def main() -> None:
+        async with odradek.trio.open_producer(bootstrap_servers=node.bootstrap) as producer:
+            for number in range(100):
+                await producer.send(topic, b"%d" % number)
+        keys = {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "fetch.max.wait.ms": 50,
+        }
+        async with odradek.trio.open_consumer(keys) as consumer:
+            consumer.subscribe(topic)
+            values = []
+            async for record in consumer:
+                values.append(record.value)
+                if len(values) == 100:
+                    break
+            assert values == [b"%d" % n for n in range(100)]
+            await consumer.commit({(topic, 0): 40})
+            key = TopicPartition(topic, 0)
+            assert await consumer.end_offsets([key]) == {key: 100}
+            assert await consumer.beginning_offsets([key]) == {key: 0}
+            consumer.seek(key, 98)
+            assert await consumer.position(key) == 98
+            assert [record.offset for record in await consumer.poll(10)] == [98, 99]
+            consumer.pause(key)
+            consumer.wakeup()
+            with pytest.raises(Wakeup):
+                await consumer.poll(10)
+            with trio.move_on_after(0.05):
+                await consumer.poll(1000)
+            consumer.resume(key)
+            consumer.seek(key, 97)
+            batches = await consumer.poll_batches(10)
+            assert batches[0].start_offset == 97
+            await consumer.commit({key: 41})
+            assert (await consumer.committed([key]))[key] == (41, -1, "")
+            await consumer.unsubscribe()
+            assert consumer.assignment() == set()
+
+    trio.run(main)
