@@ -39,6 +39,8 @@ from wire.messages.incremental_alter_configs import (
 
 Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _DONE: Outcome = (ErrorCode.NONE, None)
+RESOURCES_PER_DECISION = 500
+"""About 20 ms of the controller; resources are decided one by one, so a long request need not be one decision."""
 _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -164,14 +166,13 @@ async def _decide(
         if outcome is None
     ]
     decided: list[Outcome] = []
-    if left:
+    for start in range(0, len(left), RESOURCES_PER_DECISION):
+        asked = attrs.evolve(request, resources=left[start : start + RESOURCES_PER_DECISION])
         try:
-            response = await ask_controller(
-                broker, attrs.evolve(request, resources=left), broker.settings.request_timeout_ms, version
-            )
-            decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
+            response = await ask_controller(broker, asked, broker.settings.request_timeout_ms, version)
+            decided += [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
         except KafkaError as error:
-            decided = [(error.code, error.message or None)] * len(left)
+            decided += [(error.code, error.message or None)] * len(asked.resources)
     rest = iter(decided)
     return [next(rest) if outcome is None else outcome for outcome in judged]
 

@@ -18,6 +18,7 @@ from wire.messages.create_partitions import CreatePartitionsRequest, CreateParti
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -108,6 +109,8 @@ def test_what_was_set_outlives_kill_9(tmp_path: Path) -> None:
         assert not before.create("t").error_code
         assert before.alter(BROKER, "", message_max_bytes="4000") == ErrorCode.NONE
         assert before.alter(TOPIC, "t", retention_ms="777") == ErrorCode.NONE
+        grown = client.request(CreatePartitionsRequest([CreatePartitionsTopic("t", 3, None)], 10_000), 3)
+        assert not grown.results[0].error_code
     process.kill()
     process = launch_odradek(prepared)
     try:
@@ -116,6 +119,24 @@ def test_what_was_set_outlives_kill_9(tmp_path: Path) -> None:
             assert after.produce("t", 5_000) == ErrorCode.MESSAGE_TOO_LARGE
             assert after.described(TOPIC, "t", "retention.ms") == ("777", 1)
             assert after.described(BROKER, "1", "message.max.bytes") == ("4000", 3)
+            pages = client.request(DescribeTopicPartitionsRequest([TopicRequest("t")]), 0)
+            assert [each.error_code for each in pages.topics[0].partitions] == [0, 0, 0]
+
+
+def test_a_thousand_resources_are_altered_and_described_at_once(node: Node) -> None:
+    """One outcome for each, in the order of the request, however many there are."""
+    names = [f"many{number}" for number in range(1_200)]
+    assert not node.create("many7").error_code
+    change = [AlterableConfig("retention.ms", SET, "1000")]
+    asked = [AlterConfigsResource(TOPIC, name, change) for name in names]
+    answered = node.client.request(IncrementalAlterConfigsRequest(asked), 1).responses
+    assert [each.resource_name for each in answered] == names
+    assert [each.resource_name for each in answered if not each.error_code] == ["many7"]
+    described = node.client.request(
+        DescribeConfigsRequest([DescribeConfigsResource(TOPIC, name, ["retention.ms"]) for name in names]), 4
+    ).results
+    assert [each.resource_name for each in described] == names
+    assert [each.configs[0].value for each in described if not each.error_code] == ["1000"]
     finally:
         process.stop()
 
