@@ -36,12 +36,16 @@ from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.messages.join_group import JoinGroupRequest
+from wire.messages.sync_group import SyncGroupRequest
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup)
 """Requests that wait for nothing but the log."""
+_NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
+"""Requests that lead to records, at once or later."""
 RELOAD_SECONDS = 1.0
 
 
@@ -128,6 +132,11 @@ class Shard:
         if runtime is None:
             if ask.reply is not None:
                 ask.reply.complete(refusal(ask, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        if not self.partition.has_min_isr and isinstance(ask.request, _NEEDS_REPLICAS):
+            # As for every write with acks=all. Heartbeats and reads go on, so that nobody's session ends for it.
+            if ask.reply is not None:
+                ask.reply.complete(refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         if ask.reply is not None:
             ask.asked_at = self._broker.clock.monotonic()

@@ -71,13 +71,18 @@ class Membership:
         return group
 
     def restore(self, turn: Turn) -> None:
-        """Begin with what the log says: members keep their ids, their sessions start now."""
+        """Begin with what the log says: members keep their ids, their sessions start now.
+
+        A group that has become too large for `group.max.size` has to find together again.
+        """
         for group_id in sorted(turn.state.metadata):
             stored = turn.state.metadata[group_id]
             if stored.members:
                 group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
                 for member in group.members.values():
                     self._renew_session(turn, group, member)
+                if len(group.members) > self._settings.group_size_max:
+                    self._prepare_rebalance(turn, group)
 
     def forget_group(self, group_id: str) -> None:
         """The group is deleted; timers that still name it do nothing."""

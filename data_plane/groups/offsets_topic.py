@@ -6,8 +6,6 @@ from data_plane.groups.settings import GroupSettings
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"
-_COMPRESSION_NAMES = ("producer", "gzip", "snappy", "lz4", "zstd")
-"""By `offsets.topic.compression.codec`; 0 leaves batches as the coordinator writes them."""
 
 
 def offsets_topic(settings: GroupSettings) -> CreatableTopic:
@@ -15,7 +13,7 @@ def offsets_topic(settings: GroupSettings) -> CreatableTopic:
     configs = [
         CreatableTopicConfig("cleanup.policy", "compact"),
         CreatableTopicConfig("segment.bytes", str(settings.topic_segment_bytes)),
-        CreatableTopicConfig("compression.type", _COMPRESSION_NAMES[settings.compression_type]),
+        CreatableTopicConfig("compression.type", "producer"),
     ]
     return CreatableTopic(
         OFFSETS_TOPIC, settings.topic_partitions, settings.topic_replication_factor, [], configs

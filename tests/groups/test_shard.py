@@ -164,6 +164,8 @@ def test_too_few_replicas_refuse_what_would_be_written() -> None:
     run(case.shard.load())
     assert case.commit().answers == [[ErrorCode.COORDINATOR_NOT_AVAILABLE]]
     assert case.partition.log.log_end_offset == 0
+    beat = case.ask(HeartbeatRequest("g", 1, "m"))
+    assert beat.answers[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_whoever_waits_is_told_when_leadership_goes() -> None:
