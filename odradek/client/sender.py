@@ -513,8 +513,9 @@ class Sender:
         expiry = _NEVER
         for lane in self._accumulator.active:
             for queue in (lane.in_flight, lane.batches):
-                if queue and not queue[0].done:
-                    expiry = min(expiry, queue[0].deadline)
+                oldest = next((batch for batch in queue if not batch.done), None)
+                if oldest is not None:
+                    expiry = min(expiry, oldest.deadline)
         return expiry
 
     def _too_late(self, batch: Batch) -> Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -297,6 +298,28 @@ def test_mistakes_of_the_caller(broker: LoopbackBroker) -> None:
             producer.send("t", "text")
     with pytest.raises(ValueError, match=r"unknown configuration key 'linger\.millis'"):
         Producer(bootstrap_servers=broker.bootstrap, linger_millis=1)
+
+
+def test_an_interrupted_wait_leaves_the_producer_usable(broker: LoopbackBroker) -> None:
+    """Ctrl-C while waiting for a result: the record is still on its way, and everything goes on."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Producer(
+            bootstrap_servers=broker.bootstrap, linger_ms=3_600_000, delivery_timeout_ms=3_700_000
+        ) as producer:
+            future = producer.send("t", b"x")
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                future.result()
+            producer.flush(10)
+            assert future.result(0).offset == 0
+            assert producer.partitions_for("t") == [0]
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_close_hands_over_what_has_no_answer(broker: LoopbackBroker) -> None:
