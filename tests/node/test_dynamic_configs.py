@@ -121,6 +121,8 @@ def test_what_was_set_outlives_kill_9(tmp_path: Path) -> None:
             assert after.described(BROKER, "1", "message.max.bytes") == ("4000", 3)
             pages = client.request(DescribeTopicPartitionsRequest([TopicRequest("t")]), 0)
             assert [each.error_code for each in pages.topics[0].partitions] == [0, 0, 0]
+    finally:
+        process.stop()
 
 
 def test_a_thousand_resources_are_altered_and_described_at_once(node: Node) -> None:
@@ -137,8 +139,6 @@ def test_a_thousand_resources_are_altered_and_described_at_once(node: Node) -> N
     ).results
     assert [each.resource_name for each in described] == names
     assert [each.configs[0].value for each in described if not each.error_code] == ["1000"]
-    finally:
-        process.stop()
 
 
 def test_connections_are_limited_from_the_next_one_on(node: Node) -> None:
