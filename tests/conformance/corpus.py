@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from tests.conformance.broken_frames import enter
 from tests.conformance.talk import CORPUS, hold
 from wire.api import ApiKey
 
@@ -44,6 +45,7 @@ APIS = (
 
 for _api in APIS:
     import_module(f"tests.conformance.cases.{_api}")
+    enter(ApiKey[_api.upper()])
 
 
 def cases_of(api: str) -> list[str]:

@@ -90,6 +90,16 @@ class Line:
         self._talk.keep(response, version, note)
         return response
 
+    def is_answered(self) -> bool:
+        """Whether a response to the oldest request comes; which one does not matter."""
+        self._sent.popleft()
+        try:
+            self._client.read_frame()
+        except ConnectionError:
+            self.reconnect()
+            return False
+        return True
+
     def ask(self, message: Any, version: int, note: Callable[[Any], Any] | None = None) -> Any:
         """Send and wait for the answer."""
         self.send(message, version)
@@ -175,6 +185,15 @@ class Talk:
         """Send a frame made by hand."""
         self._first.send_frame(data, api_key, version)
         return self._first.answer()
+
+    def is_answered(self, data: bytes, api_key: int, version: int) -> bool:
+        """Send a frame made by hand; whether a response comes, rather than the end of the connection."""
+        self._first.send_frame(data, api_key, version)
+        return self._first.is_answered()
+
+    def note(self, text: str) -> None:
+        """Put an observation among the answers."""
+        self.answers.append(text)
 
     def ask_silently(self, message: Any, version: int) -> Any:
         """A step on the way, not compared."""

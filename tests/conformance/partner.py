@@ -1,0 +1,50 @@
+"""A server that the corpus is held against, and what it said."""
+
+from __future__ import annotations
+
+import os
+
+import attrs
+
+from bench.processes import ServerProcess
+from tests.conformance.comparison import differences, load
+from tests.conformance.corpus import cases_of, hold
+from tests.conformance.talk import wait_until_ready
+from tests.node.raw_client import RawClient
+from wire.messages.api_versions import ApiVersionsRequest
+
+
+@attrs.define
+class Partner:
+    """One server; every API is asked about once."""
+
+    bootstrap: str
+    advertised: dict[int, tuple[int, int]]
+    """API key -> first and last version."""
+    tag: str = attrs.field(factory=lambda: os.urandom(3).hex())
+    asked: set[tuple[int, int]] = attrs.field(factory=set)
+    """API keys and versions of what was sent."""
+    _found: dict[str, list[str]] = attrs.field(factory=dict)
+
+    def differences(self, api: str) -> list[str]:
+        """Every difference of one API from the recording, a line each."""
+        if api not in self._found:
+            recorded = load(api)
+            held = hold(self.bootstrap, self.tag, cases_of(api))
+            self.asked |= held.asked
+            self._found[api] = [
+                f"{name}: {difference}"
+                for name, given in held.answers.items()
+                for difference in differences(recorded[name], given)
+            ]
+        return self._found[api]
+
+
+def partner_of(server: ServerProcess) -> Partner:
+    """Wait until the server is ready for the corpus."""
+    wait_until_ready(server.bootstrap)
+    with RawClient(server.bootstrap) as client:
+        entries = client.request(ApiVersionsRequest("s", "1"), 3).api_keys
+    return Partner(
+        server.bootstrap, {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
+    )
