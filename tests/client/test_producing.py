@@ -26,6 +26,13 @@ from wire.messages.produce import (
 )
 from wire.record_batch import parse_header
 
+_REFUSALS = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
+
 
 def values(count: int, start: int = 0) -> list[RecordToSend]:
     return [RecordToSend("t", b"%d" % number, timestamp_ms=5) for number in range(start, start + count)]
@@ -232,9 +239,7 @@ def test_whatever_happens_every_record_is_there_at_most_once_and_in_order(data: 
     """Idempotence under lost requests, lost answers, refusals and retriable errors (the promise of KIP-98)."""
     wire, broker, producing = setup(partitions=2, batch_bytes_max=data.draw(st.sampled_from([1, 60, 1000])))
     broker.append_before_trouble = data.draw(st.booleans())
-    trouble = st.sampled_from(
-        [HANG_UP, SILENCE, 0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.MESSAGE_TOO_LARGE)]
-    )
+    trouble = st.sampled_from([HANG_UP, SILENCE, 0, *map(int, _REFUSALS)])
     broker.trouble[ApiKey.PRODUCE].extend(data.draw(st.lists(trouble, max_size=8)))
     acknowledged: list[bytes] = []
     number = 0
