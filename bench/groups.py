@@ -300,6 +300,7 @@ def measure_restore(properties: Path, server: ServerProcess, count: int) -> dict
             "members": RESTORED_MEMBERS,
             "process_ready_seconds": ready_seconds,
             "all_groups_served_seconds": all_seconds,
+            "node_cpu_seconds": again.cpu_seconds(),
             "longest_load_ms": float(max(map(int, loads))),
         }
     finally:
@@ -359,6 +360,7 @@ def main() -> int:
             restore["all_groups_served_seconds"] < 3,
         ),
         ("... until the node serves at all", f"{restore['process_ready_seconds']:.2f} s", "", True),
+        ("... CPU of the node, its start included", f"{restore['node_cpu_seconds']:.2f} s", "", True),
         ("... the longest load of a partition", f"{restore['longest_load_ms']:.0f} ms", "", True),
     ]
     for name, value, aim, good in rows:

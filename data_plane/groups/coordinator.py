@@ -96,7 +96,8 @@ class Shard:
         started_at = self._broker.clock.monotonic()
         try:
             if log.log_end_offset > log.log_start_offset:
-                state = await self._broker.env.workers.run(lambda: state_of(read_latest(log)))
+                workers = self._broker.workers_for(log)
+                state = await workers.run(lambda: state_of(read_latest(log)))
             else:
                 state = GroupsState()
         except (KafkaError, ProtocolError, DiskError) as error:
@@ -124,7 +125,8 @@ class Shard:
             )
 
     def _now_ms(self) -> int:
-        return int(self._broker.clock.monotonic() * 1000)
+        # Rounded: a timer for millisecond n that comes exactly in time must find that n has come.
+        return round(self._broker.clock.monotonic() * 1000)
 
     def submit(self, ask: Ask) -> None:
         """Decide; `ask.reply` gets its answer now or later."""

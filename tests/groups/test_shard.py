@@ -24,6 +24,7 @@ from odradek.env.ports import DiskFull
 from tests.log.support import ManualClock, new_log
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.record_batch import RecordBatchBuilder
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
@@ -46,7 +47,6 @@ class Event:
 @attrs.define
 class FakeEnv:
     random: Random = attrs.field(factory=lambda: Random(1))
-    workers: Inline = attrs.field(factory=Inline)
 
     def new_uuid(self) -> bytes:
         return self.random.randbytes(16)
@@ -70,6 +70,9 @@ class FakeBroker:
         self.timers = Timers(self.clock, cast("Callable[[], Any]", Event))
         self.env = FakeEnv()
         self.log = Quiet()
+
+    def workers_for(self, log: object) -> Inline:
+        return Inline()
 
 
 class Told:
@@ -223,3 +226,18 @@ def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
     case.shard.forget_topics(frozenset({"t"}))
     run(case.shard.load())
     assert case.ask(FetchOffsets("g")).answers[0].offsets == {}
+
+
+def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
+    """Milliseconds and seconds in floating point: 1001 ms is 1.001 s, of which a thousand times is less than 1001."""
+    case = Case(ALONE)
+    run(case.shard.load())
+    protocols = [JoinGroupRequestProtocol("range", b"m")]
+    for begin_ms in (0, 1, 7, 999):
+        case.broker.clock.now_ms += begin_ms
+        told = Told()
+        join = JoinGroupRequest(f"g{begin_ms}", 10_000, 10_000, "", "one", "consumer", protocols)
+        case.shard.submit(Ask(join, 9, told, 0))
+        case.broker.clock.now_ms += 3000
+        case.broker.timers.fire_due(case.broker.clock.monotonic())
+        assert told.answers[0].error_code == ErrorCode.NONE
