@@ -17,6 +17,17 @@ from wire.records import Header
 __all__ = ["consumer_records"]
 
 _RECORD_SIZE_MIN = 7
+_ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
+
+
+class _NewRecord(ConsumerRecord):
+    """Made of a tuple in C, a fifth of a microsecond sooner than by the constructor of a named tuple."""
+
+    __slots__ = ()
+    __new__ = tuple.__new__  # type: ignore[assignment] # another signature is the point
+
+
+_NewRecord.__name__ = _NewRecord.__qualname__ = "ConsumerRecord"
 
 
 def consumer_records(
@@ -51,35 +62,38 @@ def consumer_records(
 
 
 def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list[ConsumerRecord]:
-    """Slices that reach behind the data come back short, so each record's end is compared with its length."""
+    """Slices that reach behind the data come back short, so each record's end is compared with its length.
+
+    Lengths are read as if they could not be negative: what a negative one would be taken for does not end where the
+    record does.
+    """
     found: list[ConsumerRecord] = []
     append = found.append
-    new = tuple.__new__
-    record_type = ConsumerRecord
-    base_offset = header.base_offset
+    new = _NewRecord
+    zigzag = _ZIGZAG
     base_timestamp = header.base_timestamp
-    delta_max = header.last_offset_delta
     leader_epoch = header.partition_leader_epoch
     timestamp_type = header.timestamp_type
     append_time = header.max_timestamp
     position = 0
-    delta_last = -1
+    offset = header.base_offset - 1
+    due = 0
     for _ in range(header.record_count):
         byte = data[position]
         if byte < 0x80:
-            position += 1
-            end = position + (byte >> 1)
+            end = position + 1 + (byte >> 1)
+            position += 3
         elif (high := data[position + 1]) < 0x80:
-            position += 2
-            end = position + ((byte & 0x7F | high << 7) >> 1)
+            end = position + 2 + ((byte & 0x7F | high << 7) >> 1)
+            position += 4
         else:
             size, position = read_varint(data, position)
             end = position + size
+            position += 2
 
-        byte = data[position + 1]
-        position += 2
+        byte = data[position - 1]
         if byte < 0x80:
-            timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+            timestamp = base_timestamp + zigzag[byte]
         elif (high := data[position]) < 0x80:
             byte = byte & 0x7F | high << 7
             timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
@@ -88,19 +102,19 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
             timestamp, position = read_varlong(data, position - 1)
             timestamp += base_timestamp
 
+        # Nearly always the next offset follows, whose delta in zigzag is `due`; only compaction leaves gaps.
+        start = position
         byte = data[position]
         position += 1
-        if byte < 0x80:
-            delta = (byte >> 1) ^ -(byte & 1)
-        elif (high := data[position]) < 0x80:
+        if byte >= 0x80 and (high := data[position]) < 0x80:
             byte = byte & 0x7F | high << 7
-            delta = (byte >> 1) ^ -(byte & 1)
             position += 1
+        if byte == due:
+            offset += 1
         else:
-            delta, position = read_varint(data, position - 1)
-        if not delta_last < delta <= delta_max:
-            raise InvalidRecord(f"offset delta {delta} behind {delta_last}, the last is {delta_max}")
-        delta_last = delta
+            delta, position = read_varint(data, start)
+            offset, due = _after_gap(header, offset, delta)
+        due += 2
 
         byte = data[position]
         position += 1
@@ -108,11 +122,9 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
             key = None
         else:
             if byte < 0x80:
-                size = (byte >> 1) ^ -(byte & 1)
+                size = byte >> 1
             else:
                 size, position = read_varint(data, position - 1)
-            if size < 0:
-                raise InvalidRecord(f"key of {size} bytes")
             key = data[position : position + size]
             position += size
 
@@ -122,15 +134,12 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
             value = None
         else:
             if byte < 0x80:
-                size = (byte >> 1) ^ -(byte & 1)
+                size = byte >> 1
             elif (high := data[position]) < 0x80:
-                byte = byte & 0x7F | high << 7
-                size = (byte >> 1) ^ -(byte & 1)
+                size = (byte & 0x7F | high << 7) >> 1
                 position += 1
             else:
                 size, position = read_varint(data, position - 1)
-            if size < 0:
-                raise InvalidRecord(f"value of {size} bytes")
             value = data[position : position + size]
             position += size
 
@@ -143,25 +152,20 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
             raise InvalidRecord(f"a record ends {position - end} bytes behind its length")
         if timestamp_type:
             timestamp = append_time
-        append(
-            new(
-                record_type,
-                (
-                    topic,
-                    partition,
-                    base_offset + delta,
-                    timestamp,
-                    key,
-                    value,
-                    headers,
-                    leader_epoch,
-                    timestamp_type,
-                ),
-            )
-        )
+        append(new((topic, partition, offset, timestamp, key, value, headers, leader_epoch, timestamp_type)))
+    if offset > header.last_offset:
+        raise InvalidRecord(f"offset {offset} behind the batch's last, {header.last_offset}")
     if position != len(data):
         raise InvalidRecord(f"{len(data) - position} bytes behind the last of {header.record_count} records")
     return found
+
+
+def _after_gap(header: BatchHeader, offset: int, delta: int) -> tuple[int, int]:
+    """The offset of a record that is not the one after `offset`, and its delta in zigzag."""
+    found = header.base_offset + delta
+    if not offset < found <= header.last_offset:
+        raise InvalidRecord(f"offset {found} behind {offset}, the batch's last is {header.last_offset}")
+    return found, 2 * delta
 
 
 def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:

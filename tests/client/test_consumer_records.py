@@ -1,0 +1,96 @@
+"""The consumer's own parser of batches beside the plain one of `wire.records`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.client.consumer_records import consumer_records
+from odradek.client.consumer_types import ConsumerRecord
+from wire.batch_header import CRC_START, HEADER_SIZE
+from wire.errors import KafkaError
+from wire.record_batch import CorruptBatch, RecordBatchBuilder, parse_header, records
+
+BYTES = st.none() | st.binary(max_size=3) | st.integers(60, 9000).map(bytes)
+RECORD = st.tuples(
+    st.sampled_from([1, 1, 1, 2, 70, 9000, 3_000_000]),
+    st.integers(-100, 100) | st.integers(-(1 << 45), 1 << 45),
+    BYTES,
+    BYTES,
+    st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=2),
+)
+
+
+def batch(wanted: list[Any], **fields: Any) -> bytes:
+    builder = RecordBatchBuilder(base_offset=77, leader_epoch=5, **fields)
+    offset = 76
+    for gap, delta, key, value, headers in wanted:
+        offset += gap
+        builder.append((1 << 40) + delta, key, value, headers, offset)
+    return bytes(builder.build())
+
+
+def ours(data: bytes, **more: Any) -> list[ConsumerRecord]:
+    header = parse_header(data)
+    view = memoryview(data)
+    return consumer_records(
+        "t", 3, view, 0, header, **{"decompressed_bytes_max": 1 << 24, "crc": True, **more}
+    )
+
+
+def plain(data: bytes) -> list[ConsumerRecord]:
+    header = parse_header(data)
+    epoch, kind = header.partition_leader_epoch, header.timestamp_type
+    return [
+        ConsumerRecord("t", 3, *record, epoch, kind)
+        for record in records(data, decompressed_bytes_max=1 << 24)
+    ]
+
+
+@given(st.lists(RECORD, min_size=1, max_size=8), st.integers(0, 4), st.integers(0, 1))
+def test_it_reads_what_the_plain_parser_reads(
+    wanted: list[Any], compression: int, timestamp_type: int
+) -> None:
+    """Gaps of compaction, times far off, nulls, long values, headers, every codec."""
+    data = batch(wanted, compression_type=compression, timestamp_type=timestamp_type)
+    found = ours(data)
+    assert found == plain(data)
+    assert all(isinstance(record, ConsumerRecord) for record in found)
+    assert repr(found[0]).startswith("ConsumerRecord(topic='t', partition=3, offset=")
+    assert found[0]._replace(value=b"").value == b""
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 8192, 8193, 20_000])
+def test_it_reads_batches_of_any_length(count: int) -> None:
+    """Offset deltas of one, two and three bytes."""
+    data = batch([(1, n % 3, None, b"v", ()) for n in range(count)])
+    assert [record.offset for record in ours(data)] == list(range(77, 77 + count))
+
+
+@given(st.lists(RECORD, min_size=1, max_size=3), st.data())
+def test_damage_behind_a_good_checksum_is_no_record(wanted: list[Any], data: st.DataObject) -> None:
+    """A byte changed anywhere in the records: an error of ours, or what the plain parser makes of it; never another."""
+    whole = bytearray(batch(wanted))
+    position = data.draw(st.integers(HEADER_SIZE, len(whole) - 1))
+    whole[position] = data.draw(st.integers(0, 255))
+    whole[17:21] = crc32c(bytes(whole[CRC_START:])).to_bytes(4, "big")
+    try:
+        expected = plain(bytes(whole))
+    except KafkaError:
+        with pytest.raises(KafkaError):
+            ours(bytes(whole))
+    else:
+        assert ours(bytes(whole)) == expected
+
+
+def test_a_wrong_checksum_is_found_unless_it_is_not_looked_for() -> None:
+    """check.crcs."""
+    data = bytearray(batch([(1, 0, b"k", b"v", ())]))
+    data[17] ^= 1
+    with pytest.raises(CorruptBatch, match="t-3: the checksum of the batch at 77"):
+        ours(bytes(data))
+    assert len(ours(bytes(data), crc=False)) == 1
