@@ -59,7 +59,9 @@ def register(groups: Groups) -> None:
     where.add_argument(
         "--to-time", type=moment, metavar="TIME", help=f"to the first record of a time: {TIME_HELP}"
     )
-    where.add_argument("--by", type=span, metavar="SPAN", help="to the first record of the last 15m, 2h, 7d")
+    where.add_argument(
+        "--by", type=span, metavar="SPAN", help="to the first record of this last span: 15m, 2h, 7d"
+    )
     where.add_argument(
         "--shift", type=int, metavar="N", help="by so many records forwards, or (-N) backwards"
     )
