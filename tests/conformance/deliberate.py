@@ -56,6 +56,13 @@ DELIBERATE = (
         "In Kafka it is an exception on the way; a client gets nowhere with it.",
     ),
     Deliberate(
+        "Fetch",
+        r"^fetch at isolation level (2|-1): ",
+        "answers an isolation level that is none with UNKNOWN_SERVER_ERROR, in a form that depends on the version",
+        "reads up to the high watermark, as for level 0",
+        "In Kafka it is an exception on the way.",
+    ),
+    Deliberate(
         "Metadata",
         r"^metadata by id: \[[38]\]",
         "answers a topic with neither name nor id with UNKNOWN_SERVER_ERROR, and from version 13 on nothing else",
@@ -97,8 +104,8 @@ NOT_SEEN = (
     ),
     Remark(
         "A log directory that is missing or not formatted",
-        "is away: its partitions wait for it. Kafka makes a missing directory, and places logs in an unmounted disk's "
-        "mount point.",
+        "at the start is away, like one that cannot be read: its partitions wait for it, and the node serves the others. "
+        "Kafka does not start.",
     ),
     Remark(
         "A retry after a clean restart",
