@@ -105,8 +105,8 @@ class IoThread:
             raise self._closed_error()
         self._posted.append(function)
         self.wake()
-        if not self._thread.is_alive():
-            # It ended between the check and the append, so nobody else will look at the queue again.
+        if self._closing.is_set():
+            # It may have looked at the queue for the last time between the check and the append.
             self._end()
 
     def wake(self) -> None:
