@@ -196,6 +196,8 @@ class ClientCore:
         while self._timers and self._timers[0][0] <= now:
             _, _, task, wait_number = heapq.heappop(self._timers)
             if task.wait_number == wait_number and not task.done:
+                # The number moves on, so that no signal makes the task ready a second time.
+                task.wait_number += 1
                 self._ready.append(task)
         self._run_ready()
 
