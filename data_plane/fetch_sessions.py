@@ -169,7 +169,8 @@ def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequ
             if fetched is None:
                 fetched = partitions[key] = FetchedPartition(key)
             fetched.fetch_offset = asked.fetch_offset
-            fetched.current_leader_epoch = asked.current_leader_epoch
+            # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
+            fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
             fetched.last_fetched_epoch = asked.last_fetched_epoch
             fetched.max_bytes = asked.partition_max_bytes
 

@@ -32,7 +32,7 @@ MAX_TIMESTAMP_SINCE = 7
 EARLIEST_LOCAL_SINCE = 8
 LATEST_TIERED_SINCE = 9
 EARLIEST_PENDING_UPLOAD_SINCE = 11
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class ListOffsetsHandler:
@@ -68,17 +68,23 @@ class ListOffsetsHandler:
         return broker.env.workers
 
     def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
         committed = request.isolation_level == READ_COMMITTED
-        topics = []
+        asked_of: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
         for topic in request.topics:
-            asked_indexes = [asked.partition_index for asked in topic.partitions]
+            for asked in topic.partitions:
+                asked_of.setdefault(topic.name, {}).setdefault(asked.partition_index, []).append(asked)
+        topics = []
+        for name, partitions in asked_of.items():
             answers = []
-            for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
-                if asked_indexes.count(asked.partition_index) > 1:
+            for asked, *again in partitions.values():
+                if again:
                     answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))
+                elif not known:
+                    answers.append(_failed(asked, ErrorCode.UNKNOWN_SERVER_ERROR))
                 else:
-                    answers.append(self._answer_partition(topic.name, asked, committed, version))
-            topics.append(ListOffsetsTopicResponse(topic.name, answers))
+                    answers.append(self._answer_partition(name, asked, committed, version))
+            topics.append(ListOffsetsTopicResponse(name, answers))
         return ListOffsetsResponse(0, topics)
 
     def _answer_partition(

@@ -14,6 +14,9 @@ from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from metadata_quorum.image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
 
+NO_LEADER_EPOCH = -1
+"""A request that does not say which epoch it knows; any other number is compared (KIP-320)."""
+
 
 class Partition:
     """One replica of a partition on this broker. `image` is the controller's last word about it."""
@@ -119,7 +122,7 @@ class Partition:
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
         """Why a request that names this leader epoch (-1: none) cannot be served here (KIP-320's fences)."""
-        if current_leader_epoch >= 0:
+        if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             if current_leader_epoch > self.leader_epoch:

@@ -10,6 +10,8 @@ from wire.messages import incremental_alter_configs as incremental
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+ALWAYS_SET = "min.insync.replicas"
+"""Set for all brokers by Kafka's format, not by ours: a deliberate difference."""
 LOGGER, METRICS = BROKER_LOGGER, CLIENT_METRICS
 SET, DELETE, APPEND, SUBTRACT = range(4)
 

@@ -8,4 +8,8 @@ SETTINGS = {
     "group.max.size": "4",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.replication.factor": "1",
 }

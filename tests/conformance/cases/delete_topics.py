@@ -61,3 +61,50 @@ def _(talk: Talk) -> None:
 @case("delete_topics none")
 def _(talk: Talk) -> None:
     _delete(talk)
+
+
+for _label, _name in {
+    "an empty name": "",
+    "a bad name": "bad name",
+    "a dot": ".",
+    "a name of 250 characters": "x" * 250,
+    "the topic of the cluster's metadata": "__cluster_metadata",
+}.items():
+
+    def _of(talk: Talk, *, name: str) -> None:
+        _delete(talk, DeleteTopicState(name, ZERO_UUID))
+        talk.ask(DeleteTopicsRequest([], [name], 10_000), 5)
+
+    case(f"delete_topics of {_label}")(partial(_of, name=_name))
+
+
+@case("delete_topics of some good and some unknown")
+def _(talk: Talk) -> None:
+    name, topic_id = talk.topic("delete-some")
+    other, _ = talk.topic("delete-other")
+    _delete(
+        talk,
+        DeleteTopicState(None, NOBODYS_ID),
+        DeleteTopicState(None, topic_id),
+        DeleteTopicState(talk.name("delete-unknown"), ZERO_UUID),
+        DeleteTopicState(other, ZERO_UUID),
+        DeleteTopicState("bad name", NOBODYS_ID),
+    )
+    _delete(talk, DeleteTopicState(name, ZERO_UUID))
+
+
+@case("delete_topics and make them again")
+def _(talk: Talk) -> None:
+    name, first_id = talk.topic("delete-again")
+    talk.delete_topic(name)
+    talk.topic("delete-again", 2)
+    _delete(talk, DeleteTopicState(None, first_id))
+    _delete(talk, DeleteTopicState(name, ZERO_UUID))
+
+
+@case("delete_topics names one twice before version 6")
+def _(talk: Talk) -> None:
+    name, _ = talk.topic("delete-early-twice")
+    for version in (1, 3, 5):
+        talk.ask(DeleteTopicsRequest([], [name, name], 10_000), version)
+    talk.ask(DeleteTopicsRequest([], [], 10_000), 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.conformance.configs import ALWAYS_SET, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from tests.conformance.talk import Talk, case
-from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-
-TOPIC, BROKER = 2, 4
+from wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 
 BROKER_KEYS = [
     "num.partitions",
@@ -114,3 +117,79 @@ def _(talk: Talk) -> None:
     name, _ = talk.topic("configs-twice")
     asked = DescribeConfigsResource(TOPIC, name, ["retention.ms"])
     talk.ask(DescribeConfigsRequest([asked, asked], False, False), 4)
+
+
+# -- whole resources ---------------------------------------------------------------------------------------------------
+
+DEFAULT = 5
+OF_THE_MACHINE = ("listeners", "log.dir", "node.id", "process.roles", "quorum", "cordoned")
+"""Keys whose values the servers' own files set, by what their names contain."""
+
+
+def _facts(response: DescribeConfigsResponse) -> DescribeConfigsResponse:
+    """Without values that a server's own file sets, and without the one key that the format sets."""
+    for result in response.results:
+        result.configs = [config for config in result.configs if config.name != ALWAYS_SET]
+        for config in result.configs:
+            if config.config_source != DEFAULT or any(part in config.name for part in OF_THE_MACHINE):
+                config.value = None
+            config.synonyms = [synonym for synonym in config.synonyms if synonym.source != DEFAULT]
+            for synonym in config.synonyms:
+                synonym.value = None
+    return response
+
+
+def _whole(talk: Talk, *, kind: int, resource: str, synonyms: bool) -> None:
+    asked = DescribeConfigsResource(kind, resource, None)
+    talk.ask(DescribeConfigsRequest([asked], synonyms, False), 4, _facts)
+
+
+for _label, _kind, _resource in (
+    ("the whole broker", BROKER, "1"),
+    ("all brokers", BROKER, ""),
+    ("a group that nobody knows", GROUP, "no-such-group"),
+    ("a group without a name", GROUP, ""),
+    ("client metrics that nobody knows", CLIENT_METRICS, "no-such-subscription"),
+    ("client metrics without a name", CLIENT_METRICS, ""),
+    ("the loggers of another broker", BROKER_LOGGER, "2"),
+    ("the loggers of no broker", BROKER_LOGGER, ""),
+    ("the loggers of a broker that is no number", BROKER_LOGGER, "x"),
+    ("a broker with a sign", BROKER, "+1"),
+    ("a broker of many digits", BROKER, "99999999999"),
+    ("an internal topic", TOPIC, "__consumer_offsets"),
+):
+    for _synonyms in (False, True):
+        case(f"describe_configs of {_label}{', with synonyms' if _synonyms else ''}")(
+            partial(_whole, kind=_kind, resource=_resource, synonyms=_synonyms)
+        )
+
+
+@case("describe_configs of the root logger")
+def _(talk: Talk) -> None:
+    asked = DescribeConfigsResource(BROKER_LOGGER, "1", ["root", "no.such.logger"])
+    talk.ask(DescribeConfigsRequest([asked], True, False), 4, _without_levels)
+
+
+def _without_levels(response: DescribeConfigsResponse) -> DescribeConfigsResponse:
+    for config in response.results[0].configs:
+        config.value = None
+    return response
+
+
+@case("describe_configs of several resources")
+def _(talk: Talk) -> None:
+    name, _ = talk.topic("configs-several")
+    asked = [
+        DescribeConfigsResource(TOPIC, name, ["retention.ms"]),
+        DescribeConfigsResource(TOPIC, talk.name("configs-unknown"), ["retention.ms"]),
+        DescribeConfigsResource(BROKER, "1", ["message.max.bytes"]),
+        DescribeConfigsResource(99, name, None),
+    ]
+    for version in (1, 4):
+        talk.ask(DescribeConfigsRequest(asked, True, False), version)
+
+
+@case("describe_configs of nothing")
+def _(talk: Talk) -> None:
+    for version in (1, 4):
+        talk.ask(DescribeConfigsRequest([], False, False), version)

@@ -57,7 +57,7 @@ for _version in range(4, 19):
 
 def _leader_epochs(talk: Talk, *, version: int) -> None:
     name, topic_id = filled(talk, f"fetch-epochs{version}")
-    for epoch in (0, 1, 9):
+    for epoch in (0, 1, 9, -2):
         talk.ask(fetch(name, topic_id, leader_epoch=epoch), version)
 
 
@@ -182,3 +182,46 @@ def _(talk: Talk) -> None:
     started = talk.ask(fetch(name, NOBODYS_ID, session_epoch=0), 13)
     talk.ask(fetch(name, topic_id, session_id=started.session_id, session_epoch=1), 13)
     talk.ask(fetch(name, topic_id, partitions=(), session_id=started.session_id, session_epoch=2), 13)
+
+
+def _isolated(talk: Talk, *, isolation: int) -> None:
+    name, topic_id = filled(talk, f"fetch-isolated{isolation}")
+    for version in (4, 11, 18):
+        talk.ask(fetch(name, topic_id, isolation_level=isolation), version)
+
+
+for _isolation in (2, -1):
+    case(f"fetch at isolation level {_isolation}")(partial(_isolated, isolation=_isolation))
+
+
+@case("fetch names a partition and a topic twice")
+def _(talk: Talk) -> None:
+    name, topic_id = filled(talk, "fetch-twice", 2)
+    for version in (4, 12, 17):
+        talk.ask(fetch(name, topic_id, partitions=(0, 0)), version)
+        request = fetch(name, topic_id, partitions=(0,))
+        request.topics += fetch(name, topic_id, partitions=(1,)).topics
+        talk.ask(request, version)
+
+
+@case("fetch from offsets at the limits")
+def _(talk: Talk) -> None:
+    name, topic_id = filled(talk, "fetch-offsets")
+    for offset in (2**63 - 1, -(2**63), -2):
+        for version in (4, 17):
+            talk.ask(fetch(name, topic_id, offset=offset), version)
+
+
+@case("fetch of topics that cannot be")
+def _(talk: Talk) -> None:
+    for name in ("", "bad name", "x" * 250):
+        talk.ask(fetch(name), 12)
+    talk.ask(fetch("", bytes(16)), 17)
+    talk.ask(fetch("__cluster_metadata"), 12)
+
+
+@case("fetch waits a negative time, or for a negative size")
+def _(talk: Talk) -> None:
+    name, topic_id = filled(talk, "fetch-negative")
+    talk.ask(fetch(name, topic_id, offset=9, max_wait_ms=-1), 17)
+    talk.ask(fetch(name, topic_id, offset=9, min_bytes=-1, max_wait_ms=30), 17)

@@ -69,7 +69,7 @@ def _(talk: Talk) -> None:
 def _(talk: Talk) -> None:
     name, _ = filled(talk, "offsets-epochs")
     for version in (4, 10):
-        for epoch in (0, 1):
+        for epoch in (0, 1, -2):
             for timestamp in (-1, -2, 1_500):
                 _list(talk, name, version, _at(timestamp, epoch=epoch))
 
@@ -88,3 +88,43 @@ def _(talk: Talk) -> None:
         append(talk, name, timestamp)
     for timestamp in (-3, 0, 1_000, 3_000, 5_000, 5_001, 5_002, 5_003):
         _list(talk, name, 7, _at(timestamp))
+
+
+@case("list_offsets of nothing")
+def _(talk: Talk) -> None:
+    name, _ = filled(talk, "offsets-nothing")
+    for version in (1, 6, 11):
+        talk.ask(ListOffsetsRequest(-1, 0, [], 1_000), version)
+        _list(talk, name, version)
+
+
+@case("list_offsets names a topic twice")
+def _(talk: Talk) -> None:
+    name, _ = filled(talk, "offsets-twice", 2)
+    for version in (1, 7, 11):
+        topics = [ListOffsetsTopic(name, [_at(-1)]), ListOffsetsTopic(name, [_at(-2), _at(-1, 1)])]
+        talk.ask(ListOffsetsRequest(-1, 0, topics, 1_000), version)
+
+
+def _isolated(talk: Talk, *, isolation: int) -> None:
+    name, _ = filled(talk, f"offsets-isolated{isolation}")
+    for timestamp in (-1, -2, -3, 2_000):
+        _list(talk, name, 8, _at(timestamp), isolation=isolation)
+
+
+for _isolation in (0, 1, 2, -1, 127):
+    case(f"list_offsets at isolation level {_isolation}")(partial(_isolated, isolation=_isolation))
+
+
+def _extreme(talk: Talk, *, timestamp: int) -> None:
+    name, _ = filled(talk, f"offsets-extreme{timestamp}")
+    for version in (1, 7, 11):
+        _list(talk, name, version, _at(timestamp))
+
+
+for _timestamp in (2**63 - 1, -(2**63), -8, 2**31):
+    case(f"list_offsets at {_timestamp}")(partial(_extreme, timestamp=_timestamp))
+for _name in ("", "x" * 250, ".", "__cluster_metadata"):
+    case(f"list_offsets of the topic {_name[:20] or 'without a name'}")(
+        partial(lambda talk, name: _list(talk, name, 7, _at(-1)), name=_name)
+    )
