@@ -487,6 +487,11 @@ class ClientConnection(_Connection):
         self._frames_received += 1
         return large[: self._large_size].toreadonly()
 
+    @property
+    def bytes_expected(self) -> int:
+        """What is still to come of a large response that has begun; 0 otherwise."""
+        return self._large_size - self._large_filled if self._large is not None else 0
+
     def _expect_large(self) -> None:
         """Move the beginning of a large frame to a buffer that takes it whole."""
         buffer = self._buffer

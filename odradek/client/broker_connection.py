@@ -82,6 +82,11 @@ class BrokerConnection:
         """Calls that have no answer yet."""
         return len(self.in_flight) + len(self.waiting)
 
+    @property
+    def bytes_expected(self) -> int:
+        """What is still to come of a large answer that has begun."""
+        return self._wire.bytes_expected
+
     def enqueue(self, call: Call) -> None:
         """Accept a call; it fails with `LocalProtocolError` when too many wait already."""
         if len(self.waiting) >= self._waiting_max:

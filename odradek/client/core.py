@@ -240,6 +240,11 @@ class ClientCore:
                 self._flush(connection)
         self._run_ready()
 
+    def bytes_expected(self, connection_id: int) -> int:
+        """How many bytes of a large answer are still to come on this connection; 0 when it has not begun."""
+        connection = self._by_id.get(connection_id)
+        return connection.bytes_expected if connection is not None else 0
+
     def connection_lost(self, connection_id: int, reason: str, now: float) -> None:
         """The connection broke under a send or a receive."""
         self._at(now)

@@ -18,7 +18,7 @@ from odradek.client.core import ClientCore, Close, Connect, Send
 
 __all__ = ["Ready", "Sockets"]
 
-_RECEIVE_BYTES = 1 << 18
+_RECEIVE_BYTES = 1 << 19
 _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 
@@ -34,6 +34,7 @@ class _Connection:
         self.socket: socket.socket | None = None
         self.connected = False
         self.writing = False
+        self.low_water = 1
         self.outgoing: deque[memoryview] = deque()
 
 
@@ -203,6 +204,11 @@ class Sockets:
         if not count:
             self._forget(connection)
         self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
+        # Each wake-up costs the application's thread the interpreter: for a large answer be woken seldom.
+        low_water = max(1, min(self._core.bytes_expected(connection.connection_id), _RECEIVE_BYTES))
+        if low_water != connection.low_water and connection.socket is not None:
+            connection.low_water = low_water
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
     def _lost(self, connection: _Connection, error: OSError) -> None:
         self._forget(connection)
