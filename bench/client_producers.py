@@ -119,9 +119,10 @@ def _confluent_kafka(bootstrap: str, topic: str, value: bytes, seconds: float) -
                     producer.poll(0.01)
         count += _LOOK
         producer.poll(0)
-    producer.produce(topic, value, on_delivery=lambda _, message: offsets.append(message.offset()))
     producer.flush(60)
     elapsed = time.perf_counter() - start
+    producer.produce(topic, value, on_delivery=lambda _, message: offsets.append(message.offset()))
+    producer.flush(30)
     if offsets != [count + 1]:
         raise AssertionError("records were lost")
     return count, elapsed
