@@ -60,6 +60,8 @@ class LogConfig:
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)
     uses_append_time: bool = attrs.field(init=False)
+    checks_records: bool = attrs.field(init=False)
+    """Whether a rule needs every record: a header tells the largest timestamp, but neither keys nor the smallest."""
     codec: int = attrs.field(init=False)
     """The codec (`wire.compression.CompressionType`) that all batches get; KEEP_CODEC: the one they came with."""
     codec_level: int | None = attrs.field(init=False)
@@ -77,6 +79,11 @@ class LogConfig:
     @uses_append_time.default
     def _uses_append_time(self) -> bool:
         return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @checks_records.default
+    def _checks_records(self) -> bool:
+        bounded = self.message_timestamp_before_max_ms < LONG_MAX and not self.uses_append_time
+        return self.is_compacted or bounded
 
     @codec.default
     def _codec(self) -> int:

@@ -213,7 +213,7 @@ class PartitionLog:
             except KafkaError:
                 check_records(batch, header, config, now_ms, f"{self.topic}-{self.partition}")
                 raise
-            if config.is_compacted or header[5] & _RARE_ATTRIBUTES:
+            if config.checks_records or header[5] & _RARE_ATTRIBUTES:
                 self._check_rare(batch, header, now_ms, guard)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
@@ -265,7 +265,7 @@ class PartitionLog:
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
     def _check_rare(self, batch: memoryview, header: BatchHeader, now_ms: int, guard: object | None) -> None:
-        """What most batches are spared: transactions, keys of compacted topics, a timestamp type that is not theirs.
+        """What most batches are spared: transactions, rules about single records, a timestamp type that is not theirs.
 
         Raises `KafkaError`.
         """
@@ -273,7 +273,7 @@ class PartitionLog:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
             )
-        if self.config.is_compacted:
+        if self.config.checks_records:
             check_records(batch, header, self.config, now_ms, f"{self.topic}-{self.partition}")
         if header.timestamp_type and not self.config.uses_append_time:
             # Else consumers would take the largest timestamp for every record's.

@@ -83,40 +83,9 @@ class Remark:
 NOT_SEEN = (
     Remark(
         "Records of a batch",
-        "are not parsed unless the topic is compacted, or to name those with a timestamp out of bounds; a change of the "
-        "codec needs no parsing. A batch whose records contradict each other, but whose header, CRC and compression are "
+        "are not parsed unless the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
+        "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "
         "sound, is accepted.",
-    ),
-    Remark(
-        "The errors of single records",
-        "are told of the first 1,000 of a batch, and a compacted topic takes no batch of more than 262,144 records "
-        "(MESSAGE_TOO_LARGE): a small compressed batch could ask for gigabytes of either.",
-    ),
-    Remark(
-        "AlterReplicaLogDirs",
-        "checks all that Kafka checks, and refuses a move that would then begin with POLICY_VIOLATION: replicas do not "
-        "move between disks yet.",
-    ),
-    Remark(
-        "A new log",
-        "goes to the directory with the fewest logs, as in Kafka, but only of those with at least half as much free room "
-        "as the roomiest; a full disk is passed over.",
-    ),
-    Remark(
-        "A log directory that is missing or not formatted",
-        "at the start is away, like one that cannot be read: its partitions wait for it, and the node serves the others. "
-        "Kafka does not start.",
-    ),
-    Remark(
-        "A retry after a clean restart",
-        "is recognised as a duplicate for each of a producer's last five batches; Kafka's snapshot holds the last one, "
-        "and the four before get OUT_OF_ORDER_SEQUENCE_NUMBER. The snapshot keeps Kafka's format: a producer's entry is "
-        "written once for each batch, and Kafka takes the last.",
-    ),
-    Remark(
-        "A restarted broker",
-        "that holds one of its log directories, and so its lock, takes the place of its old session at once; in Kafka it "
-        "waits until that has expired (9 s).",
     ),
     Remark(
         "Several requests of one connection",

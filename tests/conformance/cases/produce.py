@@ -10,6 +10,7 @@ from functools import partial
 from tests.conformance.batches import Batch, batch, patched
 from tests.conformance.talk import Talk, case
 from wire.api import ApiKey
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import CompressionType, RecordBatchBuilder
 
@@ -198,3 +199,85 @@ def _(talk: Talk) -> None:
 def _(talk: Talk) -> None:
     body = struct.pack(">hhih", ApiKey.PRODUCE, 2, 7, 3) + b"raw" + struct.pack(">hii", 1, 1000, 0)
     talk.send(struct.pack(">i", len(body)) + body, ApiKey.PRODUCE, 3)
+
+
+# -- batches that are written in another form --------------------------------------------------------------------------
+
+CODECS = (CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD)
+EVERYTHING = 1 << 20
+
+
+def _read_back(talk: Talk, name: str) -> None:
+    wanted = [FetchPartition(0, fetch_offset=0, partition_max_bytes=EVERYTHING)]
+    talk.ask(FetchRequest(max_bytes=EVERYTHING, topics=[FetchTopic(name, bytes(16), wanted)]), 11)
+
+
+def _rewritten(talk: Talk, *, stem: str, configs: dict[str, str], codec: CompressionType) -> None:
+    """Codec, timestamps and record count as they are read back."""
+    name, _ = talk.topic(f"rewritten-{stem}-{codec.name}", **configs)
+    produce(talk, name, batch(compression_type=codec))
+    produce(talk, name, batch(compression_type=codec, producer_id=5, producer_epoch=0, base_sequence=0))
+    produce(talk, name, batch(compression_type=codec, producer_id=5, producer_epoch=0, base_sequence=0))
+    _read_back(talk, name)
+
+
+for _kind in ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"):
+    for _codec in CODECS:
+        case(f"produce {_codec.name} to a topic of {_kind}")(
+            partial(_rewritten, stem=_kind, configs={"compression_type": _kind}, codec=_codec)
+        )
+for _codec in CODECS:
+    case(f"produce {_codec.name} at log append time")(
+        partial(_rewritten, stem="now", configs={"message_timestamp_type": "LogAppendTime"}, codec=_codec)
+    )
+
+
+def _refused_records(talk: Talk, *, codec: CompressionType, keys: tuple[bytes | None, ...]) -> None:
+    """Which records of a batch are refused, by their indexes."""
+    stem = f"keys-{codec.name}-" + "".join("n" if key is None else f"k{len(key)}" for key in keys)
+    name, _ = talk.topic(stem, cleanup_policy="compact")
+    builder = RecordBatchBuilder(compression_type=codec)
+    for key in keys:
+        builder.append(1_000, key, b"value")
+    produce(talk, name, builder.build())
+    _read_back(talk, name)
+
+
+for _codec in CODECS:
+    for _keys in ((b"k", b"k"), (None,), (b"k", None), (None, b"k", None), (b"", None)):
+        _shown = "".join("-" if key is None else "k" for key in _keys)
+        _kind = "empty keys" if b"" in _keys else f"keys {_shown}"
+        case(f"produce {_codec.name} with {_kind} to a compacted topic")(
+            partial(_refused_records, codec=_codec, keys=_keys)
+        )
+
+
+def _timestamps(talk: Talk, *, codec: CompressionType) -> None:
+    """One record of three is out of bounds."""
+    name, _ = talk.topic(f"bounds-{codec.name}", message_timestamp_before_max_ms=str(DAY_MS))
+    builder = RecordBatchBuilder(compression_type=codec)
+    for timestamp in (_now(), 1_000, _now()):
+        builder.append(timestamp, b"k", b"v")
+    produce(talk, name, builder.build())
+    produce(talk, name, batch(timestamp=_now() - 1_000, compression_type=codec))
+    _read_back(talk, name)
+
+
+for _codec in CODECS:
+    case(f"produce {_codec.name} with one record from the past")(partial(_timestamps, codec=_codec))
+
+
+def _sized(talk: Talk, *, codec: CompressionType, limit: int) -> None:
+    """Whether a batch is too large is asked of its bytes as they came, or as they are written."""
+    for kind in ("producer", "uncompressed", "zstd"):
+        name, _ = talk.topic(
+            f"sized-{codec.name}-{limit}-{kind}", compression_type=kind, max_message_bytes=str(limit)
+        )
+        produce(talk, name, batch(1, value=b"x" * 2_000, compression_type=codec))
+
+
+for _codec in (CompressionType.NONE, CompressionType.ZSTD):
+    for _limit in (100, 1_000, 3_000):
+        case(f"produce {_codec.name} where {_limit} bytes are allowed")(
+            partial(_sized, codec=_codec, limit=_limit)
+        )
