@@ -1,7 +1,7 @@
 """How each client of Python reads a topic: one function per client, for `bench.clients`.
 
-A pass reads the topic's one partition from its first record to its last, again and again until the time is up, and
-looks at the value of every record. Connecting and the first record are in no figure.
+A pass reads the topic's `PARTITIONS` from the first record to the last, again and again until the time is up, and looks
+at the value of every record. Connecting and the first record are in no figure.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["CONSUMERS", "Reading"]
+__all__ = ["CONSUMERS", "PARTITIONS", "Reading"]
+
+PARTITIONS = 4
 
 STALL_SECONDS = 30.0
+WAIT_MS = 10
+"""fetch.max.wait.ms: at the end of the log a long poll is under way, which a seek back has to wait for."""
 POLL_RECORDS = 500
 """max.poll.records of Java and of most clients."""
 
@@ -50,13 +54,17 @@ def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Re
     """Ours, record by record."""
     from odradek import Consumer
 
-    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(topic, 0)])
+    with Consumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=WAIT_MS
+    ) as consumer:
+        keys = [(topic, index) for index in range(PARTITIONS)]
+        consumer.assign(keys)
         assert consumer.poll(STALL_SECONDS)
         watch = _Watch(seconds)
         watch.first_came()
         while not watch.is_over:
-            consumer.seek((topic, 0), 0)
+            for key in keys:
+                consumer.seek(key, 0)
             left = records
             while left:
                 found = consumer.poll(STALL_SECONDS)
@@ -72,18 +80,22 @@ def read_odradek_batches(bootstrap: str, topic: str, records: int, seconds: floa
     """Ours, whole batches, unparsed: what Arrow and Spark take."""
     from odradek import Consumer
 
-    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(topic, 0)])
+    with Consumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=WAIT_MS
+    ) as consumer:
+        keys = [(topic, index) for index in range(PARTITIONS)]
+        consumer.assign(keys)
         assert consumer.poll_batches(STALL_SECONDS)
         watch = _Watch(seconds)
         watch.first_came()
         while not watch.is_over:
-            consumer.seek((topic, 0), 0)
-            next_offset = 0
-            while next_offset < records:
+            for key in keys:
+                consumer.seek(key, 0)
+            left = records
+            while left:
                 found = consumer.poll_batches(STALL_SECONDS)
                 assert found, "no batch came"
-                next_offset = found[-1].last_offset + 1
+                left -= sum(batch.record_count for batch in found)
             watch.count += records
         return watch.reading()
 
@@ -97,21 +109,24 @@ def read_kafka_python(bootstrap: str, topic: str, records: int, seconds: float) 
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         max_poll_records=POLL_RECORDS,
+        fetch_max_wait_ms=WAIT_MS,
     )
-    key = kafka.TopicPartition(topic, 0)
-    consumer.assign([key])
+    keys = [kafka.TopicPartition(topic, index) for index in range(PARTITIONS)]
+    consumer.assign(keys)
     assert consumer.poll(timeout_ms=int(STALL_SECONDS * 1000))
     watch = _Watch(seconds)
     watch.first_came()
     while not watch.is_over:
-        consumer.seek(key, 0)
+        for key in keys:
+            consumer.seek(key, 0)
         left = records
         while left:
-            found = consumer.poll(timeout_ms=int(STALL_SECONDS * 1000)).get(key)
+            found = consumer.poll(timeout_ms=int(STALL_SECONDS * 1000))
             assert found, "no record came"
-            for record in found:
-                assert record.value is not None
-            left -= len(found)
+            for some in found.values():
+                for record in some:
+                    assert record.value is not None
+                left -= len(some)
         watch.count += records
     reading = watch.reading()
     consumer.close()
@@ -125,24 +140,29 @@ def read_aiokafka(bootstrap: str, topic: str, records: int, seconds: float) -> R
         import aiokafka
 
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=WAIT_MS,
         )
         await consumer.start()
-        key = aiokafka.TopicPartition(topic, 0)
-        consumer.assign([key])
+        keys = [aiokafka.TopicPartition(topic, index) for index in range(PARTITIONS)]
+        consumer.assign(keys)
         milliseconds = int(STALL_SECONDS * 1000)
         assert await consumer.getmany(timeout_ms=milliseconds, max_records=POLL_RECORDS)
         watch = _Watch(seconds)
         watch.first_came()
         while not watch.is_over:
-            consumer.seek(key, 0)
+            for key in keys:
+                consumer.seek(key, 0)
             left = records
             while left:
-                found = (await consumer.getmany(timeout_ms=milliseconds, max_records=POLL_RECORDS)).get(key)
+                found = await consumer.getmany(timeout_ms=milliseconds, max_records=POLL_RECORDS)
                 assert found, "no record came"
-                for record in found:
-                    assert record.value is not None
-                left -= len(found)
+                for some in found.values():
+                    for record in some:
+                        assert record.value is not None
+                    left -= len(some)
             watch.count += records
         reading = watch.reading()
         await consumer.stop()
@@ -161,14 +181,15 @@ def read_confluent(bootstrap: str, topic: str, records: int, seconds: float) -> 
             "group.id": "bench",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
+            "fetch.wait.max.ms": WAIT_MS,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     assert consumer.consume(1, STALL_SECONDS)
     watch = _Watch(seconds)
     watch.first_came()
     while not watch.is_over:
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
         left = records
         while left:
             found = consumer.consume(min(POLL_RECORDS, left), STALL_SECONDS)

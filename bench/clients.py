@@ -1,7 +1,7 @@
 """Our client beside kafka-python, aiokafka and confluent-kafka, on one server: `python -m bench.clients`.
 
 Every pass is a process of its own, the clients take turns. Producers write to a fresh topic of one partition each,
-consumers read one topic of one partition again and again. Figures are medians; `x` is ours over the other's rate. CPU
+consumers read one topic of four partitions again and again. Figures are medians; `x` is ours over the other's rate. CPU
 is the client's own, in microseconds per record.
 
     python -m bench.clients                      # produce and consume at 100 B and 1 KiB on our node
@@ -25,7 +25,7 @@ from typing import Any
 
 import attrs
 
-from bench.client_consumers import CONSUMERS
+from bench.client_consumers import CONSUMERS, PARTITIONS
 from bench.client_producers import PRODUCERS
 from bench.kafka_server import kafka_server
 from bench.loopback import enter_own_network
@@ -146,7 +146,7 @@ def records_of(size: int) -> int:
 def consume(bootstrap: str, size: int, passes: int, seconds: float, clients: list[str]) -> list[Figure]:
     """All consumers in turn on one topic, several times."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
-    with topic_for(bootstrap, f"consume-{size}") as topic:
+    with topic_for(bootstrap, f"consume-{size}", PARTITIONS) as topic:
         fill(bootstrap, topic, size)
         for _ in range(passes):
             for name in clients:
@@ -155,7 +155,7 @@ def consume(bootstrap: str, size: int, passes: int, seconds: float, clients: lis
 
 
 def fill(bootstrap: str, topic: str, size: int) -> None:
-    """Fill a topic's one partition, in batches of 16 KiB as Java's producer makes them when it is busy."""
+    """Fill a topic's partitions, in batches of 16 KiB as Java's producer makes them when it is busy."""
     from confluent_kafka import Producer
 
     producer: Any = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 16384})
@@ -163,7 +163,7 @@ def fill(bootstrap: str, topic: str, size: int) -> None:
     for number in range(records_of(size)):
         while True:
             try:
-                producer.produce(topic, values[number % 64])
+                producer.produce(topic, values[number % 64], partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -182,10 +182,10 @@ def in_a_process(*arguments: str) -> dict[str, Any]:
 
 
 @contextmanager
-def topic_for(bootstrap: str, name: str) -> Iterator[str]:
-    """A topic of one partition that goes when the block ends."""
+def topic_for(bootstrap: str, name: str, partitions: int = 1) -> Iterator[str]:
+    """A topic that goes when the block ends."""
     with Client(bootstrap) as client:
-        (created,) = client.admin.create_topics([NewTopic(name, 1)])
+        (created,) = client.admin.create_topics([NewTopic(name, partitions)])
         if created.error is not None:
             raise created.error
         try:
