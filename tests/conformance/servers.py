@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "50",
+    "group.min.session.timeout.ms": "500",
     "group.max.size": "4",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",

@@ -84,7 +84,7 @@ def _(talk: Talk) -> None:
 
 @case("heartbeat keeps a member that has a short session")
 def _(talk: Talk) -> None:
-    (member,) = stable(talk, talk.name("heartbeat-keeps"), session=1_000)
+    (member,) = stable(talk, talk.name("heartbeat-keeps"), session=2_000)
     for _ in range(3):
         member.heartbeat()
     member.wait_until_forgotten()

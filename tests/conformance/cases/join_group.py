@@ -83,8 +83,8 @@ ODD: dict[str, dict[str, Any]] = {
     },
     "a session timeout of 0": {"session_timeout_ms": 0},
     "a negative session timeout": {"session_timeout_ms": -1},
-    "a session timeout just too short": {"session_timeout_ms": 49},
-    "a session timeout just long enough": {"session_timeout_ms": 50},
+    "a session timeout just too short": {"session_timeout_ms": 499},
+    "a session timeout just long enough": {"session_timeout_ms": 500},
     "the longest session timeout": {"session_timeout_ms": 1_800_000},
     "a session timeout just too long": {"session_timeout_ms": 1_800_001},
     "a rebalance timeout of 0": {"rebalance_timeout_ms": 0},
@@ -252,7 +252,7 @@ def _(talk: Talk) -> None:
 @case("join_group throws out whose session ends")
 def _(talk: Talk) -> None:
     group = talk.name("join-expired")
-    first = Member(talk, group, "A", session=50)
+    first = Member(talk, group, "A", session=500)
     first.join()
     first.sync({first.member_id: b"everything"})
     first.wait_until_forgotten()
