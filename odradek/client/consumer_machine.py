@@ -536,8 +536,10 @@ class ConsumerMachine:
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""
         membership = self.membership
+        passing = self._fetching.last_error or self._metadata.last_error
         return {
             **self.core.statistics(),
+            "last_error": "" if passing is None else str(passing),
             "assigned_partitions": len(self.subscription.partitions),
             "buffered_bytes": self._fetching.buffered_bytes(),
             "fetches": self._fetching.fetches,

@@ -104,6 +104,8 @@ class Fetching:
         self.ready: dict[PartitionState, None] = {}
         """Partitions with something for the application, in the order in which it came."""
         self.fetches = 0
+        self.last_error: Exception | None = None
+        """The last error that passed by itself, or is expected to."""
 
     def run(self) -> Operation[None]:
         """Fetch until the operation is ended."""
@@ -242,6 +244,7 @@ class Fetching:
                 session.lost()
                 return
             session.start_over()
+            self.last_error = call.error or broker_error(code, None, f"fetch from broker {node}")
             if code is ErrorCode.INVALID_FETCH_SESSION_EPOCH:
                 return
             failures = self._node_failures.get(node, 0)
@@ -319,6 +322,7 @@ class Fetching:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(node, state)
         elif code in _PASSING:
+            self.last_error = broker_error(code, None, str(state.key))
             hint = answer.current_leader
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
                 state.preferred_replica = None

@@ -46,6 +46,8 @@ class MetadataKeeper:
         self._fresh_until = 0.0
         self._not_before = 0.0
         self._attempt = 0
+        self.last_error: Exception | None = None
+        """Why metadata could not be had the last time it could not."""
 
     def ask(self) -> None:
         """Metadata may be out of date."""
@@ -81,6 +83,7 @@ class MetadataKeeper:
             )
         except (KafkaError, ClientError) as error:
             self._asked = True
+            self.last_error = error
             self._back_off()
             if not is_retriable(error):
                 self._refused(error)

@@ -436,6 +436,14 @@ def test_a_bug_in_the_background_is_not_silence() -> None:
             found.poll(1)
 
 
+def test_errors_that_are_waited_out_can_be_looked_at() -> None:
+    """A poll that brings nothing has its reason in the statistics."""
+    found = consumer(3, bootstrap_servers="nobody:1")
+    found.machine.assign_manually([T0])
+    assert found.poll(40) == []
+    assert "cannot connect to nobody:1" in str(found.machine.statistics()["last_error"])
+
+
 def test_subscribe_needs_a_group() -> None:
     """Without group.id there is nobody who could assign."""
     found = consumer()
