@@ -86,12 +86,6 @@ def memory_kib(pid: int, field: str) -> int:
     raise ProcessLookupError(pid)
 
 
-def stat_cpu_seconds(pid: int) -> float:
-    """utime + stime of /proc/PID/stat: all threads, in ticks of 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def free_ports(count: int) -> list[int]:
     """`count` different loopback ports that nobody listens on at the moment."""
     sockets = [socket.socket() for _ in range(count)]

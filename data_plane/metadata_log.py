@@ -34,7 +34,6 @@ from wire.record_batch import HEADER_SIZE, parse_header
 METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
 SYNCED_OFFSET_PERIOD_SECONDS = 10.0
-_TOPIC_ID = bytes(15) + b"\x01"
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
 _SNAPSHOT_BYTES_MAX = 1 << 30

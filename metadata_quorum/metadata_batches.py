@@ -23,7 +23,6 @@ from wire.record_batch import HEADER_SIZE, Buffer, RecordBatchBuilder, check_crc
 from wire.structure import Message
 
 DECOMPRESSED_BYTES_MAX = 64 << 20
-_SIZE_PREFIX = 12
 
 
 @attrs.frozen

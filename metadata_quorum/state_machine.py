@@ -169,10 +169,6 @@ class ReplicatedStateMachine(Generic[S, D]):
     def committed_state(self) -> S:
         return self._committed
 
-    @property
-    def is_leading(self) -> bool:
-        return self._leading
-
     def subscribe(self, listener: CommittedListener) -> None:
         """Tell `listener` of each state committed from now on."""
         self._listeners.append(listener)

@@ -108,9 +108,6 @@ class Fabric:
         for send in self._cut.pop((source, target), ()):
             send()
 
-    def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self._cut
-
     def transmit(
         self,
         source: str,

@@ -7,6 +7,7 @@ is not listed as SHELL here may do nothing that `tests.colours` finds.
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,12 @@ def test_no_licence_outlives_its_need() -> None:
         assert any(findings(parse(module)) for module in covered), f"{entry} needs no licence"
     for module, rule in ALLOWED:
         assert rule in {finding.rule for finding in findings(parse(module))}, f"{module} does not {rule}"
+
+
+def test_every_package_is_installed() -> None:
+    """A package that `pyproject.toml` does not name works in a checkout and is missing everywhere else."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert sorted(named) == sorted({str(Path(module).parent).replace("/", ".") for module in modules()})
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from data_plane.groups.settings import GroupSettings
 from data_plane.groups.turn import Ask, Turn
 from wire.errors import ErrorCode
 
-NO_GENERATION = -1
 GROUP_ID_NOT_FOUND_SINCE = 9
 RECORD_OVERHEAD_BYTES = 128
+INT64_MAX = (1 << 63) - 1
 
 
 @attrs.frozen
@@ -105,10 +105,11 @@ class OffsetStore:
             return turn.answer(ask.reply, [code] * len(request.partitions))
         if group is not None and group.phase in (GroupPhase.STABLE, GroupPhase.PREPARING_REBALANCE):
             self._membership.renew_session(turn, group, request.member_id)
-        expires_ms = -1 if request.retention_ms < 0 else turn.wall_ms + request.retention_ms
+        expires_ms = -1 if request.retention_ms < 0 else min(turn.wall_ms + request.retention_ms, INT64_MAX)
         codes = []
         records = []
         size = 0
+        group_bytes = len(request.group_id.encode())
         for each in request.partitions:
             if len(each.metadata) > self._settings.offset_metadata_bytes_max:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -118,7 +119,7 @@ class OffsetStore:
             )
             records.append(offset_commit_record(request.group_id, each.topic, each.partition, value))
             codes.append(ErrorCode.NONE)
-            size += len(request.group_id) + len(each.topic) + 3 * len(each.metadata) + RECORD_OVERHEAD_BYTES
+            size += group_bytes + len(each.topic) + 3 * len(each.metadata) + RECORD_OVERHEAD_BYTES
         if size > self._settings.append_bytes_max:
             return turn.answer(ask.reply, [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(request.partitions))
         turn.records += records

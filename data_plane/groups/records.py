@@ -1,31 +1,30 @@
-"""Coordinator records as `__consumer_offsets` holds them. PURE.
+"""Coordinator records as `__consumer_offsets` holds them, and the versions that values are written at. PURE.
 
-A key is its record type as an int16 and the key message at version 0; a value is its version as an int16 and the
-value message at that version; no value is a tombstone.
+Their frames are those of `wire.metadata_frames`; no value is a tombstone.
 """
 
 from __future__ import annotations
 
-import struct
-
 import attrs
 
-from wire.codec import decode, encode
 from wire.messages.coordinator_records import (
-    KEYS,
-    VALUES,
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from wire.metadata_frames import (
+    UnknownRecord,
+    decode_coordinator_key,
+    encode_coordinator_key,
+    encode_coordinator_value,
+)
 from wire.structure import Message
 
 GROUP_METADATA_VERSION = 3
 OFFSET_COMMIT_VERSION = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
-_TYPE = struct.Struct(">h")
 
 
 @attrs.frozen
@@ -37,13 +36,12 @@ class CoordinatorRecord:
     value_version: int = 0
 
     def encoded_key(self) -> bytes:
-        assert self.key.API_KEY is not None
-        return _TYPE.pack(self.key.API_KEY) + encode(self.key, 0)
+        return encode_coordinator_key(self.key)
 
     def encoded_value(self) -> bytes | None:
         if self.value is None:
             return None
-        return _TYPE.pack(self.value_version) + encode(self.value, self.value_version)
+        return encode_coordinator_value(self.value, self.value_version)
 
 
 def offset_commit_record(
@@ -67,21 +65,14 @@ def group_metadata_tombstone(group: str) -> CoordinatorRecord:
 
 
 def decode_key(data: bytes) -> Message | None:
-    """The key; None for a type that this version does not know (a newer one's, which Kafka skips too).
+    """The key; None for a type that this version does not know (a newer one's, which Kafka skips too), or for none.
 
     Raises `MalformedMessage`.
     """
-    kind = _TYPE.unpack_from(data)[0] if len(data) >= 2 else -1
-    key_class = KEYS.get(kind)
-    return None if key_class is None else decode(key_class, 0, data, 2)
-
-
-def decode_value(key: Message, data: bytes) -> Message:
-    """The value that belongs to `key`. Raises `MalformedMessage`."""
-    assert key.API_KEY is not None
-    version = _TYPE.unpack_from(data)[0] if len(data) >= 2 else -1
-    message: Message = decode(VALUES[key.API_KEY], version, data, 2)
-    return message
+    try:
+        return decode_coordinator_key(data) if len(data) >= 2 else None
+    except UnknownRecord:
+        return None
 
 
 __all__ = [
@@ -92,7 +83,6 @@ __all__ = [
     "OffsetCommitKey",
     "OffsetCommitValue",
     "decode_key",
-    "decode_value",
     "group_metadata_record",
     "group_metadata_tombstone",
     "offset_commit_record",

@@ -18,10 +18,10 @@ from data_plane.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
     decode_key,
-    decode_value,
 )
 from metadata_quorum.layered_map import LayeredMap
 from wire.messages.coordinator_records import LegacyOffsetCommitValue
+from wire.metadata_frames import decode_coordinator_value
 from wire.structure import Message
 
 Offsets = LayeredMap[tuple[str, int], OffsetCommitValue]
@@ -86,12 +86,12 @@ def state_of(latest: Mapping[bytes, bytes | None]) -> GroupsState:
         if isinstance(key, (OffsetCommitKey, LegacyOffsetCommitKey)):
             of_group = offsets.setdefault(key.group, {})
             if raw_value is not None:
-                of_group[key.topic, key.partition] = _offset_value(decode_value(key, raw_value))
+                of_group[key.topic, key.partition] = _offset_value(decode_coordinator_value(key, raw_value))
         elif isinstance(key, GroupMetadataKey):
             if raw_value is None:
                 deleted.append(key.group)
             else:
-                value = decode_value(key, raw_value)
+                value = decode_coordinator_value(key, raw_value)
                 assert isinstance(value, GroupMetadataValue)
                 metadata[key.group] = value
     for group in deleted:

@@ -14,7 +14,6 @@ from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsReques
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER = -1
-DELETE_BY_ID_SINCE = 6
 
 
 class CreateTopicsHandler:

@@ -12,14 +12,15 @@ from data_plane.groups.records import (
     GroupMetadataValue,
     OffsetCommitValue,
     decode_key,
-    decode_value,
     group_metadata_record,
     group_metadata_tombstone,
     offset_commit_record,
     offset_tombstone,
 )
 from data_plane.groups.state import GroupsState, state_of
+from wire.errors import MalformedMessage
 from wire.messages.coordinator_records import MemberMetadata
+from wire.metadata_frames import decode_coordinator_value
 
 TOPIC_ID = bytes(range(16))
 
@@ -66,7 +67,7 @@ def test_a_group_has_kafkas_bytes() -> None:
         + "0000000173"
         + "0000000161"
     )
-    assert decode_value(record.key, encoded) == record.value
+    assert decode_coordinator_value(record.key, encoded) == record.value
 
 
 def test_records_of_unknown_types_are_passed_over() -> None:
@@ -74,6 +75,13 @@ def test_records_of_unknown_types_are_passed_over() -> None:
     assert decode_key(b"\x7f\xff\x00") is None
     assert decode_key(b"\x01") is None
     assert state_of({b"\x7f\xff\x00": b"\x00\x00", b"": None}) == GroupsState()
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00", b"\xff\xff", b"\x00\x63\x00", b"\x00\x04\x00"])
+def test_values_that_cannot_be_read_are_malformed(value: bytes) -> None:
+    """A value of an unknown version, or cut off: the partition is damaged, which is not our caller's mistake."""
+    with pytest.raises(MalformedMessage):
+        state_of({offset_tombstone("g", "t", 0).encoded_key(): value})
 
 
 GROUPS = st.sampled_from(["g", "h"])

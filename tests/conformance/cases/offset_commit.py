@@ -13,7 +13,6 @@ from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequest
 
 NOBODYS_ID = bytes(range(16))
 VERSIONS = range(2, 11)
-IDS_SINCE = 10
 
 
 def _without_member(talk: Talk, *, version: int) -> None:
