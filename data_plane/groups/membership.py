@@ -20,6 +20,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
 from data_plane.groups.records import group_metadata_record
 from data_plane.groups.settings import GroupSettings
@@ -40,6 +42,9 @@ SKIP_ASSIGNMENT_SINCE = 9
 REBALANCE_TIMEOUT_SINCE = 1
 LEAVE_MANY_SINCE = 3
 UNKNOWN_MEMBER = ""
+MEMBER_OVERHEAD_BYTES = 64
+STATIC_WAIT_MS_MIN = 1_000
+"""How long a rebalance that nobody has joined waits at least before it looks again: a member may say 0."""
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 
@@ -213,6 +218,11 @@ class Membership:
         self, turn: Turn, group: ClassicGroup, ask: Ask, request: JoinGroupRequest, new_id: str
     ) -> None:
         assert request.group_instance_id is not None
+        joining = max((len(each.metadata) for each in request.protocols), default=0)
+        if group.phase is STABLE and self._is_too_large(group, joining, {}):
+            # The new self's metadata goes into the group's record, at once; the old self stays.
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            return turn.answer(ask.reply, join_refused(UNKNOWN_MEMBER, code, ask.version))
         leader_before = group.leader or ""
         old, new = group.replace_static_member(request.group_instance_id, new_id)
         turn.answer(old.join_reply, join_refused(old.member_id, ErrorCode.FENCED_INSTANCE_ID, 0))
@@ -312,7 +322,7 @@ class Membership:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             # Static members alone are left and none has come back: their sessions decide.
-            self._set_join_timer(turn, group, group.rebalance_timeout_ms)
+            self._set_join_timer(turn, group, max(group.rebalance_timeout_ms, STATIC_WAIT_MS_MIN))
             return
         group.generation += 1
         group.pending_sync.clear()
@@ -391,13 +401,21 @@ class Membership:
         if group.leader == member.member_id:
             self._take_assignment(turn, group, request)
 
-    def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
-        given = {each.member_id: each.assignment for each in request.assignments}
-        size = sum(
-            len(given.get(member.member_id, b"")) + len(member.metadata_for(group.protocol or "")) + 256
+    def _is_too_large(self, group: ClassicGroup, more_bytes: int, given: Mapping[str, bytes]) -> bool:
+        """Whether the group's record would be larger than a batch may be, with these assignments instead of its own."""
+        protocol = group.protocol or ""
+        size = more_bytes + sum(
+            len(given.get(member.member_id, b"") if given else member.assignment)
+            + len(member.metadata_for(protocol))
+            + 3 * (len(member.member_id) + len(member.client_id) + len(member.group_instance_id or ""))
+            + MEMBER_OVERHEAD_BYTES
             for member in group.members.values()
         )
-        if size > self._settings.append_bytes_max:
+        return size > self._settings.append_bytes_max
+
+    def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
+        given = {each.member_id: each.assignment for each in request.assignments}
+        if self._is_too_large(group, 0, given):
             # Nothing that large can be written; the members try again with less, or somebody raises the limit.
             self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._prepare_rebalance(turn, group)
