@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,14 +31,16 @@ class Process:
 
     def __init__(self, library: str, bootstrap: str, group: str, topic: str, **options: Any) -> None:
         command = [sys.executable, "-m", "tests.clients.group_member", library, bootstrap, group, topic]
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process; closed with it
         self._child = subprocess.Popen(
             [*command_prefix(), *command, json.dumps({"session_ms": SESSION_MS, **options})],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._complaints,
             text=True,
         )
+        self._ended = False
         self._changed = threading.Condition()
         self.assignments: list[list[int]] = []
         self.records: list[tuple[int, int, str]] = []
@@ -56,11 +59,19 @@ class Process:
                 else:
                     self._done[event[0]] = event[1]
                 self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def wait(self, until: Callable[[], bool], what: str) -> None:
         """Wait for what the member tells."""
         with self._changed:
-            assert self._changed.wait_for(until, WAIT_SECONDS), f"no {what}; told: {self.assignments}"
+            self._changed.wait_for(lambda: until() or self._ended, WAIT_SECONDS)
+            assert until(), f"no {what}; told: {self.assignments}; ended: {self._ended}; {self._last_words()}"
+
+    def _last_words(self) -> str:
+        self._complaints.seek(0)
+        return self._complaints.read()[-3000:].decode(errors="replace")
 
     def wait_assigned(self, count: int) -> list[int]:
         """Until it has `count` partitions; which they are."""
@@ -87,6 +98,7 @@ class Process:
         """kill -9."""
         self._child.kill()
         self._child.wait()
+        self._complaints.close()
 
 
 @pytest.fixture
