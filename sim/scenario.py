@@ -21,14 +21,14 @@ from odradek.client.admin import NewTopic, create_topics
 from odradek.client.aio import AsyncClient
 from odradek.client.config import ClientConfig
 from odradek.client.errors import ClientError
-from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import EARLIEST, LATEST, list_offsets
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
 from odradek.env.ports import DiskError, Env, Event
 from odradek.node.config import NodeConfig
 from odradek.node.node import NodeFailed
 from odradek.node.run_node import run_node
+from sim.fetching import FetchConfig, Fetcher
 from sim.history import History, SafetyViolation, Told
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from sim.weather import Weather
 from sim.world import Running, World
 from wire.errors import KafkaError

@@ -12,9 +12,9 @@ from odradek.client.admin import NewTopic, create_topics
 from odradek.client.aio import AsyncClient
 from odradek.client.config import ClientConfig
 from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
-from odradek.client.fetching import FetchConfig, Fetcher
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
 from odradek.env.ports import Conn, ConnectionLost, Env
+from sim.fetching import FetchConfig, Fetcher
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from sim.weather import Weather
 from sim.world import World
 from tests.client.fake_broker import SILENCE, BrokerEnd, FakeBroker

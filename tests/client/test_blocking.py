@@ -11,9 +11,9 @@ from odradek.client.admin import ConfigResource, NewTopic, ResourceType
 from odradek.client.blocking import Client
 from odradek.client.bootstrap import parse_bootstrap
 from odradek.client.errors import BrokerUnavailable, ClientClosed, ConnectionBroken, RequestTimedOut
-from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import LATEST
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from sim.fetching import FetchConfig, Fetcher
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from wire.api import ApiKey
 from wire.errors import ErrorCode, KafkaError

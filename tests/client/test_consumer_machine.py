@@ -13,7 +13,7 @@ from odradek.client.consumer_types import (
     TopicPartition,
     TruncationDetected,
 )
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, FakePartition
 from tests.client.fake_group import FakeConsumer, GroupBroker
 from wire.api import ApiKey

@@ -22,7 +22,7 @@ from odradek.client.consumer_types import (
     TopicPartition,
     Wakeup,
 )
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import records
 

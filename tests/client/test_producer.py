@@ -14,10 +14,10 @@ import odradek
 from odradek.client.admin import NewTopic
 from odradek.client.blocking import Client
 from odradek.client.errors import BrokerUnavailable, BufferFull, ClientClosed, RequestTimedOut
-from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import LATEST
 from odradek.client.partitioner import partition_for_key
 from odradek.client.producer import Producer, RecordFuture
+from sim.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from wire.api import ApiKey
 from wire.errors import ErrorCode, KafkaError

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.client.partitioner import partition_for_key
-from odradek.client.producing import Delivery, ProduceConfig, Producing, RecordToSend
+from sim.producing import Delivery, ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey

