@@ -8,8 +8,8 @@ async with odradek.trio.open_producer({"bootstrap.servers": "127.0.0.1:9092"}) a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
 
 import trio
 
@@ -22,37 +22,41 @@ from odradek.env.real import RealEnv
 __all__ = ["Admin", "Consumer", "Producer", "SentRecord", "open_admin", "open_consumer", "open_producer"]
 
 
-@asynccontextmanager
-async def open_producer(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Producer]:
+C = TypeVar("C", Producer, Consumer)
+
+
+def open_producer(
+    config: Mapping[str, Any] | None = None, /, **keys: Any
+) -> AbstractAsyncContextManager[Producer]:
     """A producer for the block. At its end what is there is sent; after an error it is given up.
 
     `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
     """
-    async with trio.open_nursery() as nursery:
-        producer = Producer(RealEnv(), nursery, config, **keys)
-        try:
-            yield producer
-        except BaseException:
-            producer.client.close()
-            raise
-        await producer.close()
-        nursery.cancel_scope.cancel()
+    return _opened(Producer, config, keys)
 
 
-@asynccontextmanager
-async def open_consumer(config: Mapping[str, Any] | None = None, /, **keys: Any) -> AsyncIterator[Consumer]:
+def open_consumer(
+    config: Mapping[str, Any] | None = None, /, **keys: Any
+) -> AbstractAsyncContextManager[Consumer]:
     """A consumer for the block, which leaves its group at the end of it; after an error it is given up.
 
     `config` has Kafka's keys, keyword arguments the same with underscores. Raises `ValueError` for a bad one.
     """
+    return _opened(Consumer, config, keys)
+
+
+@asynccontextmanager
+async def _opened(
+    kind: type[C], config: Mapping[str, Any] | None, keys: Mapping[str, Any]
+) -> AsyncIterator[C]:
     async with trio.open_nursery() as nursery:
-        consumer = Consumer(RealEnv(), nursery, config, **keys)
+        client = kind(RealEnv(), nursery, config, **keys)
         try:
-            yield consumer
+            yield client
         except BaseException:
-            consumer.client.close()
+            client.client.close()
             raise
-        await consumer.close()
+        await client.close()
         nursery.cancel_scope.cancel()
 
 

@@ -170,21 +170,7 @@ def list_group_offsets(
         for group_id, answer in answers:
             yield (
                 group_id,
-                group_error(answer.error_code, group_id)
-                or GroupOffsets(
-                    group_id,
-                    {
-                        (topic.name, each.partition_index): CommittedOffset(
-                            each.committed_offset,
-                            each.committed_leader_epoch,
-                            each.metadata or "",
-                            item_error(each.error_code, None, f"{topic.name}-{each.partition_index}"),
-                        )
-                        for topic in answer.topics
-                        for each in topic.partitions
-                        if each.committed_offset >= 0 or each.error_code
-                    },
-                ),
+                group_error(answer.error_code, group_id) or GroupOffsets(group_id, _committed(answer)),
             )
 
     outcomes = yield from scatter(
@@ -200,6 +186,20 @@ def list_group_offsets(
         found if isinstance(found, GroupOffsets) else GroupOffsets(group_id, {}, found)
         for group_id, found in outcomes.items()
     ]
+
+
+def _committed(answer: Any) -> dict[TopicPartition, CommittedOffset]:
+    return {
+        (topic.name, each.partition_index): CommittedOffset(
+            each.committed_offset,
+            each.committed_leader_epoch,
+            each.metadata or "",
+            item_error(each.error_code, None, f"{topic.name}-{each.partition_index}"),
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.committed_offset >= 0 or each.error_code
+    }
 
 
 def alter_group_offsets(

@@ -108,20 +108,10 @@ def scatter(
             if call.error is not None:
                 error = _as_call_error(call.error)
                 lost = not isinstance(error, BrokerUnavailable)
-                final = lost and not repeat_after_loss
-                for item in of_node:
-                    if final or not is_retriable(error):
-                        outcomes[item] = error
-                    else:
-                        retry[item] = error
+                again = is_retriable(error) and (repeat_after_loss or not lost)
+                (retry if again else outcomes).update(dict.fromkeys(of_node, error))
                 continue
-            answered = dict(take(call.response, of_node))
-            for item in of_node:
-                if item not in answered:
-                    answered[item] = KafkaError(
-                        ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker left it out of its answer"
-                    )
-            for item, outcome in answered.items():
+            for item, outcome in _answered(take(call.response, of_node), of_node).items():
                 if (
                     isinstance(outcome, KafkaError)
                     and outcome.code.retriable
@@ -139,6 +129,17 @@ def scatter(
         if pending:
             yield Wait(until=wake_at)
     return {item: outcomes[item] for item in wanted}
+
+
+def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:
+    """What an answer says, and an error for each item that it leaves out."""
+    answered = dict(outcomes)
+    for item in asked:
+        if item not in answered:
+            answered[item] = KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker left it out of its answer"
+            )
+    return answered
 
 
 def _as_call_error(error: Exception) -> CallError:

@@ -68,7 +68,7 @@ def test_the_highest_common_version_is_used() -> None:
     seen: list[int] = []
     broker.versions[ApiKey.DESCRIBE_CLUSTER] = (0, 1)
     answer = broker.answer
-    broker.answer = lambda event: (seen.append(event.api_version), answer(event))[1]  # type: ignore[method-assign,func-returns-value]
+    broker.answer = lambda event: (seen.append(event.api_version), answer(event))[1]  # type: ignore[method-assign,func-returns-value]  # a spy
     core, wire, _ = make(broker)
     wire.run(request(core, DescribeClusterRequest(), timeout=5))
     assert seen == [api_versions(ApiKey.API_VERSIONS)[1], 1]
@@ -160,7 +160,7 @@ def test_an_answer_that_never_comes_ends_the_connection_and_the_call() -> None:
 def test_a_connection_that_is_never_established_times_out() -> None:
     """A black hole in the network: no refusal, no answer."""
     core, wire, _ = make(connect_timeout=2.0)
-    wire._connect = lambda connection_id, address: None  # type: ignore[method-assign]
+    wire._connect = lambda connection_id, address: None  # type: ignore[method-assign]  # a double
     with pytest.raises(BrokerUnavailable, match="within 2 s"):
         wire.run(request(core, DescribeClusterRequest(), timeout=5))
     assert wire.now == 2.0
@@ -205,7 +205,7 @@ def test_garbage_instead_of_kafkas_protocol_is_named() -> None:
     def greet(connection_id: int, data: bytes | bytearray) -> None:
         core.receive_data(connection_id, b"HTTP/1.1 400 Bad Request\r\n\r\n", wire.now)
 
-    wire._send = greet  # type: ignore[method-assign]
+    wire._send = greet  # type: ignore[method-assign]  # a double
     with pytest.raises((BrokerUnavailable, ConnectionBroken), match="does not speak Kafka's protocol"):
         wire.run(request(core, DescribeClusterRequest(), timeout=1))
 

@@ -122,8 +122,8 @@ def measure(size_max: int) -> Iterator[tuple[str, str, int]]:
             yield f"{make.__name__} {function.__name__}", outcome, peak
     for codec in CompressionType:
         data = compress(codec, bytes(range(256)) * (size_max // 256))
-        yield f"good {codec.name} size", "accepted", peak_of(lambda: decompressed_size(codec, data, size_max))  # noqa: B023
-        yield f"good {codec.name}", "accepted", peak_of(lambda: decompress(codec, data, size_max))  # noqa: B023
+        yield f"good {codec.name} size", "accepted", peak_of(lambda: decompressed_size(codec, data, size_max))  # noqa: B023 -- as above
+        yield f"good {codec.name}", "accepted", peak_of(lambda: decompress(codec, data, size_max))  # noqa: B023 -- as above
 
 
 if __name__ == "__main__":
