@@ -7,8 +7,9 @@ the shape of the request and, for its own values, at what a running node can cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from typing import TypeVar
 
 from metadata_quorum.client_metrics_configs import validate_client_metrics
 from metadata_quorum.config_defs import (
@@ -53,30 +54,30 @@ class Operation(IntEnum):
 Changes = dict[str, str | None]
 """New values by key; None takes the override away."""
 
+Resource = TypeVar("Resource", incremental.AlterConfigsResource, absolute.AlterConfigsResource)
+Response = TypeVar(
+    "Response", incremental.AlterConfigsResourceResponse, absolute.AlterConfigsResourceResponse
+)
+
 
 def incremental_alter_configs(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, settings: ControllerSettings
 ) -> Decision:
     """Change single keys of resources."""
-    records: list[Message] = []
-    responses = []
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        code, message = ErrorCode.NONE, None
-        try:
-            before = image.configs.get((kind, name), {})
-            changes: Changes = {}
-            for config in resource.configs:
-                value = _operate(kind, config, before.get(config.name))
-                # A broker's value is written anew even if it is the same: it makes brokers load files again.
-                if value != before.get(config.name) or kind == RESOURCE_BROKER:
-                    changes[config.name] = value
-            records += _alter(
-                image, kind, name, before, changes, settings, RECORDS_PER_REQUEST_MAX - len(records)
-            )
-        except KafkaError as error:
-            code, message = error.code, error.message
-        responses.append(incremental.AlterConfigsResourceResponse(code, message, kind, name))
+
+    def changes_of(resource: incremental.AlterConfigsResource, before: Mapping[str, str]) -> Changes:
+        kind = resource.resource_type
+        changes: Changes = {}
+        for config in resource.configs:
+            value = _operate(kind, config, before.get(config.name))
+            # A broker's value is written anew even if it is the same: it makes brokers load files again.
+            if value != before.get(config.name) or kind == RESOURCE_BROKER:
+                changes[config.name] = value
+        return changes
+
+    records, responses = _each(
+        image, request.resources, changes_of, incremental.AlterConfigsResourceResponse, settings
+    )
     response = incremental.IncrementalAlterConfigsResponse(0, responses)
     return Decision([] if request.validate_only else records, response)
 
@@ -85,26 +86,45 @@ def alter_configs(
     image: MetadataImage, request: absolute.AlterConfigsRequest, settings: ControllerSettings
 ) -> Decision:
     """Replace all overrides of resources: a key that is not named is taken away."""
+
+    def changes_of(resource: absolute.AlterConfigsResource, before: Mapping[str, str]) -> Changes:
+        changes: Changes = {}
+        for config in resource.configs:
+            if config.value != before.get(config.name) or resource.resource_type == RESOURCE_BROKER:
+                changes[config.name] = config.value
+        named = {config.name for config in resource.configs}
+        changes.update((key, None) for key in sorted(before) if key not in named)
+        return changes
+
+    records, responses = _each(
+        image, request.resources, changes_of, absolute.AlterConfigsResourceResponse, settings
+    )
+    return Decision([] if request.validate_only else records, absolute.AlterConfigsResponse(0, responses))
+
+
+def _each(
+    image: MetadataImage,
+    resources: Iterable[Resource],
+    changes_of: Callable[[Resource, Mapping[str, str]], Changes],
+    response_class: Callable[[int, str | None, int, str], Response],
+    settings: ControllerSettings,
+) -> tuple[list[Message], list[Response]]:
+    """The records of all resources together, and what became of each."""
     records: list[Message] = []
     responses = []
-    for resource in request.resources:
+    for resource in resources:
         kind, name = resource.resource_type, resource.resource_name
         code, message = ErrorCode.NONE, None
         try:
             before = image.configs.get((kind, name), {})
-            changes: Changes = {}
-            for config in resource.configs:
-                if config.value != before.get(config.name) or kind == RESOURCE_BROKER:
-                    changes[config.name] = config.value
-            named = {config.name for config in resource.configs}
-            changes.update((key, None) for key in sorted(before) if key not in named)
+            changes = changes_of(resource, before)
             records += _alter(
                 image, kind, name, before, changes, settings, RECORDS_PER_REQUEST_MAX - len(records)
             )
         except KafkaError as error:
             code, message = error.code, error.message
-        responses.append(absolute.AlterConfigsResourceResponse(code, message, kind, name))
-    return Decision([] if request.validate_only else records, absolute.AlterConfigsResponse(0, responses))
+        responses.append(response_class(code, message, kind, name))
+    return records, responses
 
 
 def refuse_incremental(

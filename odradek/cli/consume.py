@@ -19,7 +19,7 @@ from odradek.cli.times import TIME_HELP, moment
 if TYPE_CHECKING:
     from odradek.client.blocking import Client
     from odradek.client.consumer import Consumer
-    from odradek.client.consumer_types import ConsumerRecord
+    from odradek.client.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
 
 __all__ = ["register"]
 
@@ -232,10 +232,6 @@ def _next(consumer: Consumer, printer: _Printer, key: Key, busy: bool) -> int:
 
 def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
     """Join the group, print what it has not read, commit what was printed."""
-    from odradek.client.consumer_types import RebalanceListener, TopicPartition
-    from odradek.client.errors import ClientError
-    from wire.errors import KafkaError
-
     if args.partition is not None:
         raise CliError("--partition and --group exclude each other: the group assigns the partitions", USAGE)
     kind, _ = args.start or ("earliest", 0)
@@ -246,62 +242,99 @@ def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord],
             USAGE,
         )
     printer = _Printer(args, render)
-    ends: dict[Key, int] = {}
-    assigned = False
-    committed: dict[Key, int] = {}
-
-    def commit(keys: Iterable[Key], timeout: float) -> None:
-        # Where nothing was printed the place to begin is committed, so that its lag can be told later.
-        news = {key: printer.next_offsets.get(key) or consumer.position(key, timeout) for key in keys}
-        news = {key: offset for key, offset in news.items() if committed.get(key) != offset}
-        if news:
-            consumer.commit(news, timeout)
-            committed.update(news)
-
-    class Listener(RebalanceListener):
-        """Keeps the ends of what is assigned, commits what is given up."""
-
-        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-            nonlocal assigned
-            assigned = True
-            if not args.follow:
-                found = consumer.end_offsets(partitions)
-                ends.update((key, found[key]) for key in partitions)
-
-        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-            commit(partitions, args.timeout)
-            self.on_partitions_lost(partitions)
-
-        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-            for key in partitions:
-                for table in (ends, committed, printer.next_offsets):
-                    table.pop(key, None)
-
     with _open(args, group_id=args.group, auto_offset_reset=kind) as consumer, printer.progress:
-        consumer.subscribe([args.topic], listener=Listener())
-        commit_at = time.monotonic() + _COMMIT_SECONDS
+        _Member(args, consumer, printer).read()
+
+
+class _Member:
+    """How far a member has come: the ends of what it is assigned, and what it has committed."""
+
+    def __init__(self, args: argparse.Namespace, consumer: Consumer, printer: _Printer) -> None:
+        self._args = args
+        self._consumer = consumer
+        self._printer = printer
+        self._was_assigned = False
+        self._ends: dict[Key, int] = {}
+        self._committed: dict[Key, int] = {}
+
+    def read(self) -> None:
+        """Print until the present ends, and commit."""
+        from odradek.client.errors import ClientError
+        from wire.errors import KafkaError
+
+        self._consumer.subscribe([self._args.topic], listener=_listener(self))
         try:
-            while printer.left:
-                records = consumer.poll(_POLL_SECONDS)
-                printer.print(records, None)
-                if time.monotonic() >= commit_at:
-                    commit(consumer.assignment(), args.timeout)
-                    commit_at = time.monotonic() + _COMMIT_SECONDS
-                if not assigned:
-                    printer.expect(f"group {args.group} assigned nothing")
-                elif not args.follow:
-                    printer.expect("nothing came")
-                    busy = bool(records)
-                    if all(_next(consumer, printer, key, busy) >= end for key, end in ends.items()):
-                        break
-            commit(consumer.assignment(), args.timeout)
+            self._print_all()
+            self._commit(self._consumer.assignment(), self._args.timeout)
         except BaseException:
             # Most likely somebody is waiting for the command to end.
             try:
-                commit(consumer.assignment(), _LAST_COMMIT_SECONDS)
+                self._commit(self._consumer.assignment(), _LAST_COMMIT_SECONDS)
             except (KafkaError, ClientError):
                 print(
                     "odradek: the last records printed are not committed: they will come again",
                     file=sys.stderr,
                 )
             raise
+
+    def _print_all(self) -> None:
+        args, consumer, printer = self._args, self._consumer, self._printer
+        commit_at = time.monotonic() + _COMMIT_SECONDS
+        while printer.left:
+            records = consumer.poll(_POLL_SECONDS)
+            printer.print(records, None)
+            if time.monotonic() >= commit_at:
+                self._commit(consumer.assignment(), args.timeout)
+                commit_at = time.monotonic() + _COMMIT_SECONDS
+            if not self._was_assigned:
+                printer.expect(f"group {args.group} assigned nothing")
+            elif not args.follow:
+                printer.expect("nothing came")
+                busy = bool(records)
+                if all(_next(consumer, printer, key, busy) >= end for key, end in self._ends.items()):
+                    return
+
+    def _commit(self, keys: Iterable[Key], timeout: float) -> None:
+        # Where nothing was printed the place to begin is committed, so that its lag can be told later.
+        next_offsets = self._printer.next_offsets
+        news = {key: next_offsets.get(key) or self._consumer.position(key, timeout) for key in keys}
+        news = {key: offset for key, offset in news.items() if self._committed.get(key) != offset}
+        if news:
+            self._consumer.commit(news, timeout)
+            self._committed.update(news)
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """These are new: read them to their present ends."""
+        self._was_assigned = True
+        if not self._args.follow:
+            found = self._consumer.end_offsets(partitions)
+            self._ends.update((key, found[key]) for key in partitions)
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """These go to others, who begin where this one ended."""
+        self._commit(partitions, self._args.timeout)
+        self.lost(partitions)
+
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        """These are no longer ours."""
+        for key in partitions:
+            for table in (self._ends, self._committed, self._printer.next_offsets):
+                table.pop(key, None)
+
+
+def _listener(member: _Member) -> RebalanceListener:
+    from odradek.client.consumer_types import RebalanceListener
+
+    class Listener(RebalanceListener):
+        """Made here, because its base is imported only when a command reads."""
+
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            member.assigned(partitions)
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            member.revoked(partitions)
+
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            member.lost(partitions)
+
+    return Listener()
