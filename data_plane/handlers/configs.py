@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import parse_node_id
+from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
 from data_plane.handlers.contract import Context, Result, Suspend
 from metadata_quorum.config_docs import config_doc
 from metadata_quorum.effective_config import (
@@ -47,6 +48,7 @@ _DOC_SCOPES = {
 }
 RESOURCES_PER_TURN = 100
 """About 2 ms; a client that asks for thousands of topics must not hold up the others."""
+ENTRY_BYTES = 80
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -62,15 +64,16 @@ class DescribeConfigsHandler:
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
         # As in Kafka a type that it does not know spoils the whole request.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
+        size = AnswerSize()
         if len(request.resources) <= RESOURCES_PER_TURN:
             return DescribeConfigsResponse(
-                0, [self._describe(resource, request, sound) for resource in request.resources]
+                0, [self._describe(resource, request, sound, size) for resource in request.resources]
             )
 
         async def describe() -> DescribeConfigsResponse:
             results = []
             for resource in request.resources:
-                results.append(self._describe(resource, request, sound))
+                results.append(self._describe(resource, request, sound, size))
                 if len(results) % RESOURCES_PER_TURN == 0:
                     await self._broker.clock.sleep_until(0.0)
             return DescribeConfigsResponse(0, results)
@@ -78,12 +81,18 @@ class DescribeConfigsHandler:
         return Suspend(describe)
 
     def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, sound: bool
+        self,
+        resource: DescribeConfigsResource,
+        request: DescribeConfigsRequest,
+        sound: bool,
+        size: AnswerSize,
     ) -> DescribeConfigsResult:
         kind, name = resource.resource_type, resource.resource_name
         try:
             if not sound:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
+            if size.is_full:
+                raise KafkaError(TOO_LARGE, TOO_LARGE_MESSAGE)
             entries = self._entries(kind, name)
         except KafkaError as error:
             return DescribeConfigsResult(error.code, error.message, kind, name, [])
@@ -93,6 +102,7 @@ class DescribeConfigsHandler:
             for entry in entries
             if not wanted or entry.name in wanted
         ]
+        size.has_room(sum(ENTRY_BYTES + len(each.documentation or "") for each in shown))
         return DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown)
 
     def _entries(self, kind: int, name: str) -> list[ConfigEntry]:

@@ -12,6 +12,7 @@ from data_plane.groups.offsets import (
     FetchOffsets,
     PartitionCommit,
 )
+from data_plane.handlers.answer_size import TOO_LARGE, AnswerSize
 from data_plane.handlers.contract import Context, Result
 from data_plane.handlers.gathering import ask_groups
 from wire.errors import ErrorCode
@@ -44,6 +45,7 @@ TOPIC_IDS_SINCE = 10
 GROUPS_SINCE = 8
 GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
+PARTITION_BYTES = 24
 
 
 T = TypeVar("T", OffsetCommitResponseTopic, OffsetDeleteResponseTopic)
@@ -160,8 +162,9 @@ class OffsetFetchHandler:
             groups = request.groups
 
         def combine(answers: list[FetchedOffsets]) -> OffsetFetchResponse:
+            size = AnswerSize()
             told = [
-                self._group_answer(group, answer, version)
+                self._group_answer(group, answer, version, size)
                 for group, answer in zip(groups, answers, strict=True)
             ]
             return (
@@ -175,8 +178,10 @@ class OffsetFetchHandler:
         return ask_groups(self._broker, context, asked, combine)
 
     def _group_answer(
-        self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets, version: int
+        self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets, version: int, size: AnswerSize
     ) -> OffsetFetchResponseGroup:
+        if size.is_full:
+            fetched = FetchedOffsets(TOO_LARGE, {})
         if fetched.code and version >= GROUP_ERROR_SINCE:
             return OffsetFetchResponseGroup(group.group_id, [], fetched.code)
         by_id = version >= TOPIC_IDS_SINCE
@@ -202,7 +207,14 @@ class OffsetFetchHandler:
                 for index in asked.partition_indexes
             ]
             (unknown if missing else topics).append(OffsetFetchResponseTopics(name, topic_id, partitions))
-        return OffsetFetchResponseGroup(group.group_id, topics + unknown, ErrorCode.NONE)
+        topics += unknown
+        if not size.has_room(_group_bytes(topics)):
+            return OffsetFetchResponseGroup(group.group_id, [], TOO_LARGE)
+        return OffsetFetchResponseGroup(group.group_id, topics, ErrorCode.NONE)
+
+
+def _group_bytes(topics: list[OffsetFetchResponseTopics]) -> int:
+    return sum(PARTITION_BYTES + len(each.metadata or "") for topic in topics for each in topic.partitions)
 
 
 def _all_topics(fetched: FetchedOffsets) -> list[OffsetFetchRequestTopics]:

@@ -8,6 +8,7 @@ from data_plane.broker import Broker
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
 from data_plane.groups.membership import sync_refused
 from data_plane.groups.turn import Ask
+from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
 from data_plane.handlers.contract import Context, Result
 from data_plane.handlers.gathering import Gather, ask_groups
 from wire.errors import ErrorCode
@@ -93,10 +94,25 @@ class DescribeGroupsHandler:
                 for group in answers:
                     if not group.error_code:
                         group.authorized_operations = GROUP_OPERATIONS
-            return DescribeGroupsResponse(0, answers)
+            size = AnswerSize()
+            told = [
+                group
+                if size.has_room(_described_bytes(group))
+                else DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group.group_id)
+                for group in map(dict(zip(named, answers, strict=True)).__getitem__, request.groups)
+            ]
+            return DescribeGroupsResponse(0, told)
 
-        asked = [(group_id, DescribeGroup(group_id)) for group_id in request.groups]
+        named = dict.fromkeys(request.groups)
+        asked = [(group_id, DescribeGroup(group_id)) for group_id in named]
         return ask_groups(self._broker, context, asked, combine)
+
+
+def _described_bytes(group: DescribedGroup) -> int:
+    return sum(
+        len(each.member_id) + len(each.client_id) + len(each.member_metadata) + len(each.member_assignment)
+        for each in group.members
+    )
 
 
 class DeleteGroupsHandler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from data_plane.broker import Broker
+from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
 from data_plane.handlers.contract import Context, Result
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from wire.errors import ErrorCode, KafkaError
@@ -15,6 +16,8 @@ from wire.messages.describe_producers import (
     TopicResponse,
 )
 
+PRODUCER_BYTES = 40
+
 
 class DescribeProducersHandler:
     """API 61."""
@@ -23,11 +26,12 @@ class DescribeProducersHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeProducersRequest) -> Result:
+        size = AnswerSize()
         return DescribeProducersResponse(
-            0, [TopicResponse(topic.name, self._describe_topic(topic)) for topic in request.topics]
+            0, [TopicResponse(topic.name, self._describe_topic(topic, size)) for topic in request.topics]
         )
 
-    def _describe_topic(self, topic: TopicRequest) -> list[PartitionResponse]:
+    def _describe_topic(self, topic: TopicRequest, size: AnswerSize) -> list[PartitionResponse]:
         reason = invalid_topic_name_reason(topic.name)
         if reason is not None:
             failure = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
@@ -35,18 +39,21 @@ class DescribeProducersHandler:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             failure = KafkaError(code, code.message)
         else:
-            return [self._describe(topic.name, index) for index in topic.partition_indexes]
+            return [self._describe(topic.name, index, size) for index in topic.partition_indexes]
         return [
             PartitionResponse(index, failure.code, failure.message, []) for index in topic.partition_indexes
         ]
 
-    def _describe(self, topic: str, index: int) -> PartitionResponse:
+    def _describe(self, topic: str, index: int, size: AnswerSize) -> PartitionResponse:
         try:
             partition = self._broker.partition(topic, index)
         except KafkaError as error:
             return PartitionResponse(index, error.code, None, [])
         if not partition.is_leader:
             return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None, [])
+        active = list(partition.log.active_producers())
+        if not size.has_room(PRODUCER_BYTES * len(active)):
+            return PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])
         producers = [
             ProducerState(
                 producer.producer_id,
@@ -56,6 +63,6 @@ class DescribeProducersHandler:
                 producer.coordinator_epoch,
                 producer.current_txn_start_offset,
             )
-            for producer in partition.log.active_producers()
+            for producer in active
         ]
         return PartitionResponse(index, ErrorCode.NONE, None, producers)

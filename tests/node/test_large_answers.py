@@ -1,0 +1,74 @@
+"""Small requests that name the same thing many times over: the answer is bounded, whatever is asked."""
+
+from __future__ import annotations
+
+import time
+
+from data_plane.handlers.answer_size import ANSWER_BYTES_MAX, TOO_LARGE, AnswerSize
+from tests.node.raw_client import RawClient
+from tests.node_process import RunningNode
+from wire.errors import ErrorCode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.describe_groups import DescribeGroupsRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from wire.structure import ZERO_UUID
+
+TOPIC = GROUP = "large-answers"
+PARTITIONS = 80
+METADATA = "m" * 4096
+TIMES = 400
+WAIT_SECONDS = 20.0
+
+
+def test_nothing_fits_once_something_did_not() -> None:
+    """What comes after the first refusal need not be built."""
+    size = AnswerSize(10)
+    assert [size.has_room(count) for count in (10, 1, 0)] == [True, False, False]
+    assert size.is_full
+
+
+def test_offsets_of_one_group_many_times_over(node: RunningNode) -> None:
+    """Each of the groups is answered, those beyond the bound by an error, and the frame can be read."""
+    with RawClient(node.bootstrap) as client:
+        _commit(client)
+        groups = [OffsetFetchRequestGroup(GROUP, None, -1, None)] * TIMES
+        response = client.request(OffsetFetchRequest("", [], groups, False), 8)
+    codes = [group.error_code for group in response.groups]
+    whole = codes.index(TOO_LARGE)
+    assert codes == [ErrorCode.NONE] * whole + [TOO_LARGE] * (TIMES - whole)
+    told = sum(
+        len(each.metadata) for group in response.groups for topic in group.topics for each in topic.partitions
+    )
+    assert ANSWER_BYTES_MAX * 0.95 < told < ANSWER_BYTES_MAX
+
+
+def test_a_group_described_twice_is_told_twice(node: RunningNode) -> None:
+    """As in Kafka: one answer for each name in the request, in its order."""
+    with RawClient(node.bootstrap) as client:
+        _commit(client)
+        response = client.request(DescribeGroupsRequest([GROUP, "no-such", GROUP], True), 5)
+    assert [group.group_id for group in response.groups] == [GROUP, "no-such", GROUP]
+    assert [group.group_state for group in response.groups] == ["Empty", "Dead", "Empty"]
+
+
+def _commit(client: RawClient) -> None:
+    """Commit offsets with long metadata, once the group's coordinator is there."""
+    client.request(CreateTopicsRequest([CreatableTopic(TOPIC, PARTITIONS, 1)], 10_000, False), 7)
+    offsets = [OffsetCommitRequestPartition(index, 5, -1, METADATA) for index in range(PARTITIONS)]
+    request = OffsetCommitRequest(
+        GROUP, -1, "", None, -1, [OffsetCommitRequestTopic(TOPIC, ZERO_UUID, offsets)]
+    )
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        client.request(FindCoordinatorRequest("", 0, [GROUP]), 4)
+        codes = {each.error_code for each in client.request(request, 8).topics[0].partitions}
+        if codes == {ErrorCode.NONE}:
+            return
+        assert time.monotonic() < deadline, codes
+        time.sleep(0.02)
