@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from odradek import Consumer
 
 __all__ = ["CONSUMERS", "PARTITIONS", "Reading"]
 
@@ -50,34 +53,46 @@ class _Watch:
         return Reading(self.count, time.perf_counter() - self._started, time.process_time() - self._cpu)
 
 
+def _read(records: int, seconds: float, rewind: Callable[[], object], take: Callable[[], int]) -> Reading:
+    """All records from the first on, again and again: `rewind` seeks, `take` looks at some and counts them."""
+    assert take()
+    watch = _Watch(seconds)
+    watch.first_came()
+    while not watch.is_over:
+        rewind()
+        left = records
+        while left:
+            found = take()
+            assert found, "no record came"
+            left -= found
+        watch.count += records
+    return watch.reading()
+
+
 def read_odradek(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
     """Ours, record by record."""
-    from odradek import Consumer
 
-    with Consumer(
-        bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=WAIT_MS
-    ) as consumer:
-        keys = [(topic, index) for index in range(PARTITIONS)]
-        consumer.assign(keys)
-        assert consumer.poll(STALL_SECONDS)
-        watch = _Watch(seconds)
-        watch.first_came()
-        while not watch.is_over:
-            for key in keys:
-                consumer.seek(key, 0)
-            left = records
-            while left:
-                found = consumer.poll(STALL_SECONDS)
-                assert found, "no record came"
-                for record in found:
-                    assert record.value is not None
-                left -= len(found)
-            watch.count += records
-        return watch.reading()
+    def take(consumer: Consumer) -> int:
+        found = consumer.poll(STALL_SECONDS)
+        for record in found:
+            assert record.value is not None
+        return len(found)
+
+    return _read_odradek(bootstrap, topic, records, seconds, take)
 
 
 def read_odradek_batches(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
     """Ours, whole batches, unparsed: what Arrow and Spark take."""
+
+    def take(consumer: Consumer) -> int:
+        return sum(batch.record_count for batch in consumer.poll_batches(STALL_SECONDS))
+
+    return _read_odradek(bootstrap, topic, records, seconds, take)
+
+
+def _read_odradek(
+    bootstrap: str, topic: str, records: int, seconds: float, take: Callable[[Consumer], int]
+) -> Reading:
     from odradek import Consumer
 
     with Consumer(
@@ -85,19 +100,12 @@ def read_odradek_batches(bootstrap: str, topic: str, records: int, seconds: floa
     ) as consumer:
         keys = [(topic, index) for index in range(PARTITIONS)]
         consumer.assign(keys)
-        assert consumer.poll_batches(STALL_SECONDS)
-        watch = _Watch(seconds)
-        watch.first_came()
-        while not watch.is_over:
+
+        def rewind() -> None:
             for key in keys:
                 consumer.seek(key, 0)
-            left = records
-            while left:
-                found = consumer.poll_batches(STALL_SECONDS)
-                assert found, "no batch came"
-                left -= sum(batch.record_count for batch in found)
-            watch.count += records
-        return watch.reading()
+
+        return _read(records, seconds, rewind, lambda: take(consumer))
 
 
 def read_kafka_python(bootstrap: str, topic: str, records: int, seconds: float) -> Reading:
@@ -113,22 +121,20 @@ def read_kafka_python(bootstrap: str, topic: str, records: int, seconds: float) 
     )
     keys = [kafka.TopicPartition(topic, index) for index in range(PARTITIONS)]
     consumer.assign(keys)
-    assert consumer.poll(timeout_ms=int(STALL_SECONDS * 1000))
-    watch = _Watch(seconds)
-    watch.first_came()
-    while not watch.is_over:
+
+    def rewind() -> None:
         for key in keys:
             consumer.seek(key, 0)
-        left = records
-        while left:
-            found = consumer.poll(timeout_ms=int(STALL_SECONDS * 1000))
-            assert found, "no record came"
-            for some in found.values():
-                for record in some:
-                    assert record.value is not None
-                left -= len(some)
-        watch.count += records
-    reading = watch.reading()
+
+    def take() -> int:
+        count = 0
+        for some in consumer.poll(timeout_ms=int(STALL_SECONDS * 1000)).values():
+            for record in some:
+                assert record.value is not None
+            count += len(some)
+        return count
+
+    reading = _read(records, seconds, rewind, take)
     consumer.close()
     return reading
 
@@ -184,21 +190,25 @@ def read_confluent(bootstrap: str, topic: str, records: int, seconds: float) -> 
             "fetch.wait.max.ms": WAIT_MS,
         }
     )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    assert consumer.consume(1, STALL_SECONDS)
-    watch = _Watch(seconds)
-    watch.first_came()
-    while not watch.is_over:
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+
+    left = records
+
+    def rewind() -> None:
+        nonlocal left
         left = records
-        while left:
-            found = consumer.consume(min(POLL_RECORDS, left), STALL_SECONDS)
-            assert found, "no record came"
-            for record in found:
-                assert record.value() is not None
-            left -= len(found)
-        watch.count += records
-    reading = watch.reading()
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+
+    def take() -> int:
+        nonlocal left
+        # It would wait for as many as it is asked for.
+        found = consumer.consume(min(POLL_RECORDS, left), STALL_SECONDS)
+        for record in found:
+            assert record.value() is not None
+        left -= len(found)
+        return len(found)
+
+    rewind()
+    reading = _read(records, seconds, rewind, take)
     consumer.close()
     return reading
 

@@ -23,7 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.processes import ServerProcess, command_prefix, free_ports, spawn, wait_until_serving
+from bench.processes import (
+    ServerProcess,
+    combined_node_properties,
+    command_prefix,
+    free_ports,
+    spawn,
+    wait_until_serving,
+)
 
 KAFKA_VERSION = "4.3.0"
 JAVA_MIN = 17
@@ -131,19 +138,11 @@ def run_tool(class_name: str, *arguments: str | Path, timeout_seconds: float = 1
 def node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
     """The settings of one combined node with a single log directory."""
     return {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(directory / "data"),
-        "offsets.topic.replication.factor": "1",
+        **combined_node_properties(directory, port, controller_port),
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
     }
 
 

@@ -9,25 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from bench.processes import ServerProcess, combined_node_properties, free_ports, spawn, wait_until_serving
 
 ODRADEK = Path(sys.executable).with_name("odradek")
 """The command beside the interpreter that runs us, so that both are of one environment."""
-
-
-def node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """The settings of one combined node with a single log directory."""
-    return {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(directory / "data"),
-        "offsets.topic.replication.factor": "1",
-        "group.initial.rebalance.delay.ms": "0",
-    }
 
 
 def prepare_odradek(
@@ -36,7 +21,7 @@ def prepare_odradek(
     """Write `directory`/server.properties and format the log directory; the path of the properties."""
     spare = free_ports(2)
     directory.mkdir(parents=True, exist_ok=True)
-    properties = {**node_properties(directory, port or spare[0], spare[1]), **(settings or {})}
+    properties = {**combined_node_properties(directory, port or spare[0], spare[1]), **(settings or {})}
     path = directory / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     subprocess.run([ODRADEK, "storage", "format", path], check=True, stdout=subprocess.DEVNULL)

@@ -98,6 +98,21 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def combined_node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
+    """The settings of one combined node with a single log directory, which a node of ours and Apache Kafka share."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(directory / "data"),
+        "offsets.topic.replication.factor": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
 def command_prefix(cpus: Sequence[int] | None = None) -> list[str]:
     """Words before a command: end with the parent, and run only on `cpus`."""
     words: list[str] = []
