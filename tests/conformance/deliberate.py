@@ -111,6 +111,16 @@ NOT_SEEN = (
         "gets INVALID_REQUEST for both, like an IncrementalAlterConfigs; Kafka 4.3 never answers it.",
     ),
     Remark(
+        "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
+        "answer up to about 100 MiB; groups, resources and partitions beyond that get INVALID_REQUEST. Kafka builds "
+        "whatever a small request that names one group a thousand times asks for.",
+    ),
+    Remark(
+        "A static member that returns with more metadata than its group's record can hold",
+        "gets UNKNOWN_SERVER_ERROR before anything is written. Where all static members ask for no rebalance timeout, "
+        "the coordinator looks for them once a second.",
+    ),
+    Remark(
         "A broker named `01` or `+1`",
         "is broker 1. Kafka stores what it is told under that name, where nobody looks.",
     ),
