@@ -101,6 +101,10 @@ class AsyncConsumer:
         """The partitions of this consumer."""
         return set(self._machine.subscription.partitions)
 
+    def subscription(self) -> set[str]:
+        """The topics subscribed to, or those that match the pattern."""
+        return set(self._machine.subscription.topics)
+
     # Reading
 
     async def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
@@ -194,6 +198,14 @@ class AsyncConsumer:
         self._machine.pause(_keys(partitions), paused=False)
         self.client.step()
 
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return self._machine.paused()
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
+        return self._machine.lag(TopicPartition(*partition))
+
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
         operation = self._machine.position(TopicPartition(*partition), self._seconds(timeout))
@@ -266,6 +278,12 @@ class AsyncConsumer:
     def member_id(self) -> str:
         """The id that the coordinator gave this member; empty while it is none."""
         return self._machine.membership.member_id if self._machine.membership is not None else ""
+
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Have the group assign again, beginning with the next poll."""
+        if self._machine.membership is not None:
+            self._machine.membership.want_rejoin(reason)
+        self.client.step()
 
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""

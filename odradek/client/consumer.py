@@ -223,7 +223,7 @@ class Consumer:
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
         with self._io.lock:
-            return {key for key, state in self._machine.subscription.partitions.items() if state.paused}
+            return self._machine.paused()
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
@@ -232,11 +232,7 @@ class Consumer:
     def lag(self, partition: tuple[str, int]) -> int | None:
         """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
         with self._io.lock:
-            state = self._machine.subscription.state(TopicPartition(*partition))
-            end = state.high_watermark
-            if self.settings.isolation_level == "read_committed":
-                end = state.last_stable_offset
-            return None if end is None or state.position is None else max(0, end - state.position)
+            return self._machine.lag(TopicPartition(*partition))
 
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None

@@ -432,6 +432,17 @@ class ConsumerMachine:
             state.paused = paused
         self._stir()
 
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {key for key, state in self.subscription.partitions.items() if state.paused}
+
+    def lag(self, key: TopicPartition) -> int | None:
+        """How many offsets the position is behind what this consumer may see, by the last fetch; None: not known."""
+        state = self.subscription.state(key)
+        read_committed = self.settings.isolation_level == "read_committed"
+        end = state.last_stable_offset if read_committed else state.high_watermark
+        return None if end is None or state.position is None else max(0, end - state.position)
+
     def position(self, key: TopicPartition, timeout: float) -> Operation[int]:
         """The next offset that the application gets; waits until it is known. Raises `RequestTimedOut`."""
         deadline = self.core.now + timeout

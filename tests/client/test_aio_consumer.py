@@ -13,7 +13,13 @@ from odradek.client.aio import AsyncClient
 from odradek.client.aio_consumer import AsyncConsumer
 from odradek.client.aio_producer import AsyncProducer
 from odradek.client.config import ClientConfig
-from odradek.client.consumer_types import ConsumerRecord, TopicPartition, Wakeup
+from odradek.client.consumer_types import (
+    ConsumerRecord,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicPartition,
+    Wakeup,
+)
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
 from sim.disk import Keep
@@ -23,6 +29,7 @@ from tests.node_process import RunningNode
 
 PARTITIONS = 4
 RECORDS = 300
+PATIENCE_SECONDS = 60.0
 SETTINGS = {
     "offsets_topic_replication_factor": "1",
     "offsets_topic_num_partitions": "2",
@@ -170,7 +177,9 @@ def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callabl
             consumer.seek(key, 98)
             assert await consumer.position(key) == 98
             assert [record.offset for record in await consumer.poll(10)] == [98, 99]
+            assert consumer.lag(key) == 0
             consumer.pause(key)
+            assert (consumer.paused(), consumer.subscription()) == ({key}, {topic})
             consumer.wakeup()
             with pytest.raises(Wakeup):
                 await consumer.poll(10)
@@ -184,5 +193,44 @@ def test_a_trio_program_reads_in_a_group(node: RunningNode, fresh_topic: Callabl
             assert (await consumer.committed([key]))[key] == (41, -1, "")
             await consumer.unsubscribe()
             assert consumer.assignment() == set()
+
+    trio.run(main)
+
+
+def test_a_trio_program_asks_for_a_rebalance_and_commits_in_passing(
+    node: RunningNode, fresh_topic: Callable[[str], str]
+) -> None:
+    """`enforce_rebalance` has everything assigned anew; `commit_soon` tells its outcome in a later poll."""
+    topic = fresh_topic("trio-rebalance")
+    key = TopicPartition(topic, 0)
+    told: list[str] = []
+    outcomes: list[tuple[dict[TopicPartition, OffsetAndMetadata], Exception | None]] = []
+
+    class Listener(RebalanceListener):
+        """Remembers."""
+
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            told.append("assigned")
+
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            told.append("revoked")
+
+    async def main() -> None:
+        async with odradek.trio.open_producer(bootstrap_servers=node.bootstrap) as producer:
+            await producer.send(topic, b"v")
+        keys = {"bootstrap_servers": node.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with odradek.trio.open_consumer(**keys) as consumer:
+                consumer.subscribe(topic, listener=Listener())
+                while told != ["assigned"]:
+                    await consumer.poll(0.1)
+                consumer.enforce_rebalance()
+                while told != ["assigned", "revoked", "assigned"]:
+                    await consumer.poll(0.1)
+                consumer.commit_soon({key: 1}, lambda offsets, error: outcomes.append((offsets, error)))
+                while not outcomes:
+                    await consumer.poll(0.1)
+                assert outcomes == [({key: OffsetAndMetadata(1)}, None)]
+                assert (await consumer.committed([key]))[key] == OffsetAndMetadata(1)
 
     trio.run(main)

@@ -289,6 +289,19 @@ def test_automatic_commits_cover_what_earlier_polls_returned(cluster: Cluster) -
     assert other.committed([key]) == {key: OffsetAndMetadata(position, 0)}
 
 
+def test_a_rebalance_can_be_asked_for(cluster: Cluster) -> None:
+    """KIP-568: `enforce_rebalance` has the member join anew, and everything is assigned once more."""
+    topic = cluster.topic(2)
+    consumer = cluster.consumer(group_id=topic)
+    told = Told()
+    consumer.subscribe(topic, listener=told)
+    poll_until([consumer], lambda: consumer.assignment() == set(keys(topic, 2)))
+    consumer.enforce_rebalance()
+    everything = keys(topic, 2)
+    poll_until([consumer], lambda: len(told.events) == 3)
+    assert told.events == [("assigned", everything), ("revoked", everything), ("assigned", everything)]
+
+
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_the_partitions_and_take_over(cluster: Cluster, strategy: str) -> None:
     """A second member gets its half; when one leaves the other has all; no record is missed, none comes twice."""
