@@ -20,8 +20,6 @@ from wire.structure import Message
 M = TypeVar("M", bound=Message)
 Spills: TypeAlias = list[tuple[int, Any]]
 """(offset in the encoded bytes, object whose bytes belong there), in order of offsets."""
-Encoder: TypeAlias = Callable[[bytearray, M, Spills | None], None]
-Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 
 ErrorCounts: TypeAlias = dict[int, int]
 """Error code -> how often it was written; 0 is not in it."""
