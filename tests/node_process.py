@@ -35,8 +35,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield RunningNode(named, None)
         return
     directory: Path = tmp_path_factory.mktemp("node")
-    # As the Kafka beside it: group tests have their members there already.
-    server = start_odradek(directory, settings={"group.initial.rebalance.delay.ms": "0"})
+    # Short, since group tests start their members one by one; not zero, since kafka-python fetches metadata 0.1 s after it
+    # joins, and assigns nothing (and stays so) when it leads a group that is complete before.
+    server = start_odradek(directory, settings={"group.initial.rebalance.delay.ms": "300"})
     try:
         yield RunningNode(server.bootstrap, server)
         assert server.is_running(), f"the node ended during the tests:\n{server.log_tail()}"

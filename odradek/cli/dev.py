@@ -27,8 +27,9 @@ __all__ = ["register"]
 _CONTROLLER_PORT_DISTANCE = 1000
 _METRICS_PORT_DISTANCE = 500
 _STOP_SECONDS = 30.0
-_FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "0"}
-"""Nobody waits for a crowd of consumers on one's own machine; written once, and then the user's."""
+_FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
+"""Nobody waits for a crowd of consumers on one's own machine; written once, and then the user's. Not zero: kafka-python
+learns of its topic's partitions 0.1 s after it starts, and a group that is complete before then is assigned nothing."""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
