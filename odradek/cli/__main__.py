@@ -7,6 +7,7 @@ so that every command answers at once (no trio, no cattrs; tests/cli/test_import
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for a failure, 2 for wrong usage, 130 when interrupted."""
+    if sys.stdout is None:
+        # The caller closed it (`>&-`) and wants no output; Python has no stream for that.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
     try:
         code = _run(argv)
         sys.stdout.flush()
@@ -52,9 +56,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left (`| head`): nothing more can be said there, not even by the flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output left (`| head`).
+        _give_up_output()
         return FAILURE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _give_up_output()
+        print("odradek: the output cannot be written: no space left on its device", file=sys.stderr)
+        return FAILURE
+
+
+def _give_up_output() -> None:
+    """Nothing more can be said there, not even by the flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -55,30 +55,34 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def natural(text: str) -> int:
-    """A whole number from 0."""
-    return _number(text, 0)
+    """A whole number from 0, as large as an offset may be."""
+    return _number(text, 0, (1 << 63) - 1)
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
-    return _number(text, 1)
+    """A whole number from 1, as large as a count in a request may be."""
+    return _number(text, 1, (1 << 31) - 1)
+
+
+def replicas(text: str) -> int:
+    """A replication factor."""
+    return _number(text, 1, (1 << 15) - 1)
 
 
 def port(text: str) -> int:
     """A TCP port."""
-    number = _number(text, 1)
-    if number > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port (1 to 65535)")
-    return number
+    return _number(text, 1, (1 << 16) - 1)
 
 
-def _number(text: str, least: int) -> int:
+def _number(text: str, least: int, most: int) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r} is below {least}")
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {most}")
     return number
 
 

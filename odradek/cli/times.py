@@ -9,13 +9,14 @@ import time
 __all__ = ["TIME_HELP", "moment", "span"]
 
 TIME_HELP = "ISO 8601 like 2026-01-31T12:00, a span back from now like 90s, 15m, 2h, 7d, or @milliseconds"
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_AT = re.compile(r"@[0-9]{1,18}")
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?)(ms|s|m|h|d|w)")
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def moment(text: str) -> int:
     """Milliseconds since 1970 of a time: ISO 8601 (the local zone, where it names none), a span back from now, or @N."""
-    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
+    if _AT.fullmatch(text):
         return int(text[1:])
     if _SPAN.fullmatch(text):
         return time.time_ns() // 1_000_000 - span(text)

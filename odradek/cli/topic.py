@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.connecting import call_failure, connected, kafka_failure
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json, print_table, print_values
-from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive
+from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive, replicas
 
 if TYPE_CHECKING:
     from odradek.client.admin import ConfigEntry
@@ -33,7 +33,7 @@ def register(groups: Groups) -> None:
     )
     create.add_argument(
         "--replication-factor",
-        type=positive,
+        type=replicas,
         metavar="N",
         help="default: the broker's default.replication.factor",
     )

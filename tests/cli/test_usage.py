@@ -167,3 +167,42 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
         process.stdout.close()
         _, err = process.communicate()
     assert (process.returncode, err) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "create", "t", "--partitions", "2147483648"),
+        ("topic", "create", "t", "--replication-factor", "32768"),
+        ("group", "reset", "g", "--to-offset", "9223372036854775808"),
+        ("group", "reset", "g", "--to-time", "@9223372036854775808"),
+        ("group", "reset", "g", "--by", "9" * 400 + "d"),
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_no_request_can_hold(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong usage, said before anybody is asked."""
+    assert main(words) == 2
+    assert f"error: argument {words[-2]}: '{words[-1]}' is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">&-", 0, ""),
+        (">/dev/full", 1, "odradek: the output cannot be written: no space left on its device\n"),
+    ],
+)
+def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> None:
+    """A closed stdout is no failure, a full device one line."""
+    if redirection.endswith("full") and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *command("--version")],
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, said)
