@@ -18,6 +18,8 @@ Rules
   otherwise wait for each of its system calls.
 * `close` ends all operations with `ClientClosed`. The thread is a daemon: a client that is not closed does not keep
   the process alive, and loses what it had not sent.
+* A forked child has the client but not its thread: there it is failed from the start, and its connections are the
+  parent's alone. A child makes clients of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import random
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -38,9 +41,10 @@ from odradek.client.errors import ClientClosed, RequestTimedOut
 from odradek.client.operation import Operation, Task
 from odradek.client.sockets import Sockets
 
-__all__ = ["IoThread"]
+__all__ = ["FORKED", "IoThread"]
 
 T = TypeVar("T")
+FORKED = "this process was forked from the client's; make a client of its own in it"
 _DRAIN_SECONDS_MAX = 1.0
 _LOGGER = logging.getLogger("odradek.client")
 
@@ -62,7 +66,10 @@ class IoThread:
         self._asleep = False
         self._closing = threading.Event()
         self._failure: BaseException | None = None
+        self.on_fork: Callable[[], None] | None = None
+        """Called in a forked child, where nothing may be waited for and no lock but a new one can be taken."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _FORKABLE.add(self)
         self._thread.start()
 
     @property
@@ -142,6 +149,20 @@ class IoThread:
         self.wake()
         if not self.is_own_thread():
             self._thread.join()
+
+    def after_fork(self) -> None:
+        """In the child: end, without touching the connections. The lock may be held by a thread that is not here."""
+        self.lock = threading.RLock()
+        self._failure = RuntimeError(
+            "this process was forked from the client's; make a client of its own in it"
+        )
+        self._closing = threading.Event()
+        self._closing.set()
+        self._asleep = False
+        self._posted.clear()
+        self._turns.clear()
+        if self.on_fork is not None:
+            self.on_fork()
 
     def _closed_error(self) -> BaseException:
         if self._failure is not None:
@@ -229,3 +250,15 @@ class IoThread:
         self._call_deferred()
         for taken in self._given_turns():
             taken.set()
+
+
+_FORKABLE: weakref.WeakSet[IoThread] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for thread in list(_FORKABLE):
+        thread.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

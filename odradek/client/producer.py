@@ -15,7 +15,7 @@ from typing import Any
 
 from odradek.client.accumulator import Accumulator, Batch
 from odradek.client.errors import BufferFull, ClientClosed, RequestTimedOut
-from odradek.client.io_thread import IoThread
+from odradek.client.io_thread import FORKED, IoThread
 from odradek.client.record_metadata import RecordMetadata, as_bytes
 from odradek.client.requests import topics_with_metadata
 from odradek.client.sender import Sender
@@ -132,9 +132,12 @@ class Producer:
         self._accumulator = Accumulator(settings, core.cluster, core.rng)
         self._sender = Sender(core, settings, self._accumulator)
         self._room = threading.Condition(self.lock)
+        self._closed_because = "the producer is closed"
+        self._forked = False
         self._accumulator.on_room = self._room.notify_all
         self._bytes_since_turn = 0
         self._closing = False
+        self._io.on_fork = self._after_fork
         self._sending = self._io.start(self._sender.run(), self._stopped)
 
     def __enter__(self) -> Producer:
@@ -179,7 +182,7 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:
             if self._closing:
-                raise ClientClosed("the producer is closed")
+                raise ClientClosed(self._closed_because)
             batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers)
             if batch is not None:
                 return RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
@@ -195,6 +198,8 @@ class Producer:
         """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
         if self._io.is_own_thread():
             raise RuntimeError("a callback may not wait for its own producer")
+        if self._forked:
+            raise ClientClosed(FORKED)
         with self.lock:
             pending = set(self._accumulator.incomplete)
             if not pending:
@@ -254,6 +259,8 @@ class Producer:
         with self.lock:
             if batch.done:
                 return
+            if self._forked:
+                raise ClientClosed(FORKED)
             batch.on_done.append(lambda _: finished.set())
         if self._io.is_own_thread():
             raise RuntimeError("a callback may not wait for its own producer")
@@ -286,7 +293,7 @@ class Producer:
             self._learn(topic, deadline)
             with self.lock:
                 if self._closing:
-                    raise ClientClosed("the producer is closed")
+                    raise ClientClosed(self._closed_because)
                 if not accumulator.knows(topic):
                     continue
                 now = time.monotonic()
@@ -335,6 +342,13 @@ class Producer:
             self._room.wait(left)
         finally:
             self._accumulator.starving -= 1
+
+    def _after_fork(self) -> None:
+        """In a forked child, which cannot tell what the parent's thread was at: everything is as it stands."""
+        self.lock = self._io.lock
+        self._room = threading.Condition(self.lock)
+        self._closing = self._forked = True
+        self._closed_because = FORKED
 
     def _stopped(self) -> None:
         """The sender ended, by `close` or by a failure: nothing more will be delivered."""
