@@ -263,7 +263,8 @@ class ClassicGroup:
             return False
         if not self.members:
             return bool(names)
-        return any(name in self._common_protocols() for name in names)
+        common = self._common_protocols()
+        return any(name in common for name in names)
 
     def _common_protocols(self) -> dict[str, None]:
         common: dict[str, None] | None = None
