@@ -1,0 +1,165 @@
+"""Runs of records of one shape, parsed by columns instead of one by one. PURE.
+
+Records that have the same size, key size and value size and no headers lie in a batch like rows of a table: byte `j` of all
+of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids come like that, and a run costs
+a fifth of what its records cost one by one. The offset deltas grow from one to two to three bytes, so a batch of thousands
+is two or three runs.
+
+`Shape.of` reads the first record; `run_length` proves for how many that follow the shape holds, every byte that is no key
+and no value included, so nothing is taken on trust. What does not fit is left to the parser of single records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from struct import Struct
+
+import attrs
+
+__all__ = ["RUN_MIN", "Shape"]
+
+RUN_MIN = 8
+"""Below this a run is not worth the proof."""
+_DELTAS_MAX = 1 << 16
+_ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
+
+
+def _columns_of_deltas() -> tuple[bytes, bytes, bytes]:
+    """The bytes of the zigzag varints of 0, 1, 2, ...: first, second and third, zero where there is none."""
+    first, second, third = bytearray(), bytearray(), bytearray()
+    for delta in range(_DELTAS_MAX):
+        value = 2 * delta
+        size = 1 if value < 0x80 else 2 if value < 0x4000 else 3
+        first.append(value & 0x7F | (0x80 if size > 1 else 0))
+        second.append(value >> 7 & 0x7F | (0x80 if size > 2 else 0))
+        third.append(value >> 14)
+    return bytes(first), bytes(second), bytes(third)
+
+
+_DELTAS = _columns_of_deltas()
+
+
+@attrs.frozen
+class Shape:
+    """Where the parts of a record lie, counted from its first byte; `key_size` -1 is no key, `value_size` -1 no value."""
+
+    size: int
+    timestamp: int
+    offset: int
+    key: int
+    key_size: int
+    value: int
+    value_size: int
+    fixed: tuple[int, ...]
+    """Places of the bytes that are the same in every record: lengths and the number of headers."""
+
+    @classmethod
+    def of(cls, data: bytes, position: int) -> Shape | None:
+        """The shape of the record that begins at `position`; None where it is not of the simple kind.
+
+        Raises `IndexError` where the data ends first.
+        """
+        body, place = _length(data, position)
+        size = place - position + body
+        timestamp = place + 1
+        offset = _behind(data, timestamp)
+        key_length = _behind(data, offset)
+        key_size, key = _length(data, key_length)
+        value_length = key + max(key_size, 0)
+        value_size, value = _length(data, value_length)
+        headers = value + max(value_size, 0)
+        if min(key_size, value_size) < -1 or headers + 1 != position + size or data[headers]:
+            return None
+        if offset - timestamp > 2 or key_length - offset > 3:
+            return None
+        fixed = [*range(position, place), *range(key_length, key), *range(value_length, value), headers]
+        return cls(
+            size,
+            timestamp - position,
+            offset - position,
+            key - position,
+            key_size,
+            value - position,
+            value_size,
+            tuple(each - position for each in fixed),
+        )
+
+    def run_length(self, data: bytes, position: int, count_max: int, delta: int) -> int:
+        """How many of the next `count_max` records, the first of which has the offset delta `delta`, have this shape."""
+        size = self.size
+        count = min(count_max, (len(data) - position) // size, _DELTAS_MAX - delta)
+        if count < RUN_MIN:
+            return 0
+        for place in self.fixed:
+            column = data[position + place : position + count * size : size]
+            count = count - len(column.lstrip(column[:1]))
+            if count < RUN_MIN:
+                return 0
+        end = position + count * size
+        offset_size = self._offset_size
+        for index in range(offset_size):
+            column = data[position + self.offset + index : end : size]
+            if column != _DELTAS[index][delta : delta + count]:
+                return 0
+        if offset_size < 3 and _DELTAS[offset_size - 1][delta + count - 1] & 0x80:
+            return 0
+        first = data[position + self.timestamp : end : size]
+        if self.offset - self.timestamp == 1:
+            return count if max(first) < 0x80 else 0
+        second = data[position + self.timestamp + 1 : end : size]
+        return count if min(first) >= 0x80 and max(second) < 0x80 else 0
+
+    @property
+    def _offset_size(self) -> int:
+        # The key's length begins behind the offset delta; it is the first fixed place behind the timestamp.
+        return min(place for place in self.fixed if place > self.offset) - self.offset
+
+    def timestamps(self, data: bytes, position: int, count: int, base: int) -> list[int]:
+        """The timestamps of a proved run."""
+        end = position + count * self.size
+        first = data[position + self.timestamp : end : self.size]
+        if self.offset - self.timestamp == 1:
+            return [base + _ZIGZAG[byte] for byte in first]
+        second = data[position + self.timestamp + 1 : end : self.size]
+        return [
+            base + ((value >> 1) ^ -(value & 1))
+            for value in (low & 0x7F | high << 7 for low, high in zip(first, second, strict=True))
+        ]
+
+    def keys_and_values(
+        self, data: bytes, position: int, count: int
+    ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
+        """The keys and the values of a proved run."""
+        return (
+            self._parts(data, position, count, self.key, self.key_size),
+            self._parts(data, position, count, self.value, self.value_size),
+        )
+
+    def _parts(
+        self, data: bytes, position: int, count: int, place: int, part_size: int
+    ) -> Iterator[bytes | None]:
+        if part_size < 0:
+            return repeat(None, count)
+        row = Struct(f"{place}x{part_size}s{self.size - place - part_size}x")
+        rows = row.iter_unpack(memoryview(data)[position : position + count * self.size])
+        return (part for (part,) in rows)
+
+
+def _length(data: bytes, position: int) -> tuple[int, int]:
+    """A length as a zigzag varint of at most three bytes (-2 where it is longer), and what follows it."""
+    value = shift = 0
+    for at in range(position, position + 3):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + 1
+        shift += 7
+    return -2, position
+
+
+def _behind(data: bytes, position: int) -> int:
+    """The place behind the varint that begins at `position`."""
+    while data[position] >= 0x80:
+        position += 1
+    return position + 1
