@@ -17,6 +17,8 @@ from metadata_quorum.ports import CommitListener
 from wire.record_batch import RecordBatchBuilder, parse_header, records
 
 READ_BYTES = 1 << 20
+BATCH_BYTES = 1 << 20
+"""After so many bytes of keys and values a decision goes on in another batch."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 
@@ -48,13 +50,33 @@ class CoordinatorLog:
         self._listeners.append(listener)
 
     def append_batch(self, records: Sequence[CoordinatorRecord]) -> int:
-        """Raises `DiskError`, or `KafkaError` when the partition takes no appends: the coordinator then begins anew."""
+        """The last record's offset. Many records (tombstones of all offsets in a topic) make several batches.
+
+        A crash between two of them leaves a part of the decision, which no rule of groups forbids: what is more than
+        one batch are offsets, each of which stands for itself. Raises `DiskError`, or `KafkaError` when the partition
+        takes no appends: the coordinator then begins anew.
+        """
+        last_offset = self.log_end_offset - 1
+        builder: RecordBatchBuilder | None = None
+        size = 0
         now_ms = self._wall_ms()
-        builder = RecordBatchBuilder(compression_type=self._compression_type)
         for record in records:
-            builder.append(now_ms, record.encoded_key(), record.encoded_value())
-        partition = self._partition
-        result = partition.log.append(memoryview(builder.build()), Origin.COORDINATOR, self.epoch, now_ms)
+            key, value = record.encoded_key(), record.encoded_value()
+            more = len(key) + len(value or b"")
+            if builder is not None and size + more > BATCH_BYTES:
+                last_offset = self._write(builder, now_ms)
+                builder = None
+            if builder is None:
+                builder = RecordBatchBuilder(compression_type=self._compression_type)
+                size = 0
+            builder.append(now_ms, key, value)
+            size += more
+        return last_offset if builder is None else self._write(builder, now_ms)
+
+    def _write(self, builder: RecordBatchBuilder, now_ms: int) -> int:
+        result = self._partition.log.append(
+            memoryview(builder.build()), Origin.COORDINATOR, self.epoch, now_ms
+        )
         return result.last_offset
 
     def catch_up(self) -> None:

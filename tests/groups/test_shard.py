@@ -11,7 +11,7 @@ import pytest
 
 from data_plane.broker import Broker
 from data_plane.groups.coordinator import RELOAD_SECONDS, Shard
-from data_plane.groups.listing import ListGroups
+from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
 from data_plane.groups.settings import GroupSettings
 from data_plane.groups.turn import Ask
@@ -241,3 +241,19 @@ def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
     assert int(case.broker.clock.monotonic() * 1000) < case.broker.clock.now_ms
     case.broker.timers.fire_due(case.broker.clock.monotonic())
     assert told.answers[0].error_code == ErrorCode.NONE
+
+
+def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
+    """Whoever deletes a topic does not know how many groups have committed in it: no coordinator stops for that."""
+    case = Case(ALONE, LogConfig.from_properties({"segment.bytes": str(2 << 20)}))
+    run(case.shard.load())
+    group = "g" * 30_000
+    for index in range(100):
+        commit = PartitionCommit("t", bytes(16), index, 5, -1, "")
+        assert case.ask(CommitOffsets(group, "", None, -1, -1, (commit,))).answers == [[ErrorCode.NONE]]
+    assert case.ask(DeleteGroup(group)).answers == [ErrorCode.NONE]
+    assert not case.failed
+    assert case.partition.log.log_end_offset == 201
+    case.shard = case.new_shard()
+    run(case.shard.load())
+    assert case.ask(ListGroups()).answers == [[]]
