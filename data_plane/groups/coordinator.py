@@ -236,6 +236,8 @@ class GroupCoordinator:
         self.shards: dict[int, Shard] = {}
         self._is_open = True
         self._expiry: Timer | None = None
+        self._reload: Timer | None = None
+        """One for all shards: a log that cannot be read is not read more often because leadership moved meanwhile."""
 
     def partition_for(self, group_id: str) -> int | None:
         """The partition of a group, None while the topic does not exist."""
@@ -310,8 +312,13 @@ class GroupCoordinator:
         index = shard.partition.log.partition
         if self.shards.get(index) is shard:
             del self.shards[index]
-            at = self._broker.clock.monotonic() + RELOAD_SECONDS
-            self._broker.timers.at(at, self.match_leadership)
+            if self._reload is None:
+                at = self._broker.clock.monotonic() + RELOAD_SECONDS
+                self._reload = self._broker.timers.at(at, self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._reload = None
+        self.match_leadership()
 
     def _set_expiry(self) -> None:
         at = self._broker.clock.monotonic() + self.settings.offsets_retention_check_interval_ms / 1000

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from data_plane.broker import Broker
-from data_plane.groups.coordinator import RELOAD_SECONDS, Shard
+from data_plane.groups.coordinator import RELOAD_SECONDS, GroupCoordinator, Shard
 from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
 from data_plane.groups.settings import GroupSettings
@@ -214,6 +214,25 @@ def test_a_log_that_cannot_be_read_is_tried_again() -> None:
     assert case.failed == [case.shard]
     assert case.broker.log.events == ["groups.not_loaded"]
     assert case.commit().answers == [[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]]
+
+
+def test_shards_that_fail_twice_are_begun_once() -> None:
+    """Leadership that moves while a shard fails must not let it be read anew twice a second, ever after."""
+    case = Case(ALONE)
+    coordinator = GroupCoordinator(cast("Broker", case.broker), GroupSettings())
+    begun: list[int] = []
+    coordinator.match_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # what it calls is counted
+    for _ in range(2):
+        coordinator.shards[0] = case.shard = case.new_shard()
+        coordinator._shard_failed(case.shard)
+    case.pass_seconds(1)
+    assert begun == [1]
+    coordinator._shard_failed(case.shard)
+    assert coordinator.shards == {}
+    coordinator.shards[0] = case.shard
+    coordinator._shard_failed(case.shard)
+    case.pass_seconds(1)
+    assert begun == [1, 1]
 
 
 def test_topics_deleted_while_the_log_is_read_are_forgotten() -> None:
