@@ -21,6 +21,8 @@ PARTITIONS = 4
 ALL = list(range(PARTITIONS))
 SESSION_MS = 6_000
 WAIT_SECONDS = 40.0
+RESTART_SESSION_MS = 120_000
+"""Of members that come back within their session: longer than any wait here, so that no slow restart outlives it."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 Start = Callable[..., "Process"]
@@ -167,14 +169,14 @@ def test_a_static_member_comes_back(driver: Driver, start: Start, fresh_topic: C
     """KIP-345: killed and back within its session, it has its partitions again and the others notice nothing."""
     topic = fresh_topic("static")
     driver.create_topic(topic, PARTITIONS)
-    first = start(topic, topic, instance="one", session_ms=30_000)
+    first = start(topic, topic, instance="one", session_ms=RESTART_SESSION_MS)
     first.wait_assigned(4)
-    second = start(topic, topic, instance="two", session_ms=30_000)
+    second = start(topic, topic, instance="two", session_ms=RESTART_SESSION_MS)
     half = second.wait_assigned(2)
     first.wait_assigned(2)
     before = list(first.assignments)
     second.kill()
-    again = start(topic, topic, instance="two", session_ms=30_000)
+    again = start(topic, topic, instance="two", session_ms=RESTART_SESSION_MS)
     assert again.wait_assigned(2) == half
     fill(driver, topic, [f"v{number}" for number in range(8)])
     first.wait_records(4)
