@@ -70,8 +70,7 @@ def consumer_records(
 def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list[ConsumerRecord]:
     """Slices that reach behind the data come back short, so each record's end is compared with its length.
 
-    Lengths are read as if they could not be negative: what a negative one would be taken for does not end where the
-    record does.
+    The lowest bit of a length's first byte is its sign: negative are only those of null keys and values.
     """
     found: list[ConsumerRecord] = []
     append = found.append
@@ -104,6 +103,8 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
             look_at = left - look_less
         left -= 1
         byte = data[position]
+        if byte & 1:
+            raise InvalidRecord("a record of negative length")
         if byte < 0x80:
             end = position + 1 + (byte >> 1)
             position += 3
@@ -142,7 +143,9 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
 
         byte = data[position]
         position += 1
-        if byte == 1:
+        if byte & 1:
+            if byte != 1:
+                raise InvalidRecord("a key of negative length")
             key = None
         else:
             if byte < 0x80:
@@ -154,7 +157,9 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
 
         byte = data[position]
         position += 1
-        if byte == 1:
+        if byte & 1:
+            if byte != 1:
+                raise InvalidRecord("a value of negative length")
             value = None
         else:
             if byte < 0x80:

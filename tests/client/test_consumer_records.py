@@ -87,6 +87,16 @@ def test_damage_behind_a_good_checksum_is_no_record(wanted: list[Any], data: st.
         assert ours(bytes(whole)) == expected
 
 
+@pytest.mark.parametrize("place", [0, 4, 6])
+def test_a_negative_length_is_no_record(place: int) -> None:
+    """The sign bit of the record's, the key's or the value's length: -n is not n - 1 (found by a storm of damage)."""
+    whole = bytearray(batch([(1, 0, b"k", b"v", ())]))
+    whole[HEADER_SIZE + place] ^= 1
+    whole[17:21] = crc32c(bytes(whole[CRC_START:])).to_bytes(4, "big")
+    with pytest.raises(KafkaError):
+        ours(bytes(whole))
+
+
 def test_a_wrong_checksum_is_found_unless_it_is_not_looked_for() -> None:
     """check.crcs."""
     data = bytearray(batch([(1, 0, b"k", b"v", ())]))
