@@ -341,6 +341,7 @@ class RaftCore:
         return self.random_election_deadline()
 
     def follow(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
+        self._retry_at.pop(leader_id, None)
         self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout))
 
     def advance_high_watermark(self, offset: int) -> None:

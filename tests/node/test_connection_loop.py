@@ -418,7 +418,9 @@ def test_errors_end_their_connection_alone() -> None:
             await other.send(framed(b"echo:lives"))
             assert await other.answer() == b"lives"
         assert node.services.complaints.protocol_errors == 2
-        assert node.log.events == ["connection.bug", "connection.protocol_error"], "one line per peer and second"
+        assert node.log.events == ["connection.bug", "connection.protocol_error"], (
+            "one line per peer and second"
+        )
 
     play(script)
 
