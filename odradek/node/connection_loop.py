@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Suspend
@@ -105,9 +106,9 @@ class Connection:
         "have",
         "last_active",
         "memory",
+        "on_end",
         "own",
         "pending_frames",
-        "registry",
         "room",
         "send_queue",
         "services",
@@ -116,11 +117,10 @@ class Connection:
     )
 
     def __init__(
-        self, services: ConnectionServices, conn: Conn, listener: str, registry: dict[Connection, None]
+        self, services: ConnectionServices, conn: Conn, listener: str, on_end: Callable[[Connection], None]
     ) -> None:
         self.services = services
-        self.registry = registry
-        registry[self] = None
+        self.on_end = on_end
         self.conn = conn
         self.context = Context(listener, conn.peer_host)
         self.send_queue = SendQueue()
@@ -184,7 +184,7 @@ class Connection:
             services.log.exception("connection.bug", **self._who())
         finally:
             self._release()
-            self.registry.pop(self, None)
+            self.on_end(self)
 
     def _who(self) -> _Who:
         return {"peer": self.conn.peer_host, "client_id": self.context.client_id}

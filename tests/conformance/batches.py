@@ -35,8 +35,11 @@ def patched(offset: int, layout: str, value: int, *, seal: bool = True) -> bytea
 
 
 def filled(talk: Talk, stem: str, partitions: int = 1) -> tuple[str, bytes]:
-    """A topic; its partition 0 holds three batches of three records at 1000, 2000 and 3000 ms."""
-    name, topic_id = talk.topic(stem, partitions)
+    """A topic; its partition 0 holds three batches of three records at 1000, 2000 and 3000 ms.
+
+    Records of 1970 are beyond every retention, which Kafka applies from 30 seconds after its start on.
+    """
+    name, topic_id = talk.topic(stem, partitions, retention_ms="-1")
     for timestamp in (1_000, 2_000, 3_000):
         append(talk, name, timestamp)
     return name, topic_id

@@ -83,7 +83,7 @@ def _(talk: Talk) -> None:
 
 @case("list_offsets at equal and falling timestamps")
 def _(talk: Talk) -> None:
-    name, _ = talk.topic("offsets-disorder")
+    name, _ = talk.topic("offsets-disorder", retention_ms="-1")
     for timestamp in (5_000, 1_000, 5_000, 3_000):
         append(talk, name, timestamp)
     for timestamp in (-3, 0, 1_000, 3_000, 5_000, 5_001, 5_002, 5_003):

@@ -1,0 +1,1 @@
+"""The Raft core of the metadata quorum: PURE. Start reading in `core.py`."""

@@ -1,0 +1,385 @@
+"""One replica of the metadata quorum: Kafka's pull-based Raft without IO. PURE.
+
+Theory of operation
+-------------------
+The driver reports what happens (`receive_request`, `receive_response`, `request_failed`, `append`, `flushed`,
+`snapshot_installed`, `tick`) with the time, and performs the `effects` it finds afterwards, in their order. The core
+knows the shape of the log (`LogState`), never its bytes.
+
+Records flow by fetching: a follower asks for what comes behind its log, and the offset it asks from is its promise
+that everything below is on its disk. So an appended batch costs one sync before the next Fetch goes out, and the
+leader counts itself only up to what it has synced. The high watermark is the largest offset that a majority of voters
+has promised, and it moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
+
+Parts: `roles.py` what a replica is at the moment, `election.py` how a leader comes about, `replication.py` how the
+log gets to the others, `membership.py` when voters may change. This module holds what they share: time, transitions,
+what must be remembered, who is being asked.
+
+Rules
+-----
+* A transition goes through `enter`; it alone emits `SaveState`, and nothing that tells of it precedes that.
+* An answer of an earlier epoch, or to a question that is no longer asked, is dropped.
+* One question of a kind is under way to a node; a failed one is asked again after a pause, as long as the role asks.
+
+Deliberately absent: bytes, addresses, leases (reads are released by the high watermark, see `state_machine.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import attrs
+
+from metadata_quorum.ports import QuorumState
+from metadata_quorum.raft import election, replication
+from metadata_quorum.raft.effects import (
+    Effect,
+    HighWatermarkAdvanced,
+    LostLeadership,
+    SaveState,
+    Send,
+)
+from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.messages import (
+    BeginEpoch,
+    EndEpoch,
+    EpochAnswer,
+    Fetch,
+    FetchAnswer,
+    Request,
+    Response,
+    Vote,
+    VoteAnswer,
+)
+from metadata_quorum.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
+from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+
+__all__ = ["RaftConfig", "RaftCore"]
+
+NOBODY = -1
+
+
+@attrs.frozen
+class RaftConfig:
+    """Seconds; Kafka's `controller.quorum.*` keys have the defaults."""
+
+    election_timeout: float = 1.0
+    election_backoff_max: float = 1.0
+    fetch_timeout: float = 2.0
+    retry_backoff: float = 0.02
+    fetch_wait_max: float = 0.5
+
+
+class RaftCore:
+    """See the module. `stored` is what `SaveState` saved last; `bootstrap` are nodes to ask for the leader."""
+
+    def __init__(
+        self,
+        me: ReplicaKey,
+        log: LogState,
+        stored: QuorumState | None,
+        config: RaftConfig,
+        rng: random.Random,
+        now: float,
+        bootstrap: Sequence[int] = (),
+    ) -> None:
+        self.me = me
+        self.log = log
+        self.config = config
+        self.rng = rng
+        self.now = now
+        self.high_watermark = log.start_offset
+        self._bootstrap = tuple(node_id for node_id in bootstrap if node_id != me.node_id)
+        self._asked = 0
+        self._effects: list[Effect] = []
+        self._under_way: dict[tuple[int, type[Request]], Request] = {}
+        self._retry_at: dict[int, float] = {}
+        self._saved = stored
+        self.role: Role = self._first_role(stored)
+        if log.voters.is_only(me):
+            election.stand(self)
+
+    def _first_role(self, stored: QuorumState | None) -> Role:
+        state = stored or QuorumState()
+        deadline = self.random_election_deadline()
+        if self.log.last_epoch > state.leader_epoch:
+            return Unattached(self.log.last_epoch, None, None, deadline)
+        voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
+        if state.leader_id == self.me.node_id:
+            # It led this epoch and may have appended what a crash took: it must not lead the same epoch again.
+            return Resigned(state.leader_epoch, voted, deadline)
+        leader_id = None if state.leader_id < 0 else state.leader_id
+        return Unattached(state.leader_epoch, voted, leader_id, deadline)
+
+    # -- what everybody may ask ---------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self.role.epoch
+
+    @property
+    def leader_id(self) -> int | None:
+        """Who leads the present epoch, as far as this replica knows."""
+        match self.role:
+            case Leader():
+                return self.me.node_id
+            case Unattached() | Prospective() | Follower():
+                return self.role.leader_id
+            case _:
+                return None
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.log.voters
+
+    @property
+    def is_voter(self) -> bool:
+        return self.log.voters.has(self.me)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this replica may ask for votes: a voter, or one whose removal is not known to be committed.
+
+        Thesis, 4.2.2: a server that is not in its newest set "should still start new elections, as it might still be
+        needed until" that set is committed: its log may be the only one that is long enough.
+        """
+        history = self.log.voter_history
+        if self.is_voter:
+            return True
+        return (
+            len(history) > 1 and self.log.voters_offset >= self.high_watermark and history[-2][1].has(self.me)
+        )
+
+    @property
+    def has_committed_in_epoch(self) -> bool:
+        """Whether the leader has seen a record of its own epoch committed: it knows all that is committed."""
+        return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
+
+    # -- reports ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Let the time have its effect."""
+        self._at(now)
+        election.on_time(self)
+        replication.on_time(self)
+        self._ask()
+
+    def receive_request(self, request_id: int, request: Request, now: float) -> None:
+        """A replica asks; the answer is an effect, now or later."""
+        self._at(now)
+        match request:
+            case Vote():
+                election.on_vote(self, request_id, request)
+            case BeginEpoch():
+                election.on_begin_epoch(self, request_id, request)
+            case EndEpoch():
+                election.on_end_epoch(self, request_id, request)
+            case Fetch():
+                replication.on_fetch(self, request_id, request)
+        self._ask()
+
+    def receive_response(self, node_id: int, request: Request, response: Response, now: float) -> None:
+        """The answer of `node_id` to a `Send`."""
+        self._at(now)
+        if not self._is_over(node_id, request):
+            return
+        if response.error is not response.error.NONE:
+            self._retry_at[node_id] = now + self.config.retry_backoff
+        self.learn(response.epoch, response.leader_id, node_id)
+        if request.epoch == self.epoch:
+            match request, response:
+                case Vote(), VoteAnswer():
+                    election.on_vote_answer(self, node_id, request, response)
+                case Fetch(), FetchAnswer():
+                    replication.on_fetch_answer(self, node_id, response)
+                case EndEpoch(), EpochAnswer():
+                    election.on_end_epoch_answer(self, node_id)
+                case _:
+                    pass
+        self._ask()
+
+    def request_failed(self, node_id: int, request: Request, now: float, *, broken: bool) -> None:
+        """No answer came. `broken`: the connection ended, so the node's process may have."""
+        self._at(now)
+        if not self._is_over(node_id, request):
+            return
+        self._retry_at[node_id] = now + self.config.retry_backoff
+        if broken:
+            election.on_broken_connection(self, node_id)
+        self._ask()
+
+    def append(self, batch: Batch, now: float) -> None:
+        """The leader's driver has written a batch of this epoch (not synced yet)."""
+        self._at(now)
+        if not isinstance(self.role, Leader) or batch.epoch != self.role.epoch:
+            raise AssertionError("only the leader of an epoch appends to it")
+        self.log.append(batch)
+        replication.answer_parked(self)
+
+    def flushed(self, end_offset: int, now: float) -> None:
+        """Everything below `end_offset` that is still in the log is on the disk."""
+        self._at(now)
+        self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
+        if isinstance(self.role, Leader):
+            replication.count_promises(self)
+        self._ask()
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: VoterSet, now: float) -> None:
+        """The snapshot of a `LoadSnapshot` has replaced the log."""
+        self._at(now)
+        if snapshot.offset < self.high_watermark:
+            raise AssertionError(f"{snapshot} would take back what is committed up to {self.high_watermark}")
+        self.log.install(snapshot, voters)
+        self.advance_high_watermark(snapshot.offset)
+        if isinstance(self.role, Follower):
+            self.role.loading_snapshot = False
+        self._ask()
+
+    def snapshot_progressed(self, now: float) -> None:
+        """A chunk of the snapshot came: the leader lives."""
+        self._at(now)
+        if isinstance(self.role, Follower):
+            self.role.fetch_deadline = now + self.config.fetch_timeout
+
+    def snapshot_failed(self, now: float) -> None:
+        """The snapshot could not be loaded: fetch again, and hear what the leader says then."""
+        self._at(now)
+        if isinstance(self.role, Follower):
+            self.role.loading_snapshot = False
+            self._retry_at[self.role.leader_id] = now + self.config.retry_backoff
+        self._ask()
+
+    def resign(self, now: float) -> None:
+        """Give up leadership, if there is any, and tell the others whom to elect (a clean stop)."""
+        self._at(now)
+        if isinstance(self.role, Leader):
+            election.resign(self)
+        self._ask()
+
+    # -- what the driver does -----------------------------------------------------------------------------------
+
+    def effects(self) -> list[Effect]:
+        """What is to be done, in this order; each effect is returned once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float:
+        """When `tick` is due at the latest."""
+        deadlines = [election.deadline(self), replication.deadline(self)]
+        deadlines += [at for at in self._retry_at.values() if at > self.now]
+        return min(deadlines)
+
+    # -- shared by the parts --------------------------------------------------------------------------------------
+
+    def _at(self, now: float) -> None:
+        self.now = max(self.now, now)
+
+    def random_election_deadline(self) -> float:
+        return self.now + self.config.election_timeout * (1 + self.rng.random())
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def enter(self, role: Role) -> None:
+        """Change the role; what must be remembered is saved first."""
+        before = self.role
+        if role.epoch < before.epoch:
+            raise AssertionError(f"the epoch fell from {before.epoch} to {role.epoch}")
+        self.role = role
+        self._save()
+        self._under_way.clear()
+        if isinstance(before, Leader):
+            replication.refuse_parked(self, before)
+            self.emit(LostLeadership(before.epoch))
+
+    def _save(self) -> None:
+        """Emit what a restart must know, if it has changed. A resigned leader is remembered as the leader."""
+        role = self.role
+        leader_id = self.me.node_id if isinstance(role, Resigned) else self.leader_id
+        voted = role.voted
+        state = QuorumState(
+            NOBODY if leader_id is None else leader_id,
+            role.epoch,
+            NOBODY if voted is None else voted.node_id,
+            bytes(16) if voted is None else voted.directory_id,
+        )
+        if state != self._saved:
+            self._saved = state
+            self.emit(SaveState(state))
+
+    def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
+        """`source` says that there is this epoch, and maybe who leads it.
+
+        Who has lost the leader that it knows hears of it again only from the leader itself: the others may not
+        have noticed yet, and would talk each other into following the dead.
+        """
+        role = self.role
+        if epoch < role.epoch or leader_id == self.me.node_id:
+            return
+        if epoch > role.epoch:
+            if leader_id is None:
+                self.enter(Unattached(epoch, None, None, self._kept_election_deadline()))
+            else:
+                self.follow(epoch, leader_id, None)
+        elif leader_id is not None:
+            match role:
+                case Unattached(leader_id=known) | Prospective(leader_id=known):
+                    if known != leader_id or source == leader_id:
+                        self.follow(epoch, leader_id, role.voted)
+                case Candidate():
+                    self.follow(epoch, leader_id, role.voted)
+                case Follower(leader_id=known) if known != leader_id:
+                    raise AssertionError(f"epoch {epoch} has two leaders, {known} and {leader_id}")
+                case _:
+                    return
+
+    def _kept_election_deadline(self) -> float:
+        """A higher epoch alone is no reason to wait longer: whoever raised it may not be electable."""
+        if isinstance(self.role, Unattached | Prospective | Candidate):
+            return self.role.election_deadline
+        return self.random_election_deadline()
+
+    def follow(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
+        self._retry_at.pop(leader_id, None)
+        self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout))
+
+    def advance_high_watermark(self, offset: int) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.emit(HighWatermarkAdvanced(offset))
+
+    # -- asking others --------------------------------------------------------------------------------------------
+
+    def _is_over(self, node_id: int, request: Request) -> bool:
+        """Whether this request was under way; it is no more."""
+        if self._under_way.get((node_id, type(request))) is not request:
+            return False
+        del self._under_way[node_id, type(request)]
+        return True
+
+    def can_ask(self, node_id: int, kind: type[Request]) -> bool:
+        return (node_id, kind) not in self._under_way and self._retry_at.get(node_id, 0.0) <= self.now
+
+    def ask(self, node_id: int, request: Request) -> None:
+        self._under_way[node_id, type(request)] = request
+        self._retry_at.pop(node_id, None)
+        self.emit(Send(node_id, request))
+
+    def is_asking(self, kind: type[Request]) -> bool:
+        return any(each is kind for _, each in self._under_way)
+
+    def someone_to_ask(self) -> int | None:
+        """A node that may know the leader: voters and bootstrap nodes in turn."""
+        candidates = [node_id for node_id in self.voters.node_ids if node_id != self.me.node_id]
+        candidates += [node_id for node_id in self._bootstrap if node_id not in candidates]
+        for _ in candidates:
+            node_id = candidates[self._asked % len(candidates)]
+            self._asked += 1
+            if self._retry_at.get(node_id, 0.0) <= self.now:
+                return node_id
+        return None
+
+    def _ask(self) -> None:
+        election.ask(self)
+        replication.ask(self)

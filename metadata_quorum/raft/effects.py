@@ -1,0 +1,103 @@
+"""What the core wants done. The driver performs effects in their order, each before the next.
+
+A `SaveState` is durable before anything behind it happens: a vote or an epoch that left the node is never forgotten
+(Raft, figure 2: "updated on stable storage before responding to RPCs").
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from metadata_quorum.ports import QuorumState
+from metadata_quorum.raft.log_state import Batch, OffsetAndEpoch
+from metadata_quorum.raft.messages import Request, Response
+
+__all__ = [
+    "Answer",
+    "AppendFetched",
+    "Effect",
+    "HighWatermarkAdvanced",
+    "LoadSnapshot",
+    "LostLeadership",
+    "SaveState",
+    "Send",
+    "TookLeadership",
+    "Truncate",
+]
+
+
+@attrs.frozen
+class SaveState:
+    state: QuorumState
+
+
+@attrs.frozen
+class Send:
+    """A request to a replica's node; report the outcome with `receive_response` or `request_failed`."""
+
+    node_id: int
+    request: Request
+
+
+@attrs.frozen
+class Answer:
+    """The answer to a request; with `read_offset`, filled up with batches of the log from there on."""
+
+    request_id: int
+    response: Response
+    read_offset: int | None = None
+
+
+@attrs.frozen
+class Truncate:
+    """Cut the log to this end offset, durably: what is taken back must not come back."""
+
+    end_offset: int
+
+
+@attrs.frozen
+class AppendFetched:
+    """Write the leader's batches, sync, and report with `flushed`."""
+
+    batches: tuple[Batch, ...]
+
+
+@attrs.frozen
+class LoadSnapshot:
+    """Fetch a snapshot from the leader, put it in place of the log, and report with `snapshot_installed`."""
+
+    leader_id: int
+    snapshot: OffsetAndEpoch
+
+
+@attrs.frozen
+class HighWatermarkAdvanced:
+    high_watermark: int
+
+
+@attrs.frozen
+class TookLeadership:
+    """Append a LeaderChange record (`append`) as the first of this epoch; then decisions may follow."""
+
+    epoch: int
+    granted: tuple[int, ...]
+
+
+@attrs.frozen
+class LostLeadership:
+    epoch: int
+
+
+Effect: TypeAlias = (
+    SaveState
+    | Send
+    | Answer
+    | Truncate
+    | AppendFetched
+    | LoadSnapshot
+    | HighWatermarkAdvanced
+    | TookLeadership
+    | LostLeadership
+)

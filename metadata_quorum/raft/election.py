@@ -1,0 +1,315 @@
+"""How a leader comes about, and how it goes: votes, pre-votes, epochs that begin and end. PURE.
+
+See `core.py` for how this is used. The rules are those of the Raft paper, section 5.2 and 5.4.1, with pre-votes
+(thesis 9.6, KIP-996) and Kafka's messages about epochs that begin and end (KIP-595).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metadata_quorum.raft.effects import Answer, TookLeadership
+from metadata_quorum.raft.messages import BeginEpoch, EndEpoch, EpochAnswer, Vote, VoteAnswer
+from metadata_quorum.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Progress,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+from metadata_quorum.raft.voters import ReplicaKey
+from wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from metadata_quorum.raft.core import RaftCore
+
+CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
+BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2
+BROKEN_CONNECTION_JITTER = 0.1
+"""Share of the election timeout over which the followers of a leader that seems dead spread their questions."""
+
+
+# -- time -----------------------------------------------------------------------------------------------------
+
+
+def deadline(core: RaftCore) -> float:
+    """When the present role has something to do about elections."""
+    role = core.role
+    match role:
+        case Follower():
+            return role.fetch_deadline
+        case Leader():
+            return min(role.begin_epoch_deadline, _check_quorum_deadline(core, role))
+        case Unattached():
+            return role.election_deadline if core.may_stand else float("inf")
+        case _:
+            return role.election_deadline
+
+
+def on_time(core: RaftCore) -> None:
+    """Act on deadlines that have passed."""
+    role = core.role
+    match role:
+        case Leader():
+            if _check_quorum_deadline(core, role) <= core.now:
+                resign(core)
+            elif role.begin_epoch_deadline <= core.now:
+                role.begin_epoch_deadline = core.now + _begin_epoch_period(core)
+        case Follower():
+            if role.fetch_deadline <= core.now:
+                if core.may_stand:
+                    ask_for_pre_votes(core)
+                else:
+                    core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
+        case _:
+            if role.election_deadline > core.now:
+                return
+            if core.may_stand:
+                ask_for_pre_votes(core)
+            elif isinstance(role, Resigned | Prospective | Candidate):
+                core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
+
+
+def _begin_epoch_period(core: RaftCore) -> float:
+    return core.config.fetch_timeout / BEGIN_EPOCH_PER_FETCH_TIMEOUT
+
+
+def _check_quorum_deadline(core: RaftCore, role: Leader) -> float:
+    """A leader that no majority has fetched from for this long may be alone, and resigns (thesis 6.2)."""
+    times = []
+    for voter in core.voters.voters:
+        if voter.key.matches(core.me):
+            times.append(core.now)
+            continue
+        progress = role.progress.get(voter.key.node_id)
+        seen = progress.last_fetch if progress is not None and voter.key.matches(progress.key) else role.began
+        times.append(max(seen, role.began))
+    period = CHECK_QUORUM_FETCH_TIMEOUTS * core.config.fetch_timeout
+    times.sort(reverse=True)
+    return times[core.voters.majority - 1] + period
+
+
+# -- standing for election --------------------------------------------------------------------------------------
+
+
+def ask_for_pre_votes(core: RaftCore) -> None:
+    """Become Prospective: would anybody vote for this replica?"""
+    role = core.role
+    leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
+    core.enter(
+        Prospective(
+            role.epoch, role.voted, leader_id, core.random_election_deadline(), granted=[core.me.node_id]
+        )
+    )
+    _count_votes(core)
+
+
+def stand(core: RaftCore) -> None:
+    """Become Candidate: a new epoch, a vote for oneself."""
+    core.enter(Candidate(core.epoch + 1, core.me, core.random_election_deadline(), granted=[core.me.node_id]))
+    _count_votes(core)
+
+
+def _count_votes(core: RaftCore) -> None:
+    role = core.role
+    assert isinstance(role, Candidate | Prospective)
+    voters, majority = core.voters, core.voters.majority
+    granted = [node_id for node_id in role.granted if voters.get(node_id) is not None]
+    rejected = [node_id for node_id in role.rejected if voters.get(node_id) is not None]
+    if len(granted) >= majority:
+        if isinstance(role, Prospective):
+            stand(core)
+        else:
+            _lead(core, tuple(granted))
+    elif len(rejected) > len(voters.voters) - majority and not role.backing_off:
+        _back_off(core)
+
+
+def _back_off(core: RaftCore) -> None:
+    """A majority refused: leave the others the time to do better. Prospective goes back to a leader it knows."""
+    role = core.role
+    assert isinstance(role, Candidate | Prospective)
+    if isinstance(role, Prospective) and role.leader_id is not None:
+        core.follow(role.epoch, role.leader_id, role.voted)
+        return
+    role.backing_off = True
+    role.election_deadline = core.now + core.config.election_backoff_max * core.rng.random()
+
+
+def _lead(core: RaftCore, granted: tuple[int, ...]) -> None:
+    core.enter(
+        Leader(
+            core.epoch,
+            core.me,
+            epoch_start=core.log.end_offset,
+            granted=granted,
+            began=core.now,
+            begin_epoch_deadline=core.now + _begin_epoch_period(core),
+        )
+    )
+    core.emit(TookLeadership(core.epoch, granted))
+
+
+def ask(core: RaftCore) -> None:
+    """Send what the role asks of others and is not under way yet."""
+    role = core.role
+    match role:
+        case Prospective(backing_off=False) | Candidate(backing_off=False):
+            heard = [*role.granted, *role.rejected]
+            for voter in core.voters.voters:
+                if voter.key.node_id not in heard and core.can_ask(voter.key.node_id, Vote):
+                    pre_vote = isinstance(role, Prospective)
+                    core.ask(voter.key.node_id, Vote(role.epoch, core.me, voter.key, core.log.end, pre_vote))
+        case Leader():
+            _tell_of_epoch(core, role)
+        case Resigned():
+            for node_id in role.to_tell:
+                if core.can_ask(node_id, EndEpoch):
+                    core.ask(node_id, EndEpoch(role.epoch, core.me.node_id, role.successors))
+        case _:
+            return
+
+
+def _tell_of_epoch(core: RaftCore, role: Leader) -> None:
+    """BeginEpoch to the voters that have not fetched lately: they may not know whom to fetch from."""
+    silent_since = core.now - _begin_epoch_period(core)
+    for voter in core.voters.voters:
+        node_id = voter.key.node_id
+        if voter.key.matches(core.me) or not core.can_ask(node_id, BeginEpoch):
+            continue
+        progress = role.progress.get(node_id)
+        fetched = float("-inf") if progress is None else progress.last_fetch
+        if fetched <= silent_since and role.told.get(node_id, float("-inf")) <= silent_since:
+            role.told[node_id] = core.now
+            core.ask(node_id, BeginEpoch(role.epoch, core.me, voter.key))
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+def on_vote(core: RaftCore, request_id: int, request: Vote) -> None:
+    """Raft 5.4.1: "the voter denies its vote if its own log is more up-to-date than that of the candidate"."""
+    if not request.voter.matches(core.me):
+        _answer_vote(core, request_id, granted=False, error=ErrorCode.INVALID_VOTER_KEY)
+        return
+    if request.epoch < core.epoch:
+        _answer_vote(core, request_id, granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
+        return
+    core.learn(request.epoch, None, request.sender.node_id)
+    mine = core.log.end
+    up_to_date = (request.log_end.epoch, request.log_end.offset) >= (mine.epoch, mine.offset)
+    granted = up_to_date and (_would_vote(core) if request.pre_vote else _may_vote(core, request.sender))
+    role = core.role
+    if granted and not request.pre_vote and role.voted is None:
+        core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
+    _answer_vote(core, request_id, granted=granted)
+
+
+def _would_vote(core: RaftCore) -> bool:
+    """KIP-996: a pre-vote is refused by whoever has a leader that answers, the leader included."""
+    match core.role:
+        case Leader():
+            return False
+        case Follower(has_fetched=has_fetched):
+            return not has_fetched
+        case _:
+            return True
+
+
+def _may_vote(core: RaftCore, candidate: ReplicaKey) -> bool:
+    """One vote per epoch, "first-come-first-served" (Raft, 5.2), and none where the leader is known."""
+    role = core.role
+    match role:
+        case Unattached() | Prospective():
+            if role.voted is not None:
+                return role.voted == candidate
+            return role.leader_id is None
+        case _:
+            return False
+
+
+def _answer_vote(
+    core: RaftCore, request_id: int, *, granted: bool, error: ErrorCode = ErrorCode.NONE
+) -> None:
+    core.emit(Answer(request_id, VoteAnswer(core.epoch, core.leader_id, granted, error)))
+
+
+def on_begin_epoch(core: RaftCore, request_id: int, request: BeginEpoch) -> None:
+    """A leader says that it leads."""
+    error = ErrorCode.NONE
+    if not request.voter.matches(core.me):
+        error = ErrorCode.INVALID_VOTER_KEY
+    elif request.epoch < core.epoch:
+        error = ErrorCode.FENCED_LEADER_EPOCH
+    else:
+        core.learn(request.epoch, request.leader.node_id, request.leader.node_id)
+    core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, error)))
+
+
+def on_end_epoch(core: RaftCore, request_id: int, request: EndEpoch) -> None:
+    """The leader resigned: its first choice stands at once, the others give it a head start."""
+    if request.epoch < core.epoch:
+        core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
+        return
+    core.learn(request.epoch, None, request.leader_id)
+    role = core.role
+    if isinstance(role, Unattached | Follower) and role.leader_id in (None, request.leader_id):
+        places = [at for at, key in enumerate(request.successors) if key.matches(core.me)]
+        if core.is_voter and places and places[0] == 0:
+            core.enter(Unattached(role.epoch, role.voted, request.leader_id, core.now))
+            ask_for_pre_votes(core)
+        else:
+            share = 1 - 0.5 ** (places[0] if places else len(request.successors))
+            wait = core.config.election_backoff_max * (share + (1 - share) * core.rng.random())
+            core.enter(Unattached(role.epoch, role.voted, request.leader_id, core.now + wait))
+    core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id)))
+
+
+# -- answers ------------------------------------------------------------------------------------------------------
+
+
+def on_vote_answer(core: RaftCore, node_id: int, request: Vote, answer: VoteAnswer) -> None:
+    """Of the epoch that is still the present one."""
+    role = core.role
+    if not isinstance(role, Prospective | Candidate) or isinstance(role, Prospective) != request.pre_vote:
+        return
+    if answer.error not in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
+        return
+    (role.granted if answer.granted else role.rejected).append(node_id)
+    _count_votes(core)
+
+
+def on_end_epoch_answer(core: RaftCore, node_id: int) -> None:
+    if isinstance(core.role, Resigned):
+        core.role.to_tell = [each for each in core.role.to_tell if each != node_id]
+
+
+def on_broken_connection(core: RaftCore, node_id: int) -> None:
+    """The leader's process may be gone: ask for pre-votes soon. Those that still hear it will say no."""
+    role = core.role
+    if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
+        role.has_fetched = False
+        jitter = BROKEN_CONNECTION_JITTER * core.config.election_timeout * core.rng.random()
+        role.fetch_deadline = min(role.fetch_deadline, core.now + jitter)
+
+
+def resign(core: RaftCore) -> None:
+    """Stop leading. The epoch has no leader from now on; the best voters are told to take over."""
+    role = core.role
+    assert isinstance(role, Leader)
+    others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]
+    nothing = Progress(core.me)
+    successors = sorted(
+        others, key=lambda key: (-role.progress.get(key.node_id, nothing).offset, key.node_id)
+    )
+    core.enter(
+        Resigned(
+            role.epoch,
+            role.voted,
+            core.random_election_deadline(),
+            successors=tuple(successors),
+            to_tell=[key.node_id for key in others],
+        )
+    )

@@ -1,0 +1,139 @@
+"""What the core knows of its log: offsets, epochs, voters; never the bytes. PURE.
+
+Everything here follows from the log's batches, so it is rebuilt from them at start. `flushed_offset` is a promise of
+the disk: a replica never tells anybody of an end offset beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from metadata_quorum.raft.voters import VoterSet
+
+__all__ = ["Batch", "LogState", "OffsetAndEpoch"]
+
+
+@attrs.frozen(order=True)
+class OffsetAndEpoch:
+    """The end offset of a log (or of a snapshot) and the epoch of the record before it, -1 for an empty log."""
+
+    offset: int
+    epoch: int
+
+
+@attrs.frozen
+class Batch:
+    """A record batch as the core sees it; `voters` is the set that a VotersRecord in it brings into force."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    data: bytes = attrs.field(default=b"", repr=False)
+    voters: VoterSet | None = None
+
+
+@attrs.define
+class LogState:
+    """Epochs are (epoch, first offset) pairs that grow in both; `voter_history` (offset, set) pairs."""
+
+    start_offset: int = 0
+    end_offset: int = 0
+    flushed_offset: int = 0
+    snapshot: OffsetAndEpoch | None = None
+    epochs: list[tuple[int, int]] = attrs.field(factory=list)
+    voter_history: list[tuple[int, VoterSet]] = attrs.field(factory=list)
+
+    @property
+    def last_epoch(self) -> int:
+        if self.epochs:
+            return self.epochs[-1][0]
+        return -1 if self.snapshot is None else self.snapshot.epoch
+
+    @property
+    def end(self) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.end_offset, self.last_epoch)
+
+    @property
+    def voters(self) -> VoterSet:
+        """The newest set in the log, committed or not (thesis, 4.1: a server uses the latest configuration in its log)."""
+        return self.voter_history[-1][1]
+
+    @property
+    def voters_offset(self) -> int:
+        """Where the newest set stands, -1 for the one that the log began with."""
+        return self.voter_history[-1][0]
+
+    def append(self, batch: Batch) -> None:
+        """Take a batch that continues the log."""
+        if batch.base_offset != self.end_offset or batch.epoch < self.last_epoch:
+            raise AssertionError(f"{batch} does not continue a log that ends at {self.end}")
+        if not self.epochs or self.epochs[-1][0] != batch.epoch:
+            self.epochs.append((batch.epoch, batch.base_offset))
+        if batch.voters is not None:
+            self.voter_history.append((batch.last_offset, batch.voters))
+        self.end_offset = batch.last_offset + 1
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """Where the largest epoch that is not beyond `epoch` ends here (KIP-101, KIP-279).
+
+        Below all that is known the answer is the start of what is: the snapshot's end, or nothing.
+        """
+        if self.epochs and epoch >= self.epochs[-1][0]:
+            return OffsetAndEpoch(self.end_offset, self.epochs[-1][0])
+        found = OffsetAndEpoch(0, -1) if self.snapshot is None else self.snapshot
+        for at, (known, _) in enumerate(self.epochs):
+            if known > epoch:
+                break
+            found = OffsetAndEpoch(self.epochs[at + 1][1], known)
+        return found
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`, -1 where the log does not say."""
+        found = -1
+        for epoch, start in self.epochs:
+            if start > offset:
+                break
+            found = epoch
+        return found
+
+    def truncate(self, end_offset: int) -> None:
+        """Take back all records from `end_offset` on, with the voters that they brought."""
+        if end_offset > self.end_offset:
+            raise AssertionError(f"cannot truncate a log that ends at {self.end_offset} to {end_offset}")
+        self.end_offset = end_offset
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        while self.epochs and self.epochs[-1][1] >= end_offset:
+            self.epochs.pop()
+        while len(self.voter_history) > 1 and self.voter_history[-1][0] >= end_offset:
+            self.voter_history.pop()
+
+    def take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+        """A snapshot of this log was written; the records below it may go (`drop_prefix`)."""
+        self.snapshot = snapshot
+
+    def drop_prefix(self, start_offset: int) -> None:
+        """The records below `start_offset`, which a snapshot covers, are gone."""
+        assert self.snapshot is not None
+        assert start_offset <= self.snapshot.offset
+        self.start_offset = start_offset
+        self.epochs = [
+            (epoch, max(start, start_offset))
+            for at, (epoch, start) in enumerate(self.epochs)
+            if at + 1 == len(self.epochs) or self.epochs[at + 1][1] > start_offset
+        ]
+        if self.end_offset == start_offset:
+            self.epochs = []
+        kept: Sequence[tuple[int, VoterSet]] = [
+            each for each in self.voter_history if each[0] >= start_offset
+        ]
+        base = [each for each in self.voter_history if each[0] < start_offset][-1:]
+        self.voter_history = [*base, *kept]
+
+    def install(self, snapshot: OffsetAndEpoch, voters: VoterSet) -> None:
+        """A leader's snapshot replaces the whole log."""
+        self.snapshot = snapshot
+        self.start_offset = self.end_offset = self.flushed_offset = snapshot.offset
+        self.epochs = []
+        self.voter_history = [(snapshot.offset - 1, voters)]

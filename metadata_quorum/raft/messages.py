@@ -1,0 +1,103 @@
+"""What replicas say to each other, as the core sees it; `wire_messages.py` has the translation into Kafka's RPCs.
+
+A request is answered exactly once. `epoch` is always the sender's.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from metadata_quorum.raft.log_state import Batch, OffsetAndEpoch
+from metadata_quorum.raft.voters import ReplicaKey
+from wire.errors import ErrorCode
+
+__all__ = [
+    "BeginEpoch",
+    "EndEpoch",
+    "EpochAnswer",
+    "Fetch",
+    "FetchAnswer",
+    "Request",
+    "Response",
+    "Vote",
+    "VoteAnswer",
+]
+
+
+@attrs.frozen
+class Vote:
+    """RequestVote (Raft, 5.2), or the question whether it would be granted (pre-vote, thesis 9.6, KIP-996).
+
+    A candidate has raised its epoch, a prospective one has not. `log_end` is the end of the sender's log.
+    """
+
+    epoch: int
+    sender: ReplicaKey
+    voter: ReplicaKey
+    log_end: OffsetAndEpoch
+    pre_vote: bool
+
+
+@attrs.frozen
+class VoteAnswer:
+    epoch: int
+    leader_id: int | None
+    granted: bool
+    error: ErrorCode = ErrorCode.NONE
+
+
+@attrs.frozen
+class BeginEpoch:
+    """A leader tells a voter that does not fetch from it yet."""
+
+    epoch: int
+    leader: ReplicaKey
+    voter: ReplicaKey
+
+
+@attrs.frozen
+class EndEpoch:
+    """A leader resigns; `successors` is whom it prefers, the most caught up first."""
+
+    epoch: int
+    leader_id: int
+    successors: tuple[ReplicaKey, ...]
+
+
+@attrs.frozen
+class EpochAnswer:
+    """To BeginEpoch and EndEpoch."""
+
+    epoch: int
+    leader_id: int | None
+    error: ErrorCode = ErrorCode.NONE
+
+
+@attrs.frozen
+class Fetch:
+    """A follower asks for what comes behind its log. `offset` is all it has *synced*: this is its promise."""
+
+    epoch: int
+    replica: ReplicaKey
+    offset: int
+    last_epoch: int
+    wait_ms_max: int = 0
+
+
+@attrs.frozen
+class FetchAnswer:
+    """Batches from the offset asked for; or where the logs part; or the snapshot to load first."""
+
+    epoch: int
+    leader_id: int | None
+    high_watermark: int = -1
+    batches: tuple[Batch, ...] = ()
+    diverging: OffsetAndEpoch | None = None
+    snapshot: OffsetAndEpoch | None = None
+    error: ErrorCode = ErrorCode.NONE
+
+
+Request: TypeAlias = Vote | BeginEpoch | EndEpoch | Fetch
+Response: TypeAlias = VoteAnswer | EpochAnswer | FetchAnswer

@@ -1,0 +1,227 @@
+"""How the log gets to the others: fetches, promises, the high watermark. PURE.
+
+See `core.py` for how this is used. Followers ask, so the leader keeps no queue for anybody: a Fetch that finds
+nothing new is parked until something is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metadata_quorum.raft import election
+from metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
+from metadata_quorum.raft.log_state import LogState, OffsetAndEpoch
+from metadata_quorum.raft.messages import Fetch, FetchAnswer
+from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
+from wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from metadata_quorum.raft.core import RaftCore
+
+
+# -- the leader's side ----------------------------------------------------------------------------------------------
+
+
+def on_fetch(core: RaftCore, request_id: int, request: Fetch) -> None:
+    """Answer with what comes next, or park. The order of checks is Kafka's."""
+    role = core.role
+    error = ErrorCode.NONE
+    if request.epoch < core.epoch:
+        error = ErrorCode.FENCED_LEADER_EPOCH
+    elif request.epoch > core.epoch:
+        error = ErrorCode.UNKNOWN_LEADER_EPOCH
+    elif not isinstance(role, Leader):
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if error is not ErrorCode.NONE or not isinstance(role, Leader):
+        core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, error=error)))
+        return
+    role.parked = {
+        each: parked for each, parked in role.parked.items() if parked[0].replica != request.replica
+    }
+    mismatch = _mismatch(core, request)
+    if mismatch is not None:
+        core.emit(Answer(request_id, mismatch))
+        return
+    progress = _note_promise(core, role, request)
+    if isinstance(core.role, Leader) and _has_news(core, progress, request):
+        _answer(core, request_id, request, progress)
+    elif isinstance(core.role, Leader):
+        role.parked[request_id] = (request, core.now + request.wait_ms_max / 1000)
+    else:
+        # The promise committed this leader's own removal, and it resigned.
+        core.emit(
+            Answer(
+                request_id,
+                FetchAnswer(core.epoch, core.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            )
+        )
+
+
+def _mismatch(core: RaftCore, request: Fetch) -> FetchAnswer | None:
+    """What a replica must do before it can follow: load a snapshot, or cut its log."""
+    log = core.log
+    ours = OffsetAndEpoch(request.offset, request.last_epoch)
+    snapshot = log.snapshot
+    if snapshot is not None and ours != snapshot:
+        behind = request.offset < log.start_offset
+        other_past = request.offset == log.start_offset > 0 and request.last_epoch != log_epoch_at_start(log)
+        if behind or other_past or request.last_epoch < _first_epoch(log, snapshot):
+            return FetchAnswer(core.epoch, core.leader_id, core.high_watermark, snapshot=snapshot)
+    agreed = log.end_offset_for_epoch(request.last_epoch)
+    if agreed.epoch != request.last_epoch or agreed.offset < request.offset:
+        return FetchAnswer(core.epoch, core.leader_id, core.high_watermark, diverging=agreed)
+    return None
+
+
+def log_epoch_at_start(log: LogState) -> int:
+    """The epoch of the record before the log's start."""
+    return -1 if log.snapshot is None else log.snapshot.epoch
+
+
+def _first_epoch(log: LogState, snapshot: OffsetAndEpoch) -> int:
+    return log.epochs[0][0] if log.epochs and log.epochs[0][1] < snapshot.offset else snapshot.epoch
+
+
+def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
+    """A Fetch from `offset` promises that everything below is on the disk of that replica."""
+    progress = role.progress.get(request.replica.node_id)
+    if progress is None or progress.key != request.replica:
+        progress = role.progress[request.replica.node_id] = Progress(request.replica)
+    if request.offset >= core.log.end_offset:
+        progress.last_caught_up = core.now
+    elif request.offset >= progress.end_offset_at_last_fetch >= 0:
+        progress.last_caught_up = progress.last_fetch
+    progress.last_fetch = core.now
+    progress.end_offset_at_last_fetch = core.log.end_offset
+    progress.offset = request.offset
+    count_promises(core)
+    return progress
+
+
+def count_promises(core: RaftCore) -> None:
+    """Advance the high watermark to what a majority of the voters holds on disk.
+
+    Raft 5.4.2: "only log entries from the leader's current term are committed by counting replicas".
+    """
+    role = core.role
+    assert isinstance(role, Leader)
+    promised = []
+    for voter in core.voters.voters:
+        if voter.key.matches(core.me):
+            promised.append(core.log.flushed_offset)
+        else:
+            progress = role.progress.get(voter.key.node_id)
+            counts = progress is not None and voter.key.matches(progress.key)
+            promised.append(progress.offset if counts and progress is not None else -1)
+    promised.sort(reverse=True)
+    offset = promised[core.voters.majority - 1]
+    if offset > role.epoch_start and offset > core.high_watermark:
+        core.advance_high_watermark(offset)
+        if core.log.voters_offset < offset and not core.is_voter:
+            # Thesis 4.2.2: a leader that removes itself steps down once the new set is committed.
+            election.resign(core)
+        else:
+            answer_parked(core)
+
+
+def _has_news(core: RaftCore, progress: Progress, request: Fetch) -> bool:
+    return core.log.end_offset > request.offset or core.high_watermark > progress.high_watermark_told
+
+
+def _answer(core: RaftCore, request_id: int, request: Fetch, progress: Progress) -> None:
+    progress.high_watermark_told = core.high_watermark
+    read_offset = request.offset if core.log.end_offset > request.offset else None
+    core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, core.high_watermark), read_offset))
+
+
+def answer_parked(core: RaftCore) -> None:
+    """Answer the fetches for which there is something new."""
+    role = core.role
+    assert isinstance(role, Leader)
+    for request_id, (request, _) in list(role.parked.items()):
+        progress = role.progress[request.replica.node_id]
+        if _has_news(core, progress, request):
+            del role.parked[request_id]
+            _answer(core, request_id, request, progress)
+
+
+def refuse_parked(core: RaftCore, leader: Leader) -> None:
+    """This replica leads no more: whoever waits shall look for the next leader."""
+    for request_id in leader.parked:
+        answer = FetchAnswer(core.epoch, core.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        core.emit(Answer(request_id, answer))
+    leader.parked = {}
+
+
+# -- time ---------------------------------------------------------------------------------------------------------
+
+
+def deadline(core: RaftCore) -> float:
+    if isinstance(core.role, Leader) and core.role.parked:
+        return min(until for _, until in core.role.parked.values())
+    return float("inf")
+
+
+def on_time(core: RaftCore) -> None:
+    """Fetches that waited long enough get an empty answer."""
+    role = core.role
+    if isinstance(role, Leader):
+        for request_id, (request, until) in list(role.parked.items()):
+            if until <= core.now:
+                del role.parked[request_id]
+                _answer(core, request_id, request, role.progress[request.replica.node_id])
+
+
+# -- the follower's side --------------------------------------------------------------------------------------------
+
+
+def ask(core: RaftCore) -> None:
+    """Fetch, when all that was fetched before is on the disk."""
+    role = core.role
+    if core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
+        return
+    target: int | None = None
+    if isinstance(role, Follower) and not role.loading_snapshot:
+        target = role.leader_id
+    elif isinstance(role, Unattached):
+        target = role.leader_id if role.leader_id is not None else core.someone_to_ask()
+    if target is None or not core.can_ask(target, Fetch):
+        return
+    wait_ms = int(core.config.fetch_wait_max * 1000)
+    core.ask(target, Fetch(core.epoch, core.me, core.log.end_offset, core.log.last_epoch, wait_ms))
+
+
+def on_fetch_answer(core: RaftCore, node_id: int, answer: FetchAnswer) -> None:
+    """Of the leader of the present epoch, or it is dropped."""
+    role = core.role
+    if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
+        return
+    if answer.epoch != role.epoch:
+        return
+    role.fetch_deadline = core.now + core.config.fetch_timeout
+    role.has_fetched = True
+    if answer.snapshot is not None:
+        role.loading_snapshot = True
+        core.emit(LoadSnapshot(node_id, answer.snapshot))
+        return
+    if answer.diverging is not None:
+        _truncate(core, answer.diverging)
+        return
+    for batch in answer.batches:
+        core.log.append(batch)
+    if answer.batches:
+        core.emit(AppendFetched(answer.batches))
+    core.advance_high_watermark(min(answer.high_watermark, core.log.end_offset))
+
+
+def _truncate(core: RaftCore, diverging: OffsetAndEpoch) -> None:
+    """Cut back to where both logs agree (KIP-101). Never below what is committed."""
+    ours = core.log.end_offset_for_epoch(diverging.epoch)
+    end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
+    if end_offset < core.high_watermark:
+        raise AssertionError(
+            f"the leader of epoch {core.epoch} lacks committed records: its log parts from ours at {end_offset}, "
+            f"the high watermark is {core.high_watermark}"
+        )
+    core.log.truncate(end_offset)
+    core.emit(Truncate(end_offset))

@@ -1,0 +1,116 @@
+"""Who votes: replica keys, voter sets, majorities (KIP-853)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from wire.messages.control_records import Endpoint, KRaftVersionFeature, VotersRecord, VotersRecordVoter
+from wire.structure import ZERO_UUID
+
+__all__ = ["ReplicaKey", "Voter", "VoterSet"]
+
+
+@attrs.frozen(order=True)
+class ReplicaKey:
+    """A replica is a node with a disk: a node that comes back with an empty one is somebody else.
+
+    A directory id of zeros is unknown (voters of a static configuration) and matches every directory.
+    """
+
+    node_id: int
+    directory_id: bytes = ZERO_UUID
+
+    def matches(self, other: ReplicaKey) -> bool:
+        """Whether the two may be the same replica, as far as both say who they are."""
+        if self.node_id != other.node_id:
+            return False
+        return ZERO_UUID in (self.directory_id, other.directory_id) or self.directory_id == other.directory_id
+
+    def __str__(self) -> str:
+        return str(self.node_id)
+
+
+@attrs.frozen
+class Voter:
+    """A voter and how to reach it: `endpoints` are (listener name, host, port)."""
+
+    key: ReplicaKey
+    endpoints: tuple[tuple[str, str, int], ...] = ()
+    kraft_versions: tuple[int, int] = (0, 1)
+
+
+@attrs.frozen
+class VoterSet:
+    """Voters in the order of their ids; one voter per node id."""
+
+    voters: tuple[Voter, ...]
+
+    def __attrs_post_init__(self) -> None:
+        ids = self.node_ids
+        if sorted(set(ids)) != list(ids):
+            raise ValueError(f"voter ids {ids} are not in order or not unique")
+
+    @classmethod
+    def of(cls, voters: Iterable[Voter]) -> VoterSet:
+        return cls(tuple(sorted(voters, key=lambda voter: voter.key)))
+
+    @classmethod
+    def of_ids(cls, node_ids: Sequence[int]) -> VoterSet:
+        """Voters of a static configuration: nobody knows their directories."""
+        return cls.of(Voter(ReplicaKey(node_id)) for node_id in node_ids)
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return tuple(voter.key.node_id for voter in self.voters)
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    def get(self, node_id: int) -> Voter | None:
+        return next((voter for voter in self.voters if voter.key.node_id == node_id), None)
+
+    def has(self, replica: ReplicaKey) -> bool:
+        """Whether this replica, with this disk, votes."""
+        voter = self.get(replica.node_id)
+        return voter is not None and voter.key.matches(replica)
+
+    def is_only(self, replica: ReplicaKey) -> bool:
+        return len(self.voters) == 1 and self.has(replica)
+
+    def with_voter(self, voter: Voter) -> VoterSet:
+        """This set with one more voter, or with one that has changed."""
+        return self.of([*(each for each in self.voters if each.key.node_id != voter.key.node_id), voter])
+
+    def without(self, node_id: int) -> VoterSet:
+        return self.of(each for each in self.voters if each.key.node_id != node_id)
+
+    def to_record(self) -> VotersRecord:
+        return VotersRecord(
+            0,
+            [
+                VotersRecordVoter(
+                    voter.key.node_id,
+                    voter.key.directory_id,
+                    [Endpoint(*endpoint) for endpoint in voter.endpoints],
+                    KRaftVersionFeature(*voter.kraft_versions),
+                )
+                for voter in self.voters
+            ],
+        )
+
+    @classmethod
+    def from_record(cls, record: VotersRecord) -> VoterSet:
+        return cls.of(
+            Voter(
+                ReplicaKey(entry.voter_id, entry.voter_directory_id),
+                tuple((each.name, each.host, each.port) for each in entry.endpoints),
+                (
+                    entry.kraft_version_feature.min_supported_version,
+                    entry.kraft_version_feature.max_supported_version,
+                ),
+            )
+            for entry in record.voters
+        )

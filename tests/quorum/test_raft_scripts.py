@@ -1,0 +1,20 @@
+"""The scripts of `raft_scripts/`: figures and rules of the Raft paper, of its thesis and of Kafka's KIPs, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.quorum.raft_script import run_script
+
+SCRIPTS = sorted((Path(__file__).parent / "raft_scripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_script(path: Path, rewrite: bool) -> None:
+    """What a script says is what happens (`--rewrite` writes it anew: read the difference)."""
+    happened = run_script(path)
+    if rewrite:
+        path.write_text(happened)
+    assert happened == path.read_text()
