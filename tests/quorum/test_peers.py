@@ -1,0 +1,198 @@
+"""Connections to other nodes in a simulated world: pipelining, broken links, silence, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from metadata_quorum.peers import CONNECT_SECONDS_MAX, NeverSent, Peer, PeerConnections
+from odradek.env.ports import Conn, ConnectionLost, Env
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_connection_loop import Log
+from wire.connection import RequestReceived, ServerConnection
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+PORT = 9093
+MUTE = 1000
+"""Heartbeats of brokers from this number on are never answered."""
+
+
+def heartbeat(broker_id: int) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(broker_id, 1, 1)
+
+
+async def serve(env: Env) -> None:
+    """Answer heartbeats: the broker's number comes back as the throttle time."""
+    listener = env.network.listen("server", PORT)
+    while True:
+        await serve_one(await listener.accept())
+
+
+async def serve_one(conn: Conn) -> None:
+    wire = ServerConnection()
+    buffer = memoryview(bytearray(4096))
+    try:
+        while True:
+            await conn.readable()
+            count = conn.recv_into(buffer)
+            if count is None:
+                continue
+            wire.receive_data(buffer[:count])
+            while isinstance(event := wire.next_event(), RequestReceived):
+                asked: Any = event.request()
+                if asked.broker_id >= MUTE:
+                    continue
+                answer: Any = wire.send(BrokerHeartbeatResponse(throttle_time_ms=asked.broker_id))
+                conn.send(answer)
+            if count == 0:
+                return
+    except ConnectionLost:
+        return
+
+
+Script = Callable[[World, PeerConnections, Peer], Awaitable[None]]
+
+
+def play(script: Script, *, served: bool = True) -> None:
+    """Run the script with connections from `client` to `server`."""
+    world = World(1, Weather())
+
+    async def main() -> None:
+        if served:
+            world.start("server", serve)
+        connections = PeerConnections(
+            world.node_env("client"), world.tasks, client_id="raft-client-1", log=Log()
+        )
+        await script(world, connections, connections.channel("server", PORT))
+        connections.close()
+
+    world.run(main)
+
+
+async def ask(world: World, peer: Peer, number: int, seconds: float = 5.0) -> Any:
+    """The throttle time in the answer, or what was raised."""
+    clock = world.node_env("client").clock
+    try:
+        response = await peer.request(heartbeat(number), clock.monotonic() + seconds)
+    except (ConnectionLost, KafkaError) as error:
+        return error
+    return response.throttle_time_ms
+
+
+async def ask_together(world: World, peer: Peer, numbers: list[int], seconds: float = 5.0) -> list[Any]:
+    answers: dict[int, Any] = {}
+
+    async def one(number: int) -> None:
+        answers[number] = await ask(world, peer, number, seconds)
+
+    for done in [world.spawn(one, number) for number in numbers]:
+        await done.wait()
+    return [answers[number] for number in numbers]
+
+
+def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
+    """Also those that came before the connection was there."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        assert await ask_together(world, peer, list(range(20))) == list(range(20))
+        assert connections.channel("server", PORT) is peer
+        assert connections.statistics() == {"peers": 1, "connections": 1}
+        assert world.fabric.connection_count == 1
+
+    play(script)
+
+
+def test_who_is_not_there_has_not_seen_the_request() -> None:
+    """A refused connection raises `NeverSent`, for all that wait for it; the next request connects anew."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        world.machine("server")
+        world.node_env("server")
+        first = await ask_together(world, peer, [1, 2])
+        assert all(isinstance(answer, NeverSent) for answer in first)
+        world.start("server", serve)
+        while isinstance(await ask(world, peer, 3), NeverSent):
+            await world.sleep(0.01)
+        assert await ask(world, peer, 4) == 4
+
+    play(script, served=False)
+
+
+def test_a_crash_of_the_peer_breaks_what_is_under_way_and_nothing_later() -> None:
+    """What was sent may have been acted on: `ConnectionLost`, not `NeverSent`."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        assert await ask(world, peer, 1) == 1
+        answers: list[Any] = []
+
+        async def one() -> None:
+            answers.append(await ask(world, peer, MUTE, 60.0))
+
+        done = world.spawn(one)
+        await world.sleep(1.0)
+        world.crash("server")
+        await done.wait()
+        assert isinstance(answers[0], ConnectionLost)
+        assert not isinstance(answers[0], NeverSent)
+        world.start("server", serve)
+        while (answer := await ask(world, peer, 2)) != 2:
+            assert isinstance(answer, ConnectionLost)
+            await world.sleep(0.01)
+
+    play(script)
+
+
+def test_a_silent_connection_is_given_up_with_the_first_overdue_request() -> None:
+    """Behind a cut cable the old connection may look healthy for a quarter of an hour; a new one may get through."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        assert await ask(world, peer, 1) == 1
+        world.partition("client", "server")
+        late = await ask(world, peer, 2, 1.0)
+        assert isinstance(late, KafkaError)
+        assert late.code == ErrorCode.REQUEST_TIMED_OUT
+        assert not peer.is_connected
+        began_at = world.now
+        assert isinstance(await ask(world, peer, 3, 60.0), NeverSent)
+        assert world.now - began_at == pytest.approx(CONNECT_SECONDS_MAX, abs=0.5)
+        world.heal("client", "server")
+        assert await ask(world, peer, 4) == 4
+
+    play(script)
+
+
+def test_a_short_deadline_does_not_break_the_connection_of_others() -> None:
+    """A client may give its request a millisecond; what others have under way goes on, and a late answer is dropped."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        assert await ask(world, peer, 1) == 1
+        late = await ask(world, peer, 2, 0.0)
+        assert isinstance(late, KafkaError)
+        assert await ask_together(world, peer, [3, 4]) == [3, 4]
+        assert world.fabric.connection_count == 1
+
+    play(script)
+
+
+def test_nothing_is_asked_after_the_end() -> None:
+    """`close` fails what is under way and what comes later."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        answers: list[Any] = []
+
+        async def one() -> None:
+            answers.append(await ask(world, peer, MUTE, 60.0))
+
+        assert await ask(world, peer, 1) == 1
+        done = world.spawn(one)
+        await world.sleep(1.0)
+        connections.close()
+        await done.wait()
+        assert isinstance(answers[0], ConnectionLost)
+        assert isinstance(await ask(world, peer, 2), NeverSent)
+
+    play(script)
