@@ -23,10 +23,10 @@ from data_plane.log import log_upkeep
 from data_plane.log.config import LogConfig
 from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.partition_log import Origin, PartitionLog
-from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, Snapshot, decode_snapshot, parse_snapshot_name
+from data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
+from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, Snapshot, StoredSnapshot, decode_snapshot
 from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.service import StoredSnapshot
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Clock, Dir, DiskError, DiskFull
 from wire.record_batch import HEADER_SIZE, parse_header
@@ -36,7 +36,6 @@ SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
 SYNCED_OFFSET_PERIOD_SECONDS = 10.0
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
-_SNAPSHOT_BYTES_MAX = 1 << 30
 
 
 class MetadataLog:
@@ -45,6 +44,7 @@ class MetadataLog:
     def __init__(self, root: Dir, directory: Dir, clock: Clock, logger: Any) -> None:
         self._root = root
         self.directory = directory
+        self.snapshots = FileSnapshotStore(directory)
         self._clock = clock
         self._logger = logger
         self._log: PartitionLog
@@ -59,6 +59,7 @@ class MetadataLog:
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(root, directory, clock, logger)
         verify_segments(directory)
+        self.snapshots.remove_drafts()
         snapshot = self.snapshot_end()
         self._log = open_partition_log(
             directory,
@@ -115,29 +116,18 @@ class MetadataLog:
 
     def snapshot_end(self) -> int:
         """Where the newest snapshot ends, 0 without one."""
-        return max(
-            (found[0] for found in map(parse_snapshot_name, self.directory.list()) if found), default=0
-        )
+        return max((end.offset for end in self.snapshots.ends()), default=0)
 
     def newest_snapshot(self) -> StoredSnapshot | None:
         """The newest snapshot, None without one. Raises `MetadataLogCorrupt` when it is damaged."""
-        names = [name for name in self.directory.list() if parse_snapshot_name(name)]
-        if not names:
-            return None
-        name = max(names)
-        found = parse_snapshot_name(name)
-        assert found is not None
-        return StoredSnapshot(*found, self._read_snapshot(self.directory, name))
+        return self.snapshots.newest()
 
     def bootstrap(self) -> Snapshot | None:
         """The first records of the cluster (`bootstrap.checkpoint`), None when the file is missing."""
-        return self._read_snapshot(self._root, BOOTSTRAP_FILE) if self._root.exists(BOOTSTRAP_FILE) else None
-
-    @staticmethod
-    def _read_snapshot(directory: Dir, name: str) -> Snapshot:
-        return decode_snapshot(
-            directory.read_bytes(name, _SNAPSHOT_BYTES_MAX), source=f"{directory.path}/{name}"
-        )
+        if not self._root.exists(BOOTSTRAP_FILE):
+            return None
+        data = self._root.read_bytes(BOOTSTRAP_FILE, SNAPSHOT_BYTES_MAX)
+        return decode_snapshot(data, source=f"{self._root.path}/{BOOTSTRAP_FILE}")
 
     def _write_synced_offset(self, end_offset: int) -> None:
         text = f"0\n1\n{METADATA_TOPIC} 0 {end_offset}\n"

@@ -8,7 +8,8 @@ not end in a footer was never finished.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import attrs
 
@@ -19,11 +20,14 @@ from metadata_quorum.metadata_batches import (
     read_batches,
 )
 from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.raft.log_state import OffsetAndEpoch
 from odradek.env.ports import Buffer
 from wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
+SNAPSHOT_BATCH_RECORDS_MAX = 256
+"""What one step of writing encodes: about 3 ms."""
 _FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
 
 
@@ -36,6 +40,19 @@ class Snapshot:
     records: tuple[Message, ...]
 
 
+@attrs.frozen
+class StoredSnapshot:
+    """A snapshot as it was found on disk; it stands for the log below `end_offset`, whose last epoch is `epoch`."""
+
+    end_offset: int
+    epoch: int
+    contents: Snapshot
+
+    @property
+    def end(self) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.end_offset, self.epoch)
+
+
 def snapshot_name(end_offset: int, epoch: int) -> str:
     return f"{end_offset:020d}-{epoch:010d}.checkpoint"
 
@@ -46,6 +63,25 @@ def parse_snapshot_name(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def snapshot_chunks(
+    records: Iterable[Message],
+    *,
+    control_records: Sequence[Message] = (),
+    epoch: int,
+    timestamp_ms: int,
+    last_contained_log_timestamp: int = 0,
+) -> Iterator[bytearray]:
+    """The bytes of a snapshot file, batch by batch; offsets inside count from 0."""
+    header: list[Message] = [SnapshotHeaderRecord(0, last_contained_log_timestamp), *control_records]
+    yield batch_of_control_records(header, 0, epoch, timestamp_ms)
+    offset = len(header)
+    source = iter(records)
+    while part := list(islice(source, SNAPSHOT_BATCH_RECORDS_MAX)):
+        yield batch_of_values(encode_values(part), offset, epoch, timestamp_ms)
+        offset += len(part)
+    yield batch_of_control_records([SnapshotFooterRecord(0)], offset, epoch, timestamp_ms)
+
+
 def encode_snapshot(
     records: Sequence[Message],
     *,
@@ -54,15 +90,15 @@ def encode_snapshot(
     timestamp_ms: int,
     last_contained_log_timestamp: int = 0,
 ) -> bytes:
-    """The bytes of a snapshot file; offsets inside count from 0."""
-    header: list[Message] = [SnapshotHeaderRecord(0, last_contained_log_timestamp), *control_records]
-    out = batch_of_control_records(header, 0, epoch, timestamp_ms)
-    offset = len(header)
-    if records:
-        out += batch_of_values(encode_values(records), offset, epoch, timestamp_ms)
-        offset += len(records)
-    out += batch_of_control_records([SnapshotFooterRecord(0)], offset, epoch, timestamp_ms)
-    return bytes(out)
+    """The bytes of a small snapshot file at once (`snapshot_chunks`)."""
+    chunks = snapshot_chunks(
+        records,
+        control_records=control_records,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        last_contained_log_timestamp=last_contained_log_timestamp,
+    )
+    return b"".join(chunks)
 
 
 def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:

@@ -146,7 +146,10 @@ class MetadataImage:
     topics: LayeredMap[str, TopicImage] = attrs.field(factory=LayeredMap)
     topics_by_id: LayeredMap[bytes, TopicImage] = attrs.field(factory=LayeredMap)
     colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
-    """Topic names that hold a '.' or '_', by their name with all of these as '_' (Kafka keeps them apart)."""
+    """Topic names that hold a '.' or '_', by their name with all of these as '_' (Kafka keeps them apart).
+
+    In order, so that the image does not tell in which order topics came: a snapshot would not either.
+    """
     brokers: dict[int, BrokerImage] = attrs.field(factory=dict)
     controllers: dict[int, ControllerImage] = attrs.field(factory=dict)
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)

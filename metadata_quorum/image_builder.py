@@ -409,7 +409,7 @@ def _build(
         if key is not None:
             names = collisions[key] if key in collisions else base.colliding_names.get(key)
             others = tuple(other for other in names or () if other != name)
-            collisions[key] = (*others, name) if present else (others or None)
+            collisions[key] = tuple(sorted((*others, name))) if present else (others or None)
 
     for topic in changes.deleted.values():
         move_collision(topic.name, False)

@@ -9,11 +9,15 @@ be taken back. `SingleVoterQuorum` is such a log; a Raft quorum will be another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from odradek.env.ports import Buffer
+
+if TYPE_CHECKING:
+    from metadata_quorum.checkpoint_files import StoredSnapshot
+    from metadata_quorum.raft.log_state import OffsetAndEpoch
 
 
 class MetadataLogCorrupt(Exception):
@@ -67,6 +71,45 @@ class QuorumStateStore(Protocol):
         """Durable when it returns. Raises `DiskError`."""
 
 
+class SnapshotDraft(Protocol):
+    """A snapshot that is being written, by this node or as it comes from a leader. All methods block."""
+
+    @property
+    def size(self) -> int:
+        """Bytes appended so far."""
+
+    def append(self, chunk: Buffer) -> None:
+        """Raises `DiskFull` or `DiskError`; then the draft can only be discarded."""
+
+    def finish(self) -> StoredSnapshot:
+        """Check that it is whole and sound, make it durable, and only then give it its name.
+
+        Raises `MetadataLogCorrupt` (and is discarded) when it is not, `DiskError`.
+        """
+
+    def discard(self) -> None:
+        """Give it up; does nothing once it is finished."""
+
+
+class SnapshotStore(Protocol):
+    """The snapshots beside a metadata log. All methods block: call them in a worker."""
+
+    def newest(self) -> StoredSnapshot | None:
+        """Raises `MetadataLogCorrupt` when it is damaged, `DiskError`."""
+
+    def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
+        """Up to `bytes_max` bytes of a snapshot from `position`, and its size.
+
+        Raises `KafkaError` SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE, `DiskError`.
+        """
+
+    def begin(self, end: OffsetAndEpoch) -> SnapshotDraft:
+        """Begin the snapshot that ends at `end`; several drafts may be open. Raises `DiskError`."""
+
+    def delete_older(self) -> None:
+        """Remove all but the newest. Raises `DiskError`."""
+
+
 CommitListener = Callable[[int], None]
 """Called with the new high watermark whenever it has advanced."""
 
@@ -114,4 +157,6 @@ __all__ = [
     "QuorumState",
     "QuorumStateStore",
     "ReplicatedLog",
+    "SnapshotDraft",
+    "SnapshotStore",
 ]

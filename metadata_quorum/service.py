@@ -10,9 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import attrs
-
-from metadata_quorum.checkpoint_files import Snapshot
+from metadata_quorum.checkpoint_files import StoredSnapshot
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.controller import Activate, Controller
 from metadata_quorum.controller.settings import ControllerSettings
@@ -29,15 +27,6 @@ from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelR
 from wire.structure import Message
 
 SESSION_CHECKS_PER_TIMEOUT = 9
-
-
-@attrs.frozen
-class StoredSnapshot:
-    """A snapshot as it was found on disk; it stands for the log below `end_offset`."""
-
-    end_offset: int
-    epoch: int
-    contents: Snapshot
 
 
 class ControllerService:

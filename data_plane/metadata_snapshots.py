@@ -1,0 +1,124 @@
+"""The snapshots of a metadata log on disk: `OFFSET-EPOCH.checkpoint` files beside its segments, as Kafka has them.
+
+A draft is written under a name that nobody reads (`.checkpoint.NUMBER.part`); `finish` checks it, syncs it, and renames it. So
+a file with a snapshot's name is whole, unless the disk has rotted. Drafts that a crash left behind are removed when
+the store is opened.
+"""
+
+from __future__ import annotations
+
+from metadata_quorum.checkpoint_files import (
+    StoredSnapshot,
+    decode_snapshot,
+    parse_snapshot_name,
+    snapshot_name,
+)
+from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.raft.log_state import OffsetAndEpoch
+from odradek.env.ports import Buffer, Dir, DiskError, File, FileMissing
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["SNAPSHOT_BYTES_MAX", "FileSnapshotDraft", "FileSnapshotStore"]
+
+SNAPSHOT_BYTES_MAX = 1 << 30
+_UNFINISHED = ".part"
+
+
+class FileSnapshotStore:
+    """Implements `SnapshotStore` over the directory of the metadata log."""
+
+    def __init__(self, directory: Dir) -> None:
+        self._directory = directory
+        self._drafts = 0
+
+    def remove_drafts(self) -> None:
+        """What a crash left half written. Raises `DiskError`."""
+        for name in self._directory.list():
+            if name.endswith(_UNFINISHED):
+                self._directory.remove(name)
+
+    def ends(self) -> list[OffsetAndEpoch]:
+        """Where the snapshots end, the oldest first."""
+        found = (parse_snapshot_name(name) for name in self._directory.list())
+        return sorted(OffsetAndEpoch(*each) for each in found if each is not None)
+
+    def newest(self) -> StoredSnapshot | None:
+        ends = self.ends()
+        return self.load(ends[-1]) if ends else None
+
+    def load(self, end: OffsetAndEpoch) -> StoredSnapshot:
+        """Raises `MetadataLogCorrupt`, `DiskError`."""
+        return _load(self._directory, snapshot_name(end.offset, end.epoch), end)
+
+    def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
+        name = snapshot_name(end.offset, end.epoch)
+        try:
+            file = self._directory.open(name)
+        except FileMissing:
+            raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there is no {name}") from None
+        try:
+            if not 0 <= position < file.size:
+                raise KafkaError(
+                    ErrorCode.POSITION_OUT_OF_RANGE,
+                    f"{position} is not within the {file.size} bytes of {name}",
+                )
+            return file.pread(max(0, min(bytes_max, file.size - position)), position), file.size
+        finally:
+            file.close()
+
+    def begin(self, end: OffsetAndEpoch) -> FileSnapshotDraft:
+        self._drafts += 1
+        return FileSnapshotDraft(self._directory, end, self._drafts)
+
+    def delete_older(self) -> None:
+        older = self.ends()[:-1]
+        for end in older:
+            self._directory.remove(snapshot_name(end.offset, end.epoch))
+        if older:
+            self._directory.sync()
+
+
+class FileSnapshotDraft:
+    """Implements `SnapshotDraft`."""
+
+    def __init__(self, directory: Dir, end: OffsetAndEpoch, number: int) -> None:
+        self._directory = directory
+        self._end = end
+        self._name = snapshot_name(end.offset, end.epoch)
+        self._draft_name = f"{self._name}.{number}{_UNFINISHED}"
+        self._file: File | None = directory.open(self._draft_name, create=True)
+        self.size = 0
+
+    def append(self, chunk: Buffer) -> None:
+        assert self._file is not None, "the draft is closed"
+        if self.size + len(chunk) > SNAPSHOT_BYTES_MAX:
+            raise DiskError(
+                self._directory.path, self._draft_name, "append", 0, f"larger than {SNAPSHOT_BYTES_MAX} bytes"
+            )
+        self._file.append(chunk)
+        self.size += len(chunk)
+
+    def finish(self) -> StoredSnapshot:
+        assert self._file is not None, "the draft is closed"
+        try:
+            self._file.sync()
+            stored = _load(self._directory, self._draft_name, self._end)
+        except MetadataLogCorrupt:
+            self.discard()
+            raise
+        self._file.close()
+        self._file = None
+        self._directory.rename(self._draft_name, self._name)
+        self._directory.sync()
+        return stored
+
+    def discard(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._directory.remove(self._draft_name)
+
+
+def _load(directory: Dir, name: str, end: OffsetAndEpoch) -> StoredSnapshot:
+    data = directory.read_bytes(name, SNAPSHOT_BYTES_MAX)
+    return StoredSnapshot(end.offset, end.epoch, decode_snapshot(data, source=f"{directory.path}/{name}"))
