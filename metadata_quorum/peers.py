@@ -31,7 +31,7 @@ from wire.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
 from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
 from wire.structure import Message
 
-__all__ = ["NeverSent", "Peer", "PeerConnections"]
+__all__ = ["NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
 """Loopback and data centres answer in milliseconds; the first retransmission of a lost SYN is after one second."""
@@ -45,22 +45,25 @@ class NeverSent(ConnectionLost):
     """The peer could not be reached: it has not seen the request."""
 
 
-class _Call:
-    """One request on its way. `response` or `error` is set before `done`."""
+class PeerCall:
+    """One request on its way: `Peer.send` begins it, `Peer.answer` waits. `response` or `error` is set before `done`."""
 
-    __slots__ = ("asked_at", "done", "error", "message", "response", "version")
+    __slots__ = ("asked_at", "done", "error", "link", "message", "response", "version")
 
     def __init__(self, message: Message, version: int, done: Event, asked_at: float) -> None:
         self.asked_at = asked_at
         self.message = message
         self.version = version
         self.done = done
+        self.link: _Link | None = None
         self.response: Message | None = None
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        self.error = error
-        self.done.set()
+        """The call is over; an answer that comes later is dropped."""
+        if not self.done.is_set():
+            self.error = error
+            self.done.set()
 
 
 class _Link:
@@ -71,9 +74,9 @@ class _Link:
     def __init__(self, client_id: str, frame_bytes_max: int) -> None:
         self.wire = ClientConnection(frame_bytes_max, UNANSWERED_MAX, client_id=client_id)
         self.conn: Conn | None = None
-        self.waiting: list[_Call] = []
+        self.waiting: list[PeerCall] = []
         """Calls that came before the connection was there."""
-        self.sent: deque[_Call] = deque()
+        self.sent: deque[PeerCall] = deque()
         """Calls without an answer, in order; those whose callers gave up stay until the link ends."""
         self.outgoing: deque[memoryview] = deque()
         self.heard_at = float("-inf")
@@ -102,30 +105,42 @@ class Peer:
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
         """See `PeerChannel.request`, and `NeverSent`. Raises `LocalProtocolError` for what has no such version."""
+        return await self.answer(self.send(message, version), deadline)
+
+    def send(self, message: Any, version: int | None = None) -> PeerCall:
+        """Begin a request; it may fail at once, which `answer` tells."""
         connections = self._connections
-        if connections.closed:
-            raise NeverSent(f"{self.address}: this node is stopping")
         if version is None:
             version = api_versions(message.API_KEY)[1]
+        call = PeerCall(message, version, self._env.event(), self._env.clock.monotonic())
+        if connections.closed:
+            call.fail(NeverSent(f"{self.address}: this node is stopping"))
+            return call
         link = self._link
         if link is None:
             link = self._link = _Link(connections.client_id, connections.frame_bytes_max)
             connections.tasks.start_soon(self._serve, link, name=f"peer {self.address}")
-        clock = self._env.clock
-        call = _Call(message, version, self._env.event(), clock.monotonic())
+        call.link = link
         if link.conn is None:
             link.waiting.append(call)
         else:
             self._send(link, link.conn, [call])
+        return call
+
+    async def answer(self, call: PeerCall, deadline: float) -> Any:
+        """Wait for the response of a call. Raises as `request` does."""
+        clock = self._env.clock
+        link = call.link
         try:
             with clock.timeout_at(deadline):
                 await call.done.wait()
         finally:
-            if call in link.waiting:
+            if link is not None and call in link.waiting:
                 link.waiting.remove(call)
         if call.error is not None:
             raise call.error
         if call.response is None:
+            assert link is not None, "a call without a link has failed"
             silent_since = max(link.heard_at, call.asked_at)
             if link.conn is not None and clock.monotonic() - silent_since >= SILENCE_SECONDS:
                 self._end(link, ConnectionLost(f"{self.address}: an earlier request is overdue"))
@@ -152,8 +167,7 @@ class Peer:
         waiting, link.waiting = link.waiting, []
         sent, link.sent = link.sent, deque()
         for call in sent:
-            if not call.done.is_set():
-                call.fail(ConnectionLost(str(error)))
+            call.fail(ConnectionLost(str(error)))
         for call in waiting:
             call.fail(NeverSent(str(error)))
 
@@ -207,7 +221,7 @@ class Peer:
             self._connections.log.warning("peer.broken_answer", peer=self.address, error=str(error))
             self._end(link, ConnectionLost(f"{self.address}: {error}"))
 
-    def _send(self, link: _Link, conn: Conn, calls: list[_Call]) -> None:
+    def _send(self, link: _Link, conn: Conn, calls: list[PeerCall]) -> None:
         for call in calls:
             try:
                 frame = link.wire.send(call.message, call.version)
