@@ -23,7 +23,8 @@ from odradek.client.consumer_types import (
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
 from sim.disk import Keep
-from sim.scenario import NODE, PORT, TraceLog, format_node, node_config
+from sim.members import TraceLog
+from sim.scenario import NODE, PORT, format_node, node_config
 from sim.world import World
 from tests.node_process import RunningNode
 

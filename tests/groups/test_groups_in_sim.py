@@ -11,7 +11,8 @@ import pytest
 from data_plane.groups import coordinator
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.run_node import run_node
-from sim.scenario import NODE, PORT, TraceLog, format_node, node_config
+from sim.members import TraceLog
+from sim.scenario import NODE, PORT, format_node, node_config
 from sim.world import World
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client

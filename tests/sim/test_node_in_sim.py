@@ -18,8 +18,9 @@ from sim import __main__ as command
 from sim.disk import Keep
 from sim.fetching import FetchConfig, Fetcher
 from sim.history import SafetyViolation
+from sim.members import TraceLog
 from sim.producing import ProduceConfig, Producing, RecordToSend
-from sim.scenario import NODE, PORT, Scenario, TraceLog, format_node, node_config
+from sim.scenario import NODE, PORT, Scenario, format_node, node_config
 from sim.weather import Weather
 from sim.world import Running, World
 from wire.errors import KafkaError
