@@ -63,6 +63,18 @@ class BlockingAdminMethods:
     describe_topics = _blocking(admin.describe_topics)
     describe_topic_partitions = _blocking(admin.describe_topic_partitions)
     describe_cluster = _blocking(admin.describe_cluster)
+    unregister_broker = _blocking(admin.unregister_broker)
+    update_features = _blocking(admin.update_features)
+
+    # Leaders and replicas of partitions
+    elect_leaders = _blocking(admin.elect_leaders)
+    alter_partition_reassignments = _blocking(admin.alter_partition_reassignments)
+    list_partition_reassignments = _blocking(admin.list_partition_reassignments)
+
+    # The quorum of controllers
+    describe_quorum = _blocking(admin.describe_quorum)
+    add_raft_voter = _blocking(admin.add_raft_voter)
+    remove_raft_voter = _blocking(admin.remove_raft_voter)
 
     # Configurations
     describe_configs = _blocking(admin.describe_configs)
@@ -102,6 +114,18 @@ class AsyncAdminMethods:
     describe_topics = _async(admin.describe_topics)
     describe_topic_partitions = _async(admin.describe_topic_partitions)
     describe_cluster = _async(admin.describe_cluster)
+    unregister_broker = _async(admin.unregister_broker)
+    update_features = _async(admin.update_features)
+
+    # Leaders and replicas of partitions
+    elect_leaders = _async(admin.elect_leaders)
+    alter_partition_reassignments = _async(admin.alter_partition_reassignments)
+    list_partition_reassignments = _async(admin.list_partition_reassignments)
+
+    # The quorum of controllers
+    describe_quorum = _async(admin.describe_quorum)
+    add_raft_voter = _async(admin.add_raft_voter)
+    remove_raft_voter = _async(admin.remove_raft_voter)
 
     # Configurations
     describe_configs = _async(admin.describe_configs)

@@ -73,6 +73,8 @@ class ClusterDescription:
     cluster_id: str
     controller_id: int
     brokers: tuple[Broker, ...]
+    fenced: frozenset[int] = frozenset()
+    """Those of the brokers that are registered but may not serve: dead, starting or shutting down."""
 
 
 def create_topics(
@@ -243,6 +245,8 @@ def describe_topic_partitions(
                     tuple(each.replica_nodes),
                     tuple(each.isr_nodes),
                     tuple(each.offline_replicas),
+                    tuple(each.eligible_leader_replicas or ()),
+                    tuple(each.last_known_elr or ()),
                 )
         if response.next_cursor is None:
             return list(found.values())
@@ -251,18 +255,25 @@ def describe_topic_partitions(
         cursor = response.next_cursor
 
 
-def describe_cluster(core: ClientCore, *, timeout: float | None = None) -> Operation[ClusterDescription]:
-    """The cluster's id, controller and brokers. Raises `KafkaError` and `ClientError`."""
+def describe_cluster(
+    core: ClientCore, *, include_fenced: bool = False, timeout: float | None = None
+) -> Operation[ClusterDescription]:
+    """The cluster's id, controller and brokers, fenced ones only if asked for (KIP-1073; brokers before 4.0 do not
+    tell). Raises `KafkaError` and `ClientError`."""
     from wire.messages.describe_cluster import DescribeClusterRequest
 
     deadline = deadline_of(core, timeout)
-    response = yield from request(core, DescribeClusterRequest(), timeout=deadline - core.now)
+    message = DescribeClusterRequest(include_fenced_brokers=include_fenced)
+    response = yield from request(core, message, timeout=deadline - core.now)
     error = item_error(response.error_code, response.error_message, "cluster")
     if error is not None:
         raise error
     brokers = [Broker(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
     return ClusterDescription(
-        response.cluster_id, response.controller_id, tuple(sorted(brokers, key=lambda broker: broker.node_id))
+        response.cluster_id,
+        response.controller_id,
+        tuple(sorted(brokers, key=lambda broker: broker.node_id)),
+        frozenset(b.broker_id for b in response.brokers if b.is_fenced),
     )
 
 

@@ -38,7 +38,10 @@ class Broker:
 
 @attrs.frozen
 class Partition:
-    """One partition. `leader` is -1 while there is none; `leader_epoch` -1 where the broker does not say."""
+    """One partition. `leader` is -1 while there is none; `leader_epoch` -1 where the broker does not say.
+
+    `elr` and `last_known_elr` (KIP-966) are told by `describe_topic_partitions` only.
+    """
 
     index: int
     leader: int
@@ -46,6 +49,8 @@ class Partition:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @attrs.frozen

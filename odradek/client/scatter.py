@@ -21,7 +21,7 @@ import attrs
 from odradek.client.cluster import Broker
 from odradek.client.errors import BrokerUnavailable, ClientError, broker_error, is_retriable
 from odradek.client.operation import Operation, Wait
-from odradek.client.requests import refresh_metadata
+from odradek.client.requests import refresh_metadata, request
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "Routed",
     "any_broker",
     "deadline_of",
+    "decided",
     "item_error",
     "reachable",
     "scatter",
@@ -156,6 +157,38 @@ def deadline_of(core: ClientCore, timeout: float | None) -> float:
 def item_error(number: int, text: str | None, subject: str) -> KafkaError | None:
     """The error of an item in an answer; None for code 0."""
     return None if number == 0 else broker_error(number, text, subject)
+
+
+def decided(
+    core: ClientCore,
+    message: Callable[[int], Any],
+    failure: Callable[[Any], KafkaError | None],
+    deadline: float,
+    *,
+    repeat_after_loss: bool = True,
+) -> Operation[Any]:
+    """The answer of the controller to one question, by way of any broker.
+
+    `message(timeout_ms)` makes the request, `failure(response)` finds the error of the whole answer, which is raised;
+    a retriable one (NOT_CONTROLLER: nobody leads just now) is tried again until the deadline. `repeat_after_loss` as
+    for `scatter`.
+    """
+    yield from reachable(core, deadline)
+    attempt = 0
+    while True:
+        left = deadline - core.now
+        response = yield from request(
+            core, message(max(1, int(left * 1000))), timeout=left, repeat_after_loss=repeat_after_loss
+        )
+        error = failure(response)
+        if error is None:
+            return response
+        wake_at = core.now + core.backoff(attempt)
+        unsure = error.code is ErrorCode.REQUEST_TIMED_OUT and not repeat_after_loss
+        if unsure or not is_retriable(error) or wake_at >= deadline:
+            raise error
+        attempt += 1
+        yield Wait(until=wake_at)
 
 
 # Routes
