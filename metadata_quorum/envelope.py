@@ -1,0 +1,119 @@
+"""Envelopes (KIP-590): a client's request as a broker passes it on to the controller, and the answer in it. PURE.
+
+The request inside is whole, with its header, as the client's connection would have carried it; so is the response.
+Of the client come along its principal and its address.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from struct import Struct
+from typing import Any
+
+import attrs
+
+from wire.api import request_class, request_header_version, response_class, response_header_version
+from wire.codec import ErrorCounts, counting_encoder, decode, encoder
+from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
+from wire.frames import is_supported, parse_request_header, parse_response_header
+from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from wire.principal import decode_principal, encode_principal
+from wire.structure import Message
+
+__all__ = ["Enclosed", "Sender", "open_request", "open_response", "seal_request", "seal_response", "tells_of"]
+
+_REQUEST_START = Struct(">hhih")
+_CORRELATION_ID = Struct(">i")
+NO_ADDRESS = bytes(4)
+
+
+@attrs.frozen
+class Sender:
+    """Who asked a broker: what its controller is told of the client."""
+
+    principal: str = "User:ANONYMOUS"
+    client_id: str = ""
+    client_address: str = ""
+
+
+NODE_ITSELF = Sender()
+
+
+@attrs.frozen
+class Enclosed:
+    """The request in an envelope, and what its answer needs."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    sender: Sender
+    request: Message
+
+
+def seal_request(request: Message, version: int, sender: Sender) -> EnvelopeRequest:
+    """Raises `LocalProtocolError` for a request that does not fit its version."""
+    api_key = request.API_KEY
+    assert api_key is not None
+    name = sender.client_id.encode()
+    w = bytearray(_REQUEST_START.pack(api_key, version, 0, len(name)))
+    w += name
+    if request_header_version(api_key, version) == 2:
+        w.append(0)
+    encoder(type(request), version)(w, request, None)
+    return EnvelopeRequest(bytes(w), encode_principal(sender.principal), _packed(sender.client_address))
+
+
+def _packed(address: str) -> bytes:
+    try:
+        return ip_address(address).packed
+    except ValueError:
+        return NO_ADDRESS
+
+
+def open_request(envelope: EnvelopeRequest) -> Enclosed:
+    """Raises `KafkaError`: PRINCIPAL_DESERIALIZATION_FAILURE, UNSUPPORTED_VERSION or INVALID_REQUEST."""
+    try:
+        principal = decode_principal(envelope.request_principal or b"")
+    except RemoteProtocolError as error:
+        raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, str(error)) from error
+    data = envelope.request_data
+    try:
+        address = str(ip_address(envelope.client_host_address))
+        api_key, version, correlation_id, client_id, body = parse_request_header(data, 0, len(data))
+        if not is_supported(api_key, version):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {api_key} has no version {version}")
+        request = decode(request_class(api_key), version, data, body, exact=False)
+    except (RemoteProtocolError, ValueError) as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    return Enclosed(api_key, version, correlation_id, Sender(principal, client_id, address), request)
+
+
+def seal_response(enclosed: Enclosed, response: Message) -> EnvelopeResponse:
+    """As Kafka's: an answer that tells of NOT_CONTROLLER becomes the envelope's own error, and the broker asks again."""
+    w = bytearray(_CORRELATION_ID.pack(enclosed.correlation_id))
+    if response_header_version(enclosed.api_key, enclosed.api_version):
+        w.append(0)
+    errors: ErrorCounts = {}
+    counting_encoder(type(response), enclosed.api_version)(w, response, None, errors)
+    if ErrorCode.NOT_CONTROLLER in errors:
+        return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
+    return EnvelopeResponse(bytes(w), ErrorCode.NONE)
+
+
+def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:
+    """The response message. Raises `KafkaError` with the envelope's error, or for bytes that are none."""
+    if envelope.error_code:
+        raise KafkaError(ErrorCode(envelope.error_code))
+    data = envelope.response_data or b""
+    try:
+        _, body = parse_response_header(data, 0, len(data), response_header_version(api_key, version))
+        return decode(response_class(api_key), version, data, body, exact=False)
+    except RemoteProtocolError as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+
+def tells_of(response: Message, version: int, code: ErrorCode) -> bool:
+    """Whether an error code is anywhere in a response."""
+    errors: ErrorCounts = {}
+    counting_encoder(type(response), version)(bytearray(), response, None, errors)
+    return code in errors

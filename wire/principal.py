@@ -1,0 +1,52 @@
+"""How a principal travels inside an Envelope: Kafka's DefaultPrincipalData, version 0, behind its version number.
+
+Kafka's brokers and controllers read what each other's principal builder wrote; this is the default one's format.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from wire.errors import MalformedMessage
+from wire.primitives import Buffer, read_uvarint, write_uvarint
+
+__all__ = ["decode_principal", "encode_principal"]
+
+_VERSION = Struct(">h")
+
+
+def encode_principal(principal: str) -> bytes:
+    """`User:name` as DefaultPrincipalData; without a colon the type is User."""
+    kind, colon, name = principal.partition(":")
+    if not colon:
+        kind, name = "User", principal
+    w = bytearray(_VERSION.pack(0))
+    for text in (kind, name):
+        encoded = text.encode()
+        write_uvarint(w, len(encoded) + 1)
+        w += encoded
+    # Not authenticated by a delegation token; no tagged fields.
+    w += b"\x00\x00"
+    return bytes(w)
+
+
+def decode_principal(data: Buffer) -> str:
+    """`type:name`. Raises `MalformedMessage`."""
+    if len(data) < _VERSION.size:
+        raise MalformedMessage(f"a principal of {len(data)} bytes")
+    (version,) = _VERSION.unpack_from(data)
+    if version != 0:
+        raise MalformedMessage(f"a principal of version {version}, only 0 is known")
+    position = _VERSION.size
+    texts = []
+    for _ in range(2):
+        size, position = read_uvarint(data, position)
+        end = position + size - 1
+        if size < 1 or end > len(data):
+            raise MalformedMessage("a principal with a text that runs past its end")
+        try:
+            texts.append(str(data[position:end], "utf-8"))
+        except UnicodeDecodeError:
+            raise MalformedMessage("a principal that is not UTF-8") from None
+        position = end
+    return ":".join(texts)
