@@ -1,0 +1,315 @@
+"""What a history proves against the log that it was recorded on: Jepsen's Kafka anomalies, and three of our own.
+
+Theory of operation. Every offset that anybody saw (an acknowledgement, a poll of any outcome) is evidence for the
+order of its key: `VersionOrder` numbers the offsets of a key that hold something, without gaps, since offsets
+without records are legal (control records, offsets of failed attempts). Checks compare these *indices*, never
+offsets, when they speak of skipping. Each checker is a function from the history and its orders to anomalies; `check`
+runs all of them. An operation that is `info` proves nothing but what it read itself.
+
+Jepsen's (names as in its results): `inconsistent-offsets`, `duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`,
+`nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The two poll checks between calls
+apply to consumers that assign by hand; a group may hand a partition away and back.
+
+Ours:
+* `vanished`: a value that was acknowledged or read, and which the final complete reading of its key does not show.
+  Jepsen's `lost-write` and `unseen` ask whether anybody ever read it; a log that shows a record and cuts it off later
+  passes both.
+* `wrong-bytes`: a record that no producer of this run wrote.
+* `lost-commit`: a group forgot a commit that it had acknowledged: a member to whom the partition was handed later began
+  below it.
+
+Deliberately absent: cycles (G0, G1c) and what concerns transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import attrs
+
+from jepsen_tests.history import CORRUPT, Assign, Commit, History, Own, Poll, Send
+
+__all__ = ["CHECKERS", "Anomaly", "VersionOrder", "check"]
+
+
+@attrs.frozen
+class Anomaly:
+    """One violation: its name, the key, and a sentence with the evidence."""
+
+    name: str
+    key: str
+    detail: str
+
+
+class VersionOrder:
+    """The records of one key: what each offset holds, and the indices of offsets and values."""
+
+    def __init__(self) -> None:
+        self.values_at: dict[int, dict[int, None]] = {}
+        """offset -> the values seen there (a dict for its order); more than one is an anomaly."""
+        self.offsets_of: dict[int, dict[int, None]] = {}
+        """value -> the offsets where it was seen."""
+        self._indices: dict[int, int] = {}
+
+    def see(self, offset: int, value: int) -> None:
+        self.values_at.setdefault(offset, {})[value] = None
+        self.offsets_of.setdefault(value, {})[offset] = None
+
+    def close(self) -> None:
+        """Number the offsets, once everything has been seen."""
+        self._indices = {offset: index for index, offset in enumerate(sorted(self.values_at))}
+
+    def index(self, offset: int) -> int:
+        return self._indices[offset]
+
+
+Orders = dict[str, VersionOrder]
+
+
+def check(history: History) -> list[Anomaly]:
+    """All anomalies of all checkers, in the order of `CHECKERS`."""
+    orders = version_orders(history)
+    return [anomaly for checker in CHECKERS for anomaly in checker(history, orders)]
+
+
+def version_orders(history: History) -> Orders:
+    """The order of every key, from acknowledged sends and from all polls."""
+    orders: Orders = {}
+    for send in history.sends():
+        if send.outcome == "ok" and send.offset is not None:
+            orders.setdefault(send.key, VersionOrder()).see(send.offset, send.value)
+    for poll in history.polls():
+        for key, records in poll.records.items():
+            order = orders.setdefault(key, VersionOrder())
+            for offset, value in records:
+                order.see(offset, value)
+    for order in orders.values():
+        order.close()
+    return orders
+
+
+def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """One offset of one key holds two values: a log was cut and written anew below what clients had seen."""
+    for key, order in orders.items():
+        for offset, values in sorted(order.values_at.items()):
+            if len(values) > 1:
+                yield Anomaly("inconsistent-offsets", key, f"offset {offset} held the values {list(values)}")
+
+
+def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """One value at two offsets: idempotent producers send each once, whatever they retry."""
+    for key, order in orders.items():
+        for value, offsets in order.offsets_of.items():
+            if len(offsets) > 1 and value != CORRUPT:
+                yield Anomaly("duplicate", key, f"value {value} is at the offsets {sorted(offsets)}")
+
+
+def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """An acknowledged write that nobody ever read, although somebody read beyond it."""
+    yield from _never_read(history, orders, "lost-write", beyond=True)
+
+
+def unseen(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """An acknowledged write that nobody ever read, nor anything beyond it: lost, or stuck."""
+    yield from _never_read(history, orders, "unseen", beyond=False)
+
+
+def _never_read(history: History, orders: Orders, name: str, *, beyond: bool) -> Iterator[Anomaly]:
+    read: dict[str, set[int]] = {}
+    furthest: dict[str, int] = {}
+    for poll in history.polls():
+        if poll.outcome != "ok":
+            continue
+        for key, records in poll.records.items():
+            read.setdefault(key, set()).update(value for _, value in records)
+            top = max((offset for offset, _ in records), default=-1)
+            furthest[key] = max(furthest.get(key, -1), top)
+    for send in history.sends():
+        if send.outcome != "ok" or send.value in read.get(send.key, ()):
+            continue
+        offset = -1 if send.offset is None else send.offset
+        if (furthest.get(send.key, -1) > offset) is beyond:
+            yield Anomaly(
+                name,
+                send.key,
+                f"value {send.value} was acknowledged at offset {offset} ({send.process}, {_when(send)}) and never read;"
+                f" readers came to offset {furthest.get(send.key, -1)}",
+            )
+
+
+def vanished(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """A value that was read once, and that the final complete reading of its key does not show."""
+    final: dict[str, set[int]] = {}
+    for poll in history.polls():
+        if poll.final and poll.outcome == "ok":
+            for key, records in poll.records.items():
+                final.setdefault(key, set()).update(value for _, value in records)
+    told: set[tuple[str, int]] = set()
+    for poll in history.polls():
+        for key, records in poll.records.items():
+            if key not in final or poll.final:
+                continue
+            for offset, value in records:
+                if value not in final[key] and (key, value) not in told:
+                    told.add((key, value))
+                    yield Anomaly(
+                        "vanished",
+                        key,
+                        f"value {value} was read at offset {offset} by {poll.process} at {poll.invoked:.3f} s"
+                        " and is gone in the end",
+                    )
+
+
+def aborted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """G1a: somebody read a value whose send had certainly failed."""
+    failed = {(send.key, send.value): send for send in history.sends() if send.outcome == "fail"}
+    for poll in history.polls():
+        if poll.outcome != "ok":
+            continue
+        for key, records in poll.records.items():
+            for offset, value in records:
+                if (key, value) in failed:
+                    error = failed[key, value].error
+                    yield Anomaly(
+                        "G1a", key, f"value {value}, failed by {error!r}, was read at offset {offset}"
+                    )
+
+
+def wrong_bytes(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """A record whose bytes were written by no producer of the run."""
+    for poll in history.polls():
+        for key, records in poll.records.items():
+            for offset, value in records:
+                if value == CORRUPT:
+                    yield Anomaly("wrong-bytes", key, f"{poll.process} read foreign bytes at offset {offset}")
+
+
+def polls_in_one_call(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """int-poll-skip, int-nonmonotonic-poll: one call returns the records of a key in order and without a gap."""
+    for poll in history.polls():
+        for key, records in poll.records.items():
+            if key in poll.rebalanced:
+                continue
+            for (before, _), (after, _) in pairwise(records):
+                yield from _step(poll, key, before, after, orders[key], "int-")
+
+
+def polls_between_calls(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """poll-skip, nonmonotonic-poll: a consumer that assigned by hand goes on where its last call ended."""
+    positions: dict[tuple[str, str], int | None] = {}
+    for operation in history.operations:
+        if isinstance(operation, Assign):
+            for place in [place for place in positions if place[0] == operation.process]:
+                del positions[place]
+            positions.update({(operation.process, key): None for key in operation.keys})
+        elif isinstance(operation, Poll):
+            for key, records in operation.records.items():
+                place = (operation.process, key)
+                if place not in positions or not records:
+                    continue
+                before = positions[place]
+                if before is not None:
+                    yield from _step(operation, key, before, records[0][0], orders[key], "")
+                positions[place] = records[-1][0]
+
+
+def _step(
+    poll: Poll, key: str, before: int, after: int, order: VersionOrder, prefix: str
+) -> Iterator[Anomaly]:
+    """The anomaly, if any, of a consumer that went from offset `before` to offset `after`."""
+    distance = order.index(after) - order.index(before)
+    if distance == 1:
+        return
+    name = "nonmonotonic-poll" if distance <= 0 else "poll-skip"
+    missed = f", over {distance - 1} records" if distance > 1 else ""
+    yield Anomaly(
+        prefix + name,
+        key,
+        f"{poll.process} went from offset {before} to {after}{missed} at {poll.invoked:.3f} s",
+    )
+
+
+def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """A producer's later record lies at or before its earlier one: idempotent producers keep their order."""
+    last: dict[tuple[str, str], Send] = {}
+    for send in history.sends():
+        if send.outcome != "ok" or send.offset is None:
+            continue
+        before = last.get((send.process, send.key))
+        if before is not None and before.offset is not None and send.offset <= before.offset:
+            yield Anomaly(
+                "nonmonotonic-send",
+                send.key,
+                f"{send.process} sent {before.value}, acknowledged at offset {before.offset}, and then {send.value},"
+                f" acknowledged at {send.offset}",
+            )
+        last[send.process, send.key] = send
+
+
+def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """A member begins below what its group had acknowledged before the partition was handed to it."""
+    commits: dict[tuple[str, str], list[Commit]] = {}
+    for operation in history.operations:
+        if isinstance(operation, Commit) and operation.outcome != "fail":
+            for key in operation.offsets:
+                commits.setdefault((operation.group, key), []).append(operation)
+    waiting: dict[tuple[str, str], Own] = {}
+    for operation in history.operations:
+        if isinstance(operation, Own):
+            waiting.update({(operation.process, key): operation for key in operation.keys})
+        elif isinstance(operation, Poll):
+            for key, records in operation.records.items():
+                own = waiting.pop((operation.process, key), None)
+                if own is None or not records:
+                    continue
+                least = _least_committed(commits.get((own.group, key), ()), key, own.invoked)
+                if least is not None and records[0][0] < least:
+                    yield Anomaly(
+                        "lost-commit",
+                        key,
+                        f"{own.group} had committed {least} when it handed the key to {own.process} at"
+                        f" {own.invoked:.3f} s, which began at {records[0][0]}",
+                    )
+
+
+def _least_committed(commits: Sequence[Commit], key: str, at: float) -> int | None:
+    """The lowest offset that may be the group's at time `at`; None if nothing need have been committed.
+
+    Commits that overlap may have been taken in any order, and one of unknown outcome may take effect at any time.
+    """
+    certain = [
+        each
+        for each in commits
+        if each.outcome == "ok" and each.completed is not None and each.completed < at
+    ]
+    if not certain:
+        return None
+    latest_start = max(each.invoked for each in certain)
+    possible = [
+        each.offsets[key]
+        for each in commits
+        if each.outcome != "ok" or each.completed is None or each.completed >= latest_start
+    ]
+    return min(possible)
+
+
+def _when(send: Send) -> str:
+    return f"sent at {send.invoked:.3f} s" + (
+        f", acknowledged at {send.completed:.3f} s" if send.completed is not None else ""
+    )
+
+
+CHECKERS: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (
+    lost_write,
+    unseen,
+    vanished,
+    inconsistent_offsets,
+    duplicate,
+    wrong_bytes,
+    aborted_read,
+    nonmonotonic_send,
+    polls_in_one_call,
+    polls_between_calls,
+    lost_commit,
+)

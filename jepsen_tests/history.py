@@ -1,0 +1,144 @@
+"""What the clients of a run did and saw: sends, polls, assignments, commits, and how each of them ended.
+
+An operation begins with outcome `info` ("it may or may not have happened") and is completed once, by whoever began
+it; what nobody completes stays `info`, as an operation of a client that crashed does. Times are seconds since the
+run began, on one clock for all clients.
+
+A key is one partition, written `topic-partition`; a value is an integer that is sent at most once in a run, so that
+a read value names its send. The terms are Jepsen's (its Kafka workload); transactions are absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+Outcome = Literal["ok", "fail", "info"]
+"""It happened; it certainly did not and never will; nobody knows."""
+
+Record = tuple[int, int]
+"""(offset, value) as a consumer saw it."""
+
+CORRUPT = -1
+"""The value of a record whose bytes no producer of the run wrote."""
+
+
+@attrs.define
+class Send:
+    """One record given to a producer. `offset` is what the acknowledgement said."""
+
+    kind: ClassVar[str] = "send"
+    process: str
+    invoked: float
+    key: str
+    value: int
+    completed: float | None = None
+    outcome: Outcome = "info"
+    offset: int | None = None
+    error: str = ""
+
+
+@attrs.define
+class Poll:
+    """What one call of a consumer returned, by key in the order of arrival.
+
+    `rebalanced` names the keys that came or went during the call. `final` marks the complete reading of every key
+    from its first record after all faults have ended.
+    """
+
+    kind: ClassVar[str] = "poll"
+    process: str
+    invoked: float
+    completed: float | None = None
+    outcome: Outcome = "info"
+    records: dict[str, list[Record]] = attrs.field(factory=dict)
+    rebalanced: list[str] = attrs.field(factory=list)
+    final: bool = False
+
+
+@attrs.define
+class Assign:
+    """A consumer takes `keys` by hand, and starts each anew."""
+
+    kind: ClassVar[str] = "assign"
+    process: str
+    invoked: float
+    keys: list[str]
+
+
+@attrs.define
+class Own:
+    """A group hands `keys` to a member, which has not asked yet where to go on."""
+
+    kind: ClassVar[str] = "own"
+    process: str
+    invoked: float
+    group: str
+    keys: list[str]
+
+
+@attrs.define
+class Commit:
+    """A member of a group commits offsets: for each key the offset of the next record to read."""
+
+    kind: ClassVar[str] = "commit"
+    process: str
+    invoked: float
+    group: str
+    offsets: dict[str, int]
+    completed: float | None = None
+    outcome: Outcome = "info"
+    error: str = ""
+
+
+@attrs.define
+class Fault:
+    """Something that the nemesis did, for people who read the history; no checker looks at it."""
+
+    kind: ClassVar[str] = "fault"
+    invoked: float
+    name: str
+    detail: str
+
+
+Operation = Send | Poll | Assign | Own | Commit | Fault
+_KINDS: dict[str, type[Any]] = {each.kind: each for each in (Send, Poll, Assign, Own, Commit, Fault)}
+
+
+@attrs.define
+class History:
+    """Operations in the order of their invocation."""
+
+    operations: list[Operation] = attrs.field(factory=list)
+
+    def sends(self) -> Iterator[Send]:
+        return (each for each in self.operations if isinstance(each, Send))
+
+    def polls(self) -> Iterator[Poll]:
+        return (each for each in self.operations if isinstance(each, Poll))
+
+    def to_lines(self) -> Iterator[str]:
+        """One JSON object per operation, its kind under `kind`."""
+        for each in self.operations:
+            yield json.dumps({"kind": each.kind, **attrs.asdict(each)}, separators=(",", ":"))
+
+    @staticmethod
+    def from_lines(lines: Iterable[str]) -> History:
+        """The inverse of `to_lines`. Raises `ValueError` or `TypeError` for lines that it did not write."""
+        history = History()
+        for line in lines:
+            fields = json.loads(line)
+            kind = _KINDS.get(fields.pop("kind"))
+            if kind is None:
+                raise ValueError(f"an operation of an unknown kind: {line!r}")
+            operation = kind(**fields)
+            if isinstance(operation, Poll):
+                operation.records = {
+                    key: [(offset, value) for offset, value in records]
+                    for key, records in operation.records.items()
+                }
+            history.operations.append(operation)
+        return history

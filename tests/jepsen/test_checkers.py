@@ -1,0 +1,175 @@
+"""Each checker on histories made by hand: what is legal passes all of them, each anomaly is found by its name.
+
+The definitions are those of Jepsen's Kafka workload; the histories below are the smallest that show each.
+"""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+import pytest
+
+from jepsen_tests.checkers import CHECKERS, check, version_orders
+from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Own, Poll, Record, Send
+
+KEY = "t-0"
+
+
+@attrs.define
+class Script:
+    """Writes a history operation by operation, one second each."""
+
+    history: History = attrs.field(factory=History)
+    now: float = 0.0
+
+    def _tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def send(
+        self,
+        value: int,
+        offset: int | None = None,
+        *,
+        outcome: str = "ok",
+        process: str = "p",
+        key: str = KEY,
+    ) -> Script:
+        started = self._tick()
+        self.history.operations.append(
+            Send(process, started, key, value, started + 0.5, outcome, offset)  # type: ignore[arg-type] # a literal
+        )
+        return self
+
+    def poll(
+        self,
+        *records: Record,
+        process: str = "c",
+        key: str = KEY,
+        rebalanced: bool = False,
+        final: bool = False,
+        outcome: str = "ok",
+    ) -> Script:
+        started = self._tick()
+        self.history.operations.append(
+            Poll(
+                process,
+                started,
+                started + 0.5,
+                outcome,  # type: ignore[arg-type] # a literal
+                {key: list(records)},
+                [key] if rebalanced else [],
+                final,
+            )
+        )
+        return self
+
+    def assign(self, process: str = "c") -> Script:
+        self.history.operations.append(Assign(process, self._tick(), [KEY]))
+        return self
+
+    def own(self, process: str) -> Script:
+        self.history.operations.append(Own(process, self._tick(), "g", [KEY]))
+        return self
+
+    def commit(self, offset: int, *, outcome: str = "ok", process: str = "m1", lasts: float = 0.5) -> Script:
+        started = self._tick()
+        self.history.operations.append(
+            Commit(process, started, "g", {KEY: offset}, started + lasts, outcome)  # type: ignore[arg-type] # a literal
+        )
+        return self
+
+    def names(self) -> list[str]:
+        return sorted({anomaly.name for anomaly in check(self.history)})
+
+
+def three() -> Script:
+    """Values 1, 2, 3 acknowledged at offsets 0, 1, 2."""
+    return Script().send(1, 0).send(2, 1).send(3, 2)
+
+
+LEGAL = {
+    "nothing happened": Script(),
+    "everything is read": three().assign().poll((0, 1), (1, 2)).poll((2, 3)).poll((0, 1), (1, 2), (2, 3), process="f", final=True),
+    "gaps in the offsets hold control records": Script().send(1, 0).send(2, 4).assign().poll((0, 1), (4, 2)),
+    "an unknown send may appear": Script().send(1, 0).send(2, outcome="info").poll((0, 1), (1, 2)),
+    "an unknown send may be missing": Script().send(1, 0).send(2, outcome="info").poll((0, 1), final=True),
+    "a failed send is missing": Script().send(1, 0).send(2, outcome="fail").poll((0, 1)),
+    "a consumer assigned anew starts anew": three().assign().poll((0, 1), (1, 2), (2, 3)).assign().poll((0, 1)),
+    "a group may go back between calls": three().own("m1").poll((0, 1), (1, 2), (2, 3), process="m1").poll((0, 1), process="m1"),
+    "a rebalance within a call may jump": three().own("m").poll((0, 1), (2, 3), (1, 2), process="m", rebalanced=True),
+    "two producers in any order": Script().send(1, 1, process="p").send(2, 0, process="q").poll((0, 2), (1, 1)),
+    "a group goes on at its commit": three().own("m1").poll((0, 1), (1, 2), process="m1").commit(2).own("m2").poll((2, 3), process="m2"),
+    "what was not committed is read again": three().own("m1").poll((0, 1), (1, 2), (2, 3), process="m1").commit(1).own("m2").poll((1, 2), (2, 3), process="m2"),
+    "a failed commit promises nothing": three().poll((0, 1), (1, 2), (2, 3)).commit(3, outcome="fail").own("m2").poll((0, 1), process="m2"),
+    "a commit of unknown outcome may take effect late": three().poll((0, 1), (1, 2), (2, 3)).commit(1, outcome="info").commit(3).own("m2").poll((1, 2), process="m2"),
+    "a commit that ends after the handing over promises nothing": three().poll((0, 1), (1, 2), (2, 3)).commit(3, lasts=10).own("m2").poll((0, 1), process="m2"),
+}  # fmt: skip
+
+ILLEGAL = {
+    "lost-write": Script().send(1, 0).send(2, 1).send(3, 2).assign().poll((0, 1)).assign().poll((2, 3)),
+    "unseen": three().assign().poll((0, 1), (1, 2)),
+    "vanished": three().poll((0, 1), (1, 2), (2, 3), process="x").poll((0, 1), (1, 2), final=True),
+    "inconsistent-offsets": three().poll((0, 1), (1, 2), (2, 3)).poll((2, 9), process="x"),
+    "duplicate": three().poll((0, 1), (1, 2), (2, 3), (3, 1)),
+    "wrong-bytes": three().poll((0, 1), (1, 2), (2, 3), (3, CORRUPT)),
+    "G1a": Script().send(1, 0).send(2, outcome="fail").poll((0, 1), (1, 2)),
+    "nonmonotonic-send": Script().send(1, 1).send(2, 0).poll((0, 2), (1, 1)),
+    "int-poll-skip": three().poll((0, 1), (2, 3)).poll((1, 2), process="x"),
+    "int-nonmonotonic-poll": three().poll((0, 1), (2, 3), (1, 2), rebalanced=True).poll((0, 1), (0, 1), process="x"),
+    "poll-skip": three().assign().poll((0, 1)).poll((2, 3)).poll((1, 2), process="x"),
+    "nonmonotonic-poll": three().assign().poll((0, 1), (1, 2), (2, 3)).poll((2, 3)),
+    "lost-commit": three().own("m1").poll((0, 1), (1, 2), (2, 3), process="m1").commit(3).own("m2").poll((1, 2), process="m2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEGAL)
+def test_legal_history_passes(name: str) -> None:
+    """What Kafka allows is no anomaly."""
+    assert check(LEGAL[name].history) == []
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_anomaly_is_found_and_nothing_else(name: str) -> None:
+    """The smallest history of an anomaly shows it, and no other."""
+    assert ILLEGAL[name].names() == [name]
+
+
+def test_every_checker_has_a_history_that_it_rejects() -> None:
+    """A checker that nothing can fail checks nothing."""
+    for checker in CHECKERS:
+        found = [
+            anomaly
+            for script in ILLEGAL.values()
+            for anomaly in checker(script.history, version_orders(script.history))
+        ]
+        assert found, checker.__name__
+
+
+def test_a_seeded_loss_is_found_in_a_long_history() -> None:
+    """One record cut from ten thousand is found by value, whichever it is."""
+    generator = random.Random(7)
+    for _ in range(5):
+        script = Script()
+        lost = generator.randrange(10_000)
+        for value in range(10_000):
+            script.send(value, value)
+        records = [(value, value) for value in range(10_000) if value != lost]
+        script.poll(*records, final=True, rebalanced=True)
+        anomalies = check(script.history)
+        assert [each.name for each in anomalies] == ["lost-write" if lost < 9_999 else "unseen"]
+        assert f"value {lost} " in anomalies[0].detail
+
+
+def test_history_survives_its_file() -> None:
+    """What is written as lines of JSON is read back equal."""
+    history = ILLEGAL["lost-commit"].history
+    history.operations.append(Fault(3.5, "kill", "node 1"))
+    assert History.from_lines(list(history.to_lines())) == history
+
+
+def test_unknown_lines_are_refused() -> None:
+    """A file of something else is no history."""
+    with pytest.raises(ValueError, match="unknown kind"):
+        History.from_lines(['{"kind": "elephant"}'])
