@@ -103,11 +103,13 @@ def format_storage(
     cluster_id: str,
     node_id: int,
     directory_ids: Sequence[bytes],
-    voter: VoterEndpoint,
+    voter: VoterEndpoint | None,
     timestamp_ms: int,
     ignore_formatted: bool = False,
 ) -> list[str]:
-    """Format every log directory of a node that is the only voter; the paths that were formatted.
+    """Format every log directory of a node; the paths that were formatted.
+
+    `voter` is the node's controller where it is the first and only voter, None where others tell who votes.
 
     `directory_ids` are fresh random ids, one for each directory; `metadata_directory` is one of `directories` or a
     further one (then it has the last id). Raises `StorageError` before anything is written.
@@ -158,11 +160,15 @@ def _check_formattable(directory: Dir) -> MetaProperties | None:
 
 
 def _format_metadata_log(
-    directory: Dir, node_id: int, directory_id: bytes, voter: VoterEndpoint, timestamp_ms: int
+    directory: Dir, node_id: int, directory_id: bytes, voter: VoterEndpoint | None, timestamp_ms: int
 ) -> None:
     directory.write_atomic(
         BOOTSTRAP_FILE, encode_snapshot(bootstrap_records(), epoch=0, timestamp_ms=timestamp_ms)
     )
+    if voter is None:
+        directory.subdir(METADATA_LOG_DIRECTORY, create=True)
+        directory.sync()
+        return
     low, high = SUPPORTED_FEATURES["kraft.version"]
     voters = VotersRecord(
         0,

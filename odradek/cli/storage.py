@@ -111,7 +111,7 @@ def format_storage_of(config_path: str, *, cluster_id: str | None, ignore_format
             cluster_id=cluster_id,
             node_id=config.node_id,
             directory_ids=[env.new_uuid() for _ in directories],
-            voter=config.voter,
+            voter=None if len(config.static_voters) > 1 else config.voter,
             timestamp_ms=time.time_ns() // 1_000_000,
             ignore_formatted=ignore_formatted,
         )

@@ -25,6 +25,10 @@ from metadata_quorum.storage_format import VoterEndpoint
 from odradek.node.properties import MalformedProperties, parse_properties
 
 PLAINTEXT = "PLAINTEXT"
+BROKER = "broker"
+CONTROLLER = "controller"
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""Hosts that are good to listen on, and not to be told to others."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
@@ -61,6 +65,15 @@ class ListenerConfig:
         return SECURITY_PROTOCOLS[self.security_protocol]
 
 
+@attrs.frozen
+class StaticVoter:
+    """`id@host:port`."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 @attrs.frozen(kw_only=True)
 class NodeConfig:
     """What a node needs to know from the start; everything else by `get`."""
@@ -81,8 +94,12 @@ class NodeConfig:
     inter_broker_listener_name: str
     log_dirs: tuple[str, ...]
     metadata_log_dir: str
-    voter: VoterEndpoint
-    """Where this node's controller listens."""
+    voter: VoterEndpoint | None
+    """Where other nodes find this one's controller; None for a node that is none."""
+    static_voters: tuple[StaticVoter, ...]
+    """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    """Controllers that tell who leads, as long as nobody else does: host and port."""
     metrics_address: tuple[str, int] | None
     """Host (empty: every interface) and port of the metrics page."""
 
@@ -131,6 +148,19 @@ class NodeConfig:
         return self.get_str("broker.rack")
 
     @property
+    def is_broker(self) -> bool:
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.process_roles
+
+    @property
+    def controller_listeners(self) -> tuple[ListenerConfig, ...]:
+        """The listeners for controllers and brokers of this cluster; none on a node that is only a broker."""
+        return tuple(each for each in self.listeners if each.name in self.controller_listener_names)
+
+    @property
     def broker_listeners(self) -> tuple[ListenerConfig, ...]:
         """The listeners for clients and other brokers."""
         return tuple(each for each in self.listeners if each.name not in self.controller_listener_names)
@@ -162,17 +192,17 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         raise ConfigError(
             "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
         )
-    _check_roles(values)
+    roles = _roles(values)
     controller_names = tuple(_texts(values, "controller.listener.names"))
     protocols = _security_protocols(explicit, values, controller_names)
     addresses = _addresses("listeners", _texts(values, "listeners"))
-    _check_controller_names(controller_names, [name for _, name, _, _ in addresses])
+    _check_controller_names(roles, controller_names, [name for _, name, _, _ in addresses])
     listeners = _with_protocols("listeners", addresses, protocols)
     _check_listeners(listeners)
-    advertised = _advertised(values, listeners, controller_names, protocols)
-    inter_broker = _inter_broker_listener(explicit, values, advertised)
-    endpoint = next(listener for listener in listeners if listener.name == controller_names[0])
-    _check_voters(explicit, values, node_id)
+    advertised = _advertised(roles, values, listeners, controller_names, protocols)
+    inter_broker = _inter_broker_listener(explicit, values, advertised) if BROKER in roles else ""
+    static_voters, bootstrap_servers = _quorum(values)
+    _check_voters(roles, static_voters, node_id)
     _check_relations(values)
     _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
@@ -182,14 +212,16 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         warnings=tuple(warnings),
         values=values,
         node_id=node_id,
-        process_roles=tuple(_texts(values, "process.roles")),
+        process_roles=roles,
         listeners=listeners,
         advertised_listeners=advertised,
         controller_listener_names=controller_names,
         inter_broker_listener_name=inter_broker,
         log_dirs=log_dirs,
         metadata_log_dir=metadata_dir if isinstance(metadata_dir, str) else log_dirs[0],
-        voter=VoterEndpoint(endpoint.name, endpoint.host or "localhost", endpoint.port),
+        voter=_voter(values, listeners, controller_names, static_voters, node_id),
+        static_voters=static_voters,
+        bootstrap_servers=bootstrap_servers,
         metrics_address=_metrics_address(explicit.get(METRICS_LISTENER, "").strip()),
     )
 
@@ -227,12 +259,18 @@ def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
     return value if isinstance(value, list) else []
 
 
-def _check_roles(values: Mapping[str, ConfigValue]) -> None:
-    roles = _texts(values, "process.roles")
-    if sorted(roles) != ["broker", "controller"]:
-        raise ConfigError(
-            "process.roles", ",".join(roles), "This version runs nodes that are both: broker,controller"
-        )
+def _roles(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
+    key = "process.roles"
+    roles = _texts(values, key)
+    text = ",".join(roles)
+    if not roles:
+        raise ConfigError(key, text, "at least one of broker, controller")
+    for role in roles:
+        if role not in (BROKER, CONTROLLER):
+            raise ConfigError(key, role, "Only 'broker' and 'controller' are allowed roles")
+    if len(set(roles)) != len(roles):
+        raise ConfigError(key, text, "Duplicate role names are not allowed")
+    return tuple(roles)
 
 
 def _security_protocols(
@@ -294,13 +332,28 @@ def _with_protocols(
     return tuple(found)
 
 
-def _check_controller_names(controller_names: tuple[str, ...], names: list[str]) -> None:
+def _check_controller_names(
+    roles: tuple[str, ...], controller_names: tuple[str, ...], names: list[str]
+) -> None:
     key = "controller.listener.names"
     if not controller_names:
         raise InvalidConfiguration(key, "", f"{key} must contain at least one of the listeners' names")
+    if CONTROLLER not in roles:
+        for name in names:
+            if name in controller_names:
+                raise ConfigError(
+                    key, name, "must not be one of the listeners of a node that is only a broker"
+                )
+        return
     for name in controller_names:
         if name not in names:
             raise ConfigError(key, name, f"must be the name of one of the listeners: {', '.join(names)}")
+    if BROKER not in roles:
+        for name in names:
+            if name not in controller_names:
+                raise ConfigError(
+                    "listeners", name, f"a node that is only a controller has no others than those of {key}"
+                )
 
 
 def _check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
@@ -313,6 +366,7 @@ def _check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
 
 
 def _advertised(
+    roles: tuple[str, ...],
     values: Mapping[str, ConfigValue],
     listeners: tuple[ListenerConfig, ...],
     controller_names: tuple[str, ...],
@@ -320,6 +374,8 @@ def _advertised(
 ) -> tuple[ListenerConfig, ...]:
     key = "advertised.listeners"
     own = {each.name: each for each in listeners if each.name not in controller_names}
+    if BROKER not in roles:
+        return ()
     if not own:
         raise ConfigError("listeners", ",".join(controller_names), "a broker needs a listener for clients")
     if values[key] is None:
@@ -372,30 +428,85 @@ def _inter_broker_listener(
     return name
 
 
-def _check_voters(explicit: Mapping[str, str], values: Mapping[str, ConfigValue], node_id: int) -> None:
+def _quorum(
+    values: Mapping[str, ConfigValue],
+) -> tuple[tuple[StaticVoter, ...], tuple[tuple[str, int], ...]]:
+    """The static voters, and the servers to ask for the leader."""
     key = "controller.quorum.voters"
-    voters = _texts(values, key)
-    if not voters and not _texts(values, "controller.quorum.bootstrap.servers"):
+    texts = _texts(values, key)
+    servers = _texts(values, "controller.quorum.bootstrap.servers")
+    if not texts and not servers:
         raise InvalidConfiguration(
             "controller.quorum.bootstrap.servers",
             "",
             "If using process.roles, either controller.quorum.bootstrap.servers must contain the set of bootstrap "
             "controllers or controller.quorum.voters must contain a parseable set of controllers.",
         )
-    ids = []
-    for text in voters:
+    voters = []
+    for text in texts:
         match = _VOTER.match(text)
-        if match is None:
+        if match is None or not 0 < int(match[3]) <= 65535:
             raise ConfigError(key, text, "ID@host:port, several separated by commas")
-        ids.append(int(match[1]))
-    if len(ids) == 1 and ids != [node_id]:
+        voters.append(StaticVoter(int(match[1]), match[2], int(match[3])))
+    if len({voter.node_id for voter in voters}) != len(voters):
+        raise ConfigError(key, ",".join(texts), "Each voter must have a different id")
+    found = []
+    for text in servers:
+        match = _HOST_PORT.match(text)
+        if match is None or not match[1] or not 0 < int(match[2]) <= 65535:
+            raise ConfigError(
+                "controller.quorum.bootstrap.servers", text, "host:port, several separated by commas"
+            )
+        found.append((match[1], int(match[2])))
+    return tuple(voters), tuple(found)
+
+
+def _check_voters(roles: tuple[str, ...], voters: tuple[StaticVoter, ...], node_id: int) -> None:
+    """Kafka's rules between roles, id and static voters."""
+    if not voters:
+        return
+    key = "controller.quorum.voters"
+    text = ",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters)
+    ids = [voter.node_id for voter in voters]
+    if CONTROLLER in roles and node_id not in ids:
         raise ConfigError(
-            key, ",".join(voters), f"the voter's id {ids[0]} differs from node.id, which is {node_id}"
+            key,
+            text,
+            f"If process.roles contains the 'controller' role, the node id {node_id} must be included in the set of voters",
         )
-    if len(ids) > 1:
+    if CONTROLLER not in roles and node_id in ids:
         raise ConfigError(
-            key, ",".join(voters), f"This version has quorums of one voter: {node_id}@host:port"
+            key,
+            text,
+            f"If process.roles contains just the 'broker' role, the node id {node_id} must not be included in the set "
+            "of voters",
         )
+
+
+def _voter(
+    values: Mapping[str, ConfigValue],
+    listeners: tuple[ListenerConfig, ...],
+    controller_names: tuple[str, ...],
+    static_voters: tuple[StaticVoter, ...],
+    node_id: int,
+) -> VoterEndpoint | None:
+    """What the other nodes are told: the advertised address of the first controller listener, else its own."""
+    name = controller_names[0]
+    own = next((each for each in listeners if each.name == name), None)
+    if own is None:
+        return None
+    host, port = own.host, own.port
+    for _, listener, advertised_host, advertised_port in (
+        _addresses("advertised.listeners", _texts(values, "advertised.listeners"))
+        if values["advertised.listeners"] is not None
+        else ()
+    ):
+        if listener == name:
+            host, port = advertised_host, advertised_port
+    for voter in static_voters:
+        if voter.node_id == node_id and host in EVERYWHERE:
+            host = voter.host
+    return VoterEndpoint(name, "localhost" if host in EVERYWHERE else host, port)
 
 
 def _check_relations(values: Mapping[str, ConfigValue]) -> None:

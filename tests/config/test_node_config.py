@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata_quorum.config_defs import ConfigError
-from odradek.node.config import NodeConfig
+from metadata_quorum.storage_format import VoterEndpoint
+from odradek.node.config import NodeConfig, StaticVoter
 from odradek.node.properties import MalformedProperties, parse_properties
 
 MINIMAL = {
@@ -43,6 +44,7 @@ def test_a_minimal_node() -> None:
     ]
     assert [each.name for each in node.broker_listeners] == ["PLAINTEXT"]
     assert node.advertised_listeners == node.broker_listeners
+    assert node.voter is not None
     assert (node.voter.listener, node.voter.host, node.voter.port) == ("CONTROLLER", "127.0.0.1", 9093)
     assert node.inter_broker_listener_name == "PLAINTEXT"
     assert (node.log_dirs, node.metadata_log_dir) == (("/data/1",), "/data/1")
@@ -71,6 +73,7 @@ def test_several_directories_and_listeners() -> None:
         ("INTERNAL", "inside", 9094),
     ]
     assert node.inter_broker_listener_name == "INTERNAL"
+    assert node.voter is not None
     assert node.voter.host == "localhost"
     assert config(metadata_log_dir="/m").metadata_log_dir == "/m"
     assert config(log_dirs=None).log_dirs == ("/tmp/kafka-logs",)
@@ -89,7 +92,28 @@ def test_every_interface_needs_an_address_to_advertise() -> None:
 def test_static_voters_with_this_node_alone() -> None:
     """`controller.quorum.voters`, as older files have it."""
     changes = {"controller_quorum_bootstrap_servers": None}
-    assert config(**changes, controller_quorum_voters="1@127.0.0.1:9093").node_id == 1
+    assert config(**changes, controller_quorum_voters="1@127.0.0.1:9093").static_voters == (
+        StaticVoter(1, "127.0.0.1", 9093),
+    )
+
+
+def test_a_node_that_is_only_a_broker() -> None:
+    """It has no controller listener; that of the controllers is named all the same."""
+    node = config(process_roles="broker", listeners="PLAINTEXT://127.0.0.1:9092", node_id="4")
+    assert (node.is_broker, node.is_controller, node.voter) == (True, False, None)
+    assert node.bootstrap_servers == (("localhost", 9093),)
+    assert node.controller_listeners == ()
+
+
+def test_a_node_that_is_only_a_controller() -> None:
+    """It has no listener for clients, and advertises its controller's (KIP-853)."""
+    node = config(
+        process_roles="controller",
+        listeners="CONTROLLER://:9093",
+        advertised_listeners="CONTROLLER://c1:19093",
+    )
+    assert (node.is_broker, node.is_controller, node.advertised_listeners) == (False, True, ())
+    assert node.voter == VoterEndpoint("CONTROLLER", "c1", 19093)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +143,17 @@ BAD: list[tuple[dict[str, str | None], str]] = [
     ({"node_id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),
     ({"node_id": "one"}, "Invalid value one for configuration node.id: Not a number of type INT"),
     ({"broker_id": "2"}, "Invalid value 2 for configuration broker.id"),
-    ({"process_roles": "broker"}, "Invalid value broker for configuration process.roles"),
+    ({"process_roles": ""}, "at least one of broker, controller"),
     ({"process_roles": "broker,controller,king"}, "Invalid value king for configuration process.roles"),
+    ({"process_roles": "broker,broker"}, "Duplicate role names are not allowed"),
+    (
+        {"process_roles": "broker"},
+        "Invalid value CONTROLLER for configuration controller.listener.names: must not be one of the listeners",
+    ),
+    (
+        {"process_roles": "controller"},
+        "Invalid value PLAINTEXT for configuration listeners: a node that is only a controller",
+    ),
     ({"num_partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
     ({"log_cleanup_policy": "shred"}, "String must be one of: compact, delete"),
     (
@@ -148,12 +181,22 @@ BAD: list[tuple[dict[str, str | None], str]] = [
         {"controller_quorum_bootstrap_servers": None},
         "either controller.quorum.bootstrap.servers must contain",
     ),
-    ({"controller_quorum_voters": "1@a:1,2@b:2"}, "This version has quorums of one voter: 1@host:port"),
+    ({"controller_quorum_voters": "1@a:1,1@b:2"}, "Each voter must have a different id"),
+    ({"controller_quorum_voters": "1@a:99999"}, "ID@host:port"),
+    ({"controller_quorum_bootstrap_servers": "a"}, "host:port, several separated by commas"),
+    (
+        {
+            "process_roles": "broker",
+            "listeners": "PLAINTEXT://127.0.0.1:9092",
+            "controller_quorum_voters": "1@a:1",
+        },
+        "the node id 1 must not be included in the set of voters",
+    ),
     ({"controller_quorum_voters": "localhost:1"}, "ID@host:port"),
     (
         {"node_id": "2", "controller_quorum_voters": "1@a:9093"},
         "Invalid value 1@a:9093 for configuration controller.quorum.voters: "
-        "the voter's id 1 differs from node.id, which is 2",
+        "If process.roles contains the 'controller' role, the node id 2 must be included in the set of voters",
     ),
     (
         {"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"},

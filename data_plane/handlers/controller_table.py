@@ -1,0 +1,89 @@
+"""What is served on a controller's listener: the quorum's own requests, the controller's, and envelopes with more.
+
+As in Kafka this listener advertises a set of its own. Requests that another node leads are answered NOT_CONTROLLER (or
+with the leader, where the response has room for it): nothing is passed on from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from data_plane.handlers.api_versions import ApiVersionsHandler
+from data_plane.handlers.contract import Context, Delayed, Handler, Result
+from data_plane.handlers.table import ApiTable
+from metadata_quorum.controller_channel import QUORUM_APIS, Service, answer_request
+from metadata_quorum.envelope import open_request, seal_response
+from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.image import MetadataImage
+from wire.api import api_versions, response_class
+from wire.api_keys import APIS, ApiKey
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from wire.structure import Message
+
+__all__ = ["build_controller_table"]
+
+
+def build_controller_table(
+    service: Service,
+    image: Callable[[], MetadataImage],
+    decided: Iterable[type[Message]],
+    others: dict[int, Handler] | None = None,
+) -> ApiTable:
+    """The API table of a controller's listener.
+
+    `decided` are the requests that the controller decides, `others` handlers of further APIs. `image` gives the newest
+    committed one.
+    """
+    asks = AskHere(service).handle
+    handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
+    for request in decided:
+        assert request.API_KEY is not None
+        handlers[request.API_KEY] = asks
+    handlers |= others or {}
+    handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
+    served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
+    versions = ApiVersionsHandler(served, SUPPORTED_FEATURES, image)
+    handlers[ApiKey.API_VERSIONS] = versions.handle
+    return ApiTable(handlers, served, served, versions.unsupported)
+
+
+class AskHere:
+    """Everything that this node's quorum or controller answers, when it has committed what it says."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def handle(self, context: Context, request: Message) -> Result:
+        delayed = Delayed()
+        answer_request(self._service, request, context.api_version, delayed.complete)
+        return delayed
+
+
+class EnvelopeHandler:
+    """API 58 (KIP-590): a broker passes on what a client asked it. `enclosable` are the APIs that are served here."""
+
+    def __init__(self, service: Service, enclosable: frozenset[int]) -> None:
+        self._service = service
+        self._enclosable = frozenset(key for key in enclosable if APIS[key].forwarded_to_controller)
+
+    def handle(self, context: Context, envelope: EnvelopeRequest) -> Result:
+        if not self._service.is_active:
+            return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
+        try:
+            enclosed = open_request(envelope)
+        except KafkaError as error:
+            return EnvelopeResponse(None, error.code)
+        if enclosed.api_key not in self._enclosable:
+            return EnvelopeResponse(None, ErrorCode.INVALID_REQUEST)
+        delayed = Delayed()
+
+        def respond(response: Any) -> None:
+            if isinstance(response, response_class(enclosed.api_key)):
+                delayed.complete(seal_response(enclosed, response))
+            else:
+                delayed.complete(EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+        answer_request(self._service, enclosed.request, enclosed.api_version, respond)
+        return delayed
