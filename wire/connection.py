@@ -469,6 +469,19 @@ class ClientConnection(_Connection):
         else:
             self._buffer += data
 
+    def place_for_data(self) -> memoryview | None:
+        """Where the rest of a large response may be received to directly; then call `received_in_place`."""
+        if self._large is None or self._large_filled >= self._large_size:
+            return None
+        return self._large[self._large_filled : self._large_size]
+
+    def received_in_place(self, count: int) -> None:
+        """The first `count` bytes (at least one) of `place_for_data` are the next ones of the stream."""
+        if self._large is None or not 0 < count <= self._large_size - self._large_filled:
+            raise LocalProtocolError(f"{count} bytes received where there was no place for them")
+        self._bytes_received += count
+        self._large_filled += count
+
     def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
         large = self._large
         if large is None or self.state is not State.OPEN:

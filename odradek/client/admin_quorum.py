@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from odradek.client.operation import Operation
-from odradek.client.scatter import decided, deadline_of, item_error
+from odradek.client.scatter import deadline_of, decided, item_error
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

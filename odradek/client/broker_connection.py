@@ -144,6 +144,18 @@ class BrokerConnection:
     def receive(self, data: bytes | memoryview, now: float) -> None:
         """Take bytes in and finish the calls that they answer. Raises `RemoteProtocolError`."""
         self._wire.receive_data(data)
+        self._finish_calls(now)
+
+    def place_for_data(self) -> memoryview | None:
+        """Where the rest of a large answer may be received to directly; then call `received_in_place`."""
+        return self._wire.place_for_data()
+
+    def received_in_place(self, count: int, now: float) -> None:
+        """As `receive`, of bytes that are where `place_for_data` said."""
+        self._wire.received_in_place(count)
+        self._finish_calls(now)
+
+    def _finish_calls(self, now: float) -> None:
         for event in self._events():
             if self.state is ConnectionState.NEGOTIATING:
                 self._negotiate(event)

@@ -41,6 +41,10 @@ __all__ = ["Consumer"]
 T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
+_TURN_BYTES = 1 << 19
+"""An application that is busy with records gives the I/O thread a turn this often: otherwise each system call of a fetch
+would wait 5 ms for the interpreter, and nothing would be fetched ahead."""
+_TURN_SECONDS_MAX = 0.1
 
 
 class Consumer:
@@ -52,6 +56,7 @@ class Consumer:
         self._listener: RebalanceListener = RebalanceListener()
         self._timeout = self.settings.default_api_timeout_ms / 1000
         self._closed = False
+        self._bytes_at_turn = 0
         self._io = IoThread(
             self.settings.bootstrap_servers, self.settings.client_config(), "odradek-consumer"
         )
@@ -163,7 +168,10 @@ class Consumer:
             with io.lock:
                 found = machine.take(now, what)
                 stirred, machine.stirred = machine.stirred, False
-            if stirred:
+            if machine.delivery.bytes_parsed - self._bytes_at_turn >= _TURN_BYTES:
+                self._bytes_at_turn = machine.delivery.bytes_parsed
+                io.give_turn(_TURN_SECONDS_MAX)
+            elif stirred:
                 io.wake()
             if found or (waited and now >= deadline):
                 return found

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import repeat
 
 from odradek.client.consumer_types import ConsumerRecord
-from odradek.client.record_runs import RUN_MIN, Shape
+from odradek.client.record_runs import RUN_MIN, LastShape, Shape
 from wire.batch_errors import CorruptBatch, InvalidRecord
 from wire.batch_header import HEADER_SIZE, BatchHeader, check_crc
 from wire.compression import decompress
@@ -45,8 +45,11 @@ def consumer_records(
     *,
     decompressed_bytes_max: int,
     crc: bool,
+    last_shape: LastShape,
 ) -> list[ConsumerRecord]:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
+
+    `last_shape` is kept by the caller, from batch to batch.
 
     Raises `CorruptBatch`, `InvalidRecord` (both `KafkaError`), as `wire.records.records`.
     """
@@ -58,7 +61,7 @@ def consumer_records(
     if count < 0 or count * _RECORD_SIZE_MIN > len(plain):
         raise InvalidRecord(f"{count} records cannot be in {len(plain)} bytes")
     try:
-        return _parse(topic, partition, plain, header)
+        return _parse(topic, partition, plain, header, last_shape)
     except IndexError:
         raise InvalidRecord("a record is longer than its batch") from None
     except UnicodeDecodeError as error:
@@ -67,7 +70,9 @@ def consumer_records(
         raise InvalidRecord(str(error)) from error
 
 
-def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list[ConsumerRecord]:
+def _parse(
+    topic: str, partition: int, data: bytes, header: BatchHeader, last_shape: LastShape
+) -> list[ConsumerRecord]:
     """Slices that reach behind the data come back short, so each record's end is compared with its length.
 
     The lowest bit of a length's first byte is its sign: negative are only those of null keys and values.
@@ -84,12 +89,14 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
     offset = header.base_offset - 1
     due = 0
     left = header.record_count
-    look_at = left - 1
+    # The first record's timestamp delta is 0, whatever those of the others are: a new shape begins with the second.
+    look_at = first = left
     look_less = _LOOK_AGAIN_RECORDS
     while left:
         if left <= look_at and offset + 1 == header.base_offset + (due >> 1):
-            shape = Shape.of(data, position) if left > RUN_MIN else None
-            count = shape.run_length(data, position, left, due >> 1) if shape is not None else 0
+            shape, count = None, 0
+            if left > RUN_MIN:
+                shape, count = last_shape.run(data, position, left, due >> 1, known_only=left == first)
             if count and shape is not None:
                 found += _run(topic, partition, data, header, shape, position, count, offset + 1)
                 position += count * shape.size
@@ -99,8 +106,9 @@ def _parse(topic: str, partition: int, data: bytes, header: BatchHeader) -> list
                 look_at = left - 1
                 look_less = _LOOK_AGAIN_RECORDS
                 continue
-            look_less *= 2
-            look_at = left - look_less
+            if left != first:
+                look_less *= 2
+            look_at = left - (1 if left == first else look_less)
         left -= 1
         byte = data[position]
         if byte & 1:

@@ -32,7 +32,8 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
@@ -229,16 +230,32 @@ class ClientCore:
         if not data:
             self._end(connection, f"{connection.address_text} closed the connection")
         else:
-            try:
-                connection.receive(data, now)
-            except ProtocolError as error:
-                self._effects.append(Close(connection_id))
-                self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
-            else:
-                if connection.state is ConnectionState.READY:
-                    self._trouble.pop(connection.address, None)
-                self._flush(connection)
+            self._received(connection, partial(connection.receive, data, now))
         self._run_ready()
+
+    def place_for_data(self, connection_id: int) -> memoryview | None:
+        """Where the next bytes of this connection may be received to, instead of being copied there."""
+        connection = self._by_id.get(connection_id)
+        return None if connection is None else connection.place_for_data()
+
+    def received_in_place(self, connection_id: int, count: int, now: float) -> None:
+        """The first `count` bytes (at least one) of `place_for_data` came."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is not None:
+            self._received(connection, partial(connection.received_in_place, count, now))
+            self._run_ready()
+
+    def _received(self, connection: BrokerConnection, take: Callable[[], None]) -> None:
+        try:
+            take()
+        except ProtocolError as error:
+            self._effects.append(Close(connection.connection_id))
+            self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
+        else:
+            if connection.state is ConnectionState.READY:
+                self._trouble.pop(connection.address, None)
+            self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:
         """How many bytes of a large answer are still to come on this connection; 0 when it has not begun."""

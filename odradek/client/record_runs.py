@@ -12,12 +12,12 @@ and no value included, so nothing is taken on trust. What does not fit is left t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from struct import Struct
 
 import attrs
 
-__all__ = ["RUN_MIN", "Shape"]
+__all__ = ["RUN_MIN", "LastShape", "Shape"]
 
 RUN_MIN = 8
 """Below this a run is not worth the proof."""
@@ -53,6 +53,13 @@ class Shape:
     value_size: int
     fixed: tuple[int, ...]
     """Places of the bytes that are the same in every record: lengths and the number of headers."""
+    fixed_bytes: tuple[int, ...]
+    """What stands there."""
+    offset_size: int
+    """Bytes of the offset delta."""
+    key_rows: Struct | None
+    """Cuts the key out of each record of a run; None where it has none."""
+    value_rows: Struct | None
 
     @classmethod
     def of(cls, data: bytes, position: int) -> Shape | None:
@@ -83,7 +90,21 @@ class Shape:
             value - position,
             value_size,
             tuple(each - position for each in fixed),
+            tuple(data[each] for each in fixed),
+            key_length - offset,
+            _rows(key - position, key_size, size),
+            _rows(value - position, value_size, size),
         )
+
+    def begins_at(self, data: bytes, position: int) -> bool:
+        """Whether the record that begins at `position` may be the first of a run of this shape: its lengths agree.
+
+        `run_length` looks at all else. Raises `IndexError` where the data ends first.
+        """
+        for place, byte in zip(self.fixed, self.fixed_bytes, strict=True):
+            if data[position + place] != byte:
+                return False
+        return True
 
     def run_length(self, data: bytes, position: int, count_max: int, delta: int) -> int:
         """How many of the next `count_max` records, the first of which has the offset delta `delta`, have this shape."""
@@ -97,7 +118,7 @@ class Shape:
             if count < RUN_MIN:
                 return 0
         end = position + count * size
-        offset_size = self._offset_size
+        offset_size = self.offset_size
         for index in range(offset_size):
             column = data[position + self.offset + index : end : size]
             if column != _DELTAS[index][delta : delta + count]:
@@ -109,11 +130,6 @@ class Shape:
             return count if max(first) < 0x80 else 0
         second = data[position + self.timestamp + 1 : end : size]
         return count if min(first) >= 0x80 and max(second) < 0x80 else 0
-
-    @property
-    def _offset_size(self) -> int:
-        # The key's length begins behind the offset delta; it is the first fixed place behind the timestamp.
-        return min(place for place in self.fixed if place > self.offset) - self.offset
 
     def timestamps(self, data: bytes, position: int, count: int, base: int) -> list[int]:
         """The timestamps of a proved run."""
@@ -131,19 +147,45 @@ class Shape:
         self, data: bytes, position: int, count: int
     ) -> tuple[Iterator[bytes | None], Iterator[bytes | None]]:
         """The keys and the values of a proved run."""
+        run = memoryview(data)[position : position + count * self.size]
+        keys, values = self.key_rows, self.value_rows
         return (
-            self._parts(data, position, count, self.key, self.key_size),
-            self._parts(data, position, count, self.value, self.value_size),
+            repeat(None, count) if keys is None else chain.from_iterable(keys.iter_unpack(run)),
+            repeat(None, count) if values is None else chain.from_iterable(values.iter_unpack(run)),
         )
 
-    def _parts(
-        self, data: bytes, position: int, count: int, place: int, part_size: int
-    ) -> Iterator[bytes | None]:
-        if part_size < 0:
-            return repeat(None, count)
-        row = Struct(f"{place}x{part_size}s{self.size - place - part_size}x")
-        rows = row.iter_unpack(memoryview(data)[position : position + count * self.size])
-        return (part for (part,) in rows)
+
+class LastShape:
+    """The shape of the last run: the batches of a topic are alike, and to compare one costs less than to find it."""
+
+    __slots__ = ("shape",)
+
+    def __init__(self) -> None:
+        self.shape: Shape | None = None
+
+    def run(
+        self, data: bytes, position: int, count_max: int, delta: int, *, known_only: bool
+    ) -> tuple[Shape | None, int]:
+        """A shape that the next records have, of the last run or (unless `known_only`) a new one, and how many have it.
+
+        Raises `IndexError` where the data ends first.
+        """
+        shape = self.shape
+        if shape is not None and shape.begins_at(data, position):
+            count = shape.run_length(data, position, count_max, delta)
+            if count:
+                return shape, count
+        if known_only:
+            return None, 0
+        shape = Shape.of(data, position)
+        count = shape.run_length(data, position, count_max, delta) if shape is not None else 0
+        if count:
+            self.shape = shape
+        return shape, count
+
+
+def _rows(place: int, part_size: int, size: int) -> Struct | None:
+    return None if part_size < 0 else Struct(f"{place}x{part_size}s{size - place - part_size}x")
 
 
 def _length(data: bytes, position: int) -> tuple[int, int]:

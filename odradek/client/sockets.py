@@ -194,8 +194,9 @@ class Sockets:
 
     def _read(self, connection: _Connection) -> None:
         assert connection.socket is not None
+        place = self._core.place_for_data(connection.connection_id)
         try:
-            count = connection.socket.recv_into(self._received)
+            count = connection.socket.recv_into(self._received if place is None else place)
         except BlockingIOError:
             return
         except OSError as error:
@@ -203,7 +204,10 @@ class Sockets:
             return
         if not count:
             self._forget(connection)
-        self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
+        if place is not None and count:
+            self._core.received_in_place(connection.connection_id, count, time.monotonic())
+        else:
+            self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
         # Each wake-up costs the application's thread the interpreter: for a large answer be woken seldom.
         low_water = max(1, min(self._core.bytes_expected(connection.connection_id), _RECEIVE_BYTES))
         if low_water != connection.low_water and connection.socket is not None:

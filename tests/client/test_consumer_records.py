@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.client.consumer_records import consumer_records
 from odradek.client.consumer_types import ConsumerRecord
+from odradek.client.record_runs import LastShape
 from wire.batch_header import CRC_START, HEADER_SIZE
 from wire.errors import KafkaError
 from wire.record_batch import CorruptBatch, RecordBatchBuilder, parse_header, records
@@ -38,7 +39,12 @@ def ours(data: bytes, **more: Any) -> list[ConsumerRecord]:
     header = parse_header(data)
     view = memoryview(data)
     return consumer_records(
-        "t", 3, view, 0, header, **{"decompressed_bytes_max": 1 << 24, "crc": True, **more}
+        "t",
+        3,
+        view,
+        0,
+        header,
+        **{"decompressed_bytes_max": 1 << 24, "crc": True, "last_shape": LastShape(), **more},
     )
 
 
@@ -69,6 +75,34 @@ def test_it_reads_batches_of_any_length(count: int) -> None:
     """Offset deltas of one, two and three bytes."""
     data = batch([(1, n % 3, None, b"v", ()) for n in range(count)])
     assert [record.offset for record in ours(data)] == list(range(77, 77 + count))
+
+
+RUN = st.tuples(
+    st.integers(1, 40),
+    st.sampled_from([0, 1, 63, 64, 9000]),
+    st.sampled_from([None, b"", b"k", b"key"]),
+    st.sampled_from([None, b"", b"v", b"value" * 20]),
+)
+
+
+@given(st.lists(RUN, min_size=1, max_size=5), st.data())
+def test_the_shape_of_the_batch_before_is_taken_for_nothing_but_a_guess(
+    runs: list[Any], data: st.DataObject
+) -> None:
+    """Batches of runs, one after the other with one memory, whole and damaged: what the plain parser makes of each."""
+    last_shape = LastShape()
+    for count, delta, key, value in runs:
+        whole = bytearray(batch([(1, bool(n) * delta, key, value, ()) for n in range(count)]))
+        if data.draw(st.booleans()):
+            whole[data.draw(st.integers(HEADER_SIZE, len(whole) - 1))] = data.draw(st.integers(0, 255))
+            whole[17:21] = crc32c(bytes(whole[CRC_START:])).to_bytes(4, "big")
+        try:
+            expected = plain(bytes(whole))
+        except KafkaError:
+            with pytest.raises(KafkaError):
+                ours(bytes(whole), last_shape=last_shape)
+        else:
+            assert ours(bytes(whole), last_shape=last_shape) == expected
 
 
 @given(st.lists(RECORD, min_size=1, max_size=3), st.data())
