@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 METADATA_VERSION_4_3 = 30
 """4.3-IV0: the formats of metadata records that this version writes and reads."""

@@ -19,6 +19,8 @@ import attrs
 
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
 from metadata_quorum.controller.sessions import BrokerSessions
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.controller.topic_rules import topic_rules
 from metadata_quorum.image import (
     NO_LEADER,
     BrokerImage,
@@ -53,6 +55,7 @@ def register_broker(
     request: BrokerRegistrationRequest,
     context: DecisionContext,
     sessions: BrokerSessions,
+    settings: ControllerSettings,
 ) -> Decision:
     try:
         existing = _check_registration(image, request, context, sessions)
@@ -62,7 +65,7 @@ def register_broker(
     records: list[Message] = []
     if existing is not None and not amended:
         clean = existing.epoch == request.previous_broker_epoch
-        records += _remove_from_isrs(image, existing.broker_id, unclean=not clean)
+        records += _remove_from_isrs(image, existing.broker_id, settings, unclean=not clean)
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -139,7 +142,11 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
 
 
 def heartbeat(
-    image: MetadataImage, request: BrokerHeartbeatRequest, context: DecisionContext, sessions: BrokerSessions
+    image: MetadataImage,
+    request: BrokerHeartbeatRequest,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+    settings: ControllerSettings,
 ) -> Decision:
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
@@ -156,49 +163,53 @@ def heartbeat(
             shut_down = True
         elif not want_fence and caught_up:
             fenced = False
-            records += unfence(image, broker)
+            records += unfence(image, broker, settings)
     elif want_fence:
         fenced, shut_down = True, request.want_shut_down
-        records += fence(image, broker)
+        records += fence(image, broker, settings)
     elif request.want_shut_down or broker.in_controlled_shutdown:
         if _leads_anything(image, broker.broker_id) and not stopping:
             stopping = True
-            records += _begin_controlled_shutdown(image, broker)
+            records += _begin_controlled_shutdown(image, broker, settings)
         elif not _leads_anything(image, broker.broker_id):
             fenced, shut_down = True, True
-            records += fence(image, broker)
-    records += _directories_offline(image, broker, request.offline_log_dirs)
+            records += fence(image, broker, settings)
+    records += _directories_offline(image, broker, request.offline_log_dirs, settings)
     records += _directories_cordoned(broker, request.cordoned_log_dirs)
     if shut_down:
         sessions.remove(broker.broker_id)
     return Decision(records, BrokerHeartbeatResponse(0, ErrorCode.NONE, caught_up, fenced, shut_down))
 
 
-def fence(image: MetadataImage, broker: BrokerImage) -> list[Message]:
+def fence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
     """The broker loses its leaderships and its place in every ISR of which it is not the last member."""
-    records = _remove_from_isrs(image, broker.broker_id)
+    records = _remove_from_isrs(image, broker.broker_id, settings)
     records.append(
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE)
     )
     return records
 
 
-def unfence(image: MetadataImage, broker: BrokerImage) -> list[Message]:
+def unfence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
     """The broker may lead again; partitions that have no leader may now get one."""
     records: list[Message] = [
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE)
     ]
     acceptable = acceptable_leaders(image, also=broker.broker_id)
     for topic in _topics(image):
+        rules = None
         for number, partition in topic.partitions.items():
             if partition.leader == NO_LEADER:
-                change = change_partition(topic.topic_id, number, partition, acceptable)
+                rules = rules or topic_rules(image, settings, topic)
+                change = change_partition(topic.topic_id, number, partition, acceptable, rules)
                 if change is not None:
                     records.append(change)
     return records
 
 
-def _begin_controlled_shutdown(image: MetadataImage, broker: BrokerImage) -> list[Message]:
+def _begin_controlled_shutdown(
+    image: MetadataImage, broker: BrokerImage, settings: ControllerSettings
+) -> list[Message]:
     records: list[Message] = [
         BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id,
@@ -206,17 +217,19 @@ def _begin_controlled_shutdown(image: MetadataImage, broker: BrokerImage) -> lis
             in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN,
         )
     ]
-    return records + _remove_from_isrs(image, broker.broker_id)
+    return records + _remove_from_isrs(image, broker.broker_id, settings)
 
 
-def fence_expired(image: MetadataImage, context: DecisionContext, sessions: BrokerSessions) -> Decision:
+def fence_expired(
+    image: MetadataImage, context: DecisionContext, sessions: BrokerSessions, settings: ControllerSettings
+) -> Decision:
     """Fence one broker whose session has expired; the timer asks again until none is left.
 
     One at a time, because what the next fencing decides depends on the image after this one.
     """
     for broker_id in sessions.expired(image, context.now_ms):
         sessions.remove(broker_id)
-        return Decision(fence(image, image.brokers[broker_id]), [broker_id])
+        return Decision(fence(image, image.brokers[broker_id], settings), [broker_id])
     return Decision([], [])
 
 
@@ -247,21 +260,27 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
     )
 
 
-def _remove_from_isrs(image: MetadataImage, broker_id: int, *, unclean: bool = False) -> list[Message]:
+def _remove_from_isrs(
+    image: MetadataImage, broker_id: int, settings: ControllerSettings, *, unclean: bool = False
+) -> list[Message]:
     acceptable = acceptable_leaders(image, without=broker_id)
     records: list[Message] = []
     for topic in _topics(image):
+        rules = None
         for number, partition in topic.partitions.items():
             if broker_id in partition.isr or broker_id in partition.elr or broker_id == partition.leader:
+                rules = rules or topic_rules(image, settings, topic)
                 change = change_partition(
-                    topic.topic_id, number, partition, acceptable, removed=broker_id, unclean=unclean
+                    topic.topic_id, number, partition, acceptable, rules, removed=broker_id, unclean=unclean
                 )
                 if change is not None:
                     records.append(change)
     return records
 
 
-def _directories_offline(image: MetadataImage, broker: BrokerImage, offline: list[bytes]) -> list[Message]:
+def _directories_offline(
+    image: MetadataImage, broker: BrokerImage, offline: list[bytes], settings: ControllerSettings
+) -> list[Message]:
     """The broker reports failed directories: their replicas leave the ISRs."""
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
     remaining = [directory for directory in broker.log_dirs if directory not in offline]
@@ -275,7 +294,12 @@ def _directories_offline(image: MetadataImage, broker: BrokerImage, offline: lis
                 continue
             if partition.directory_of(broker.broker_id) in newly_offline:
                 change = change_partition(
-                    topic.topic_id, number, partition, acceptable, removed=broker.broker_id
+                    topic.topic_id,
+                    number,
+                    partition,
+                    acceptable,
+                    topic_rules(image, settings, topic),
+                    removed=broker.broker_id,
                 )
                 if change is not None:
                     records.append(change)

@@ -21,6 +21,7 @@ from metadata_quorum.config_defs import (
     validate_topic_configs,
 )
 from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.controller.topic_rules import MIN_ISR
 from metadata_quorum.controller.topics import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.group_configs import validate_group_configs
 from metadata_quorum.image import (
@@ -39,7 +40,6 @@ from wire.messages.metadata_records import ConfigRecord
 from wire.structure import Message
 
 VALUE_LENGTH_MAX = 32_767
-MIN_ISR = "min.insync.replicas"
 
 
 class Operation(IntEnum):

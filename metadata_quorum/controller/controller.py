@@ -11,7 +11,15 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller import brokers, configs, directories, partitions, producer_ids, topics
+from metadata_quorum.controller import (
+    alter_partition,
+    brokers,
+    configs,
+    directories,
+    partitions,
+    producer_ids,
+    topics,
+)
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
@@ -21,6 +29,7 @@ from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.alter_configs import AlterConfigsRequest
+from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -54,12 +63,14 @@ class Controller:
         sessions = self.sessions
         self._table: dict[type, _Decide] = {
             Activate: self._activate,
-            FenceExpiredBrokers: lambda image, _, context: brokers.fence_expired(image, context, sessions),
+            FenceExpiredBrokers: lambda image, _, context: brokers.fence_expired(
+                image, context, sessions, settings
+            ),
             BrokerRegistrationRequest: lambda image, request, context: brokers.register_broker(
-                image, request, context, sessions
+                image, request, context, sessions, settings
             ),
             BrokerHeartbeatRequest: lambda image, request, context: brokers.heartbeat(
-                image, request, context, sessions
+                image, request, context, sessions, settings
             ),
             CreateTopicsRequest: lambda image, request, context: topics.create_topics(
                 image, request, context, settings
@@ -73,7 +84,10 @@ class Controller:
             ),
             AlterConfigsRequest: lambda image, request, _: configs.alter_configs(image, request, settings),
             AssignReplicasToDirsRequest: lambda image, request, _: directories.assign_replicas_to_dirs(
-                image, request
+                image, request, settings
+            ),
+            AlterPartitionRequest: lambda image, request, context: alter_partition.alter_partition(
+                image, request, context, settings
             ),
             AllocateProducerIdsRequest: lambda image, request, _: producer_ids.allocate_producer_ids(
                 image, request
@@ -114,6 +128,8 @@ class Controller:
             return BrokerRegistrationResponse(0, code, -1)
         if isinstance(request, BrokerHeartbeatRequest):
             return BrokerHeartbeatResponse(0, code)
+        if isinstance(request, AlterPartitionRequest):
+            return AlterPartitionResponse(0, code, [])
         if isinstance(request, AssignReplicasToDirsRequest):
             return AssignReplicasToDirsResponse(0, code, [])
         if isinstance(request, AllocateProducerIdsRequest):

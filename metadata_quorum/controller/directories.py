@@ -11,7 +11,9 @@ import attrs
 
 from metadata_quorum.controller.brokers import check_broker_epoch
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
-from metadata_quorum.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, PartitionImage
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.controller.topic_rules import topic_rules
+from metadata_quorum.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.state_machine import Decision
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
@@ -25,7 +27,9 @@ from wire.messages.metadata_records import PartitionChangeRecord
 from wire.structure import Message
 
 
-def assign_replicas_to_dirs(image: MetadataImage, request: AssignReplicasToDirsRequest) -> Decision:
+def assign_replicas_to_dirs(
+    image: MetadataImage, request: AssignReplicasToDirsRequest, settings: ControllerSettings
+) -> Decision:
     """Take a broker's word for where its replicas are; an error of one partition leaves the others alone."""
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
@@ -41,7 +45,7 @@ def assign_replicas_to_dirs(image: MetadataImage, request: AssignReplicasToDirsR
             answers = []
             for asked in topic.partitions:
                 key = (topic.topic_id, asked.partition_index)
-                code, record = _assign(image, broker, *key, directory.id)
+                code, record = _assign(image, broker, *key, directory.id, settings)
                 if record is not None and key not in told:
                     told[key] = None
                     records.append(record)
@@ -52,9 +56,14 @@ def assign_replicas_to_dirs(image: MetadataImage, request: AssignReplicasToDirsR
 
 
 def _assign(
-    image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: int, directory: bytes
+    image: MetadataImage,
+    broker: BrokerImage,
+    topic_id: bytes,
+    number: int,
+    directory: bytes,
+    settings: ControllerSettings,
 ) -> tuple[ErrorCode, PartitionChangeRecord | None]:
-    topic = image.topics_by_id.get(topic_id)
+    topic: TopicImage | None = image.topics_by_id.get(topic_id)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID, None
     partition: PartitionImage | None = topic.partitions.get(number)
@@ -71,12 +80,13 @@ def _assign(
     )
     moved = attrs.evolve(partition, directories=directories)
     record = None
+    rules = topic_rules(image, settings, topic)
     if directory not in broker.log_dirs and broker.broker_id in partition.isr:
         acceptable = acceptable_leaders(image, without=broker.broker_id)
-        record = change_partition(topic_id, number, moved, acceptable, removed=broker.broker_id)
+        record = change_partition(topic_id, number, moved, acceptable, rules, removed=broker.broker_id)
     elif directory in broker.log_dirs:
         # A replica that is back in an online directory may be the one that a partition without leader waits for.
-        record = change_partition(topic_id, number, moved, acceptable_leaders(image))
+        record = change_partition(topic_id, number, moved, acceptable_leaders(image), rules)
     if record is None:
         record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
     record.directories = list(directories)

@@ -16,6 +16,8 @@ Commands (times in milliseconds; names stand for ids, the first use of a name ma
     configs                                     what is stored
     delete NAME|id:NAME|both:NAME|neither... [version=N]
     producer-ids ID [epoch=N]
+    isr NAME-N LEADER REPLICA[@EPOCH],... [epoch=LEADER/PARTITION] [broker=EPOCH] [recovering] [version=N]
+                                                AlterPartition; a replica's broker epoch is the current one if not told
     partitions [NAME]                           the state of partitions
     brokers                                     the state of brokers
     resign                                      a new leader takes over: soft state is gone
@@ -43,6 +45,12 @@ from wire.errors import ErrorCode
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    BrokerState,
+)
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from wire.messages.create_partitions import (
@@ -316,6 +324,46 @@ class ControllerScript:
         answer = f"-> {code} start={response.producer_id_start} count={response.producer_id_len}"
         return [*map(self.tell, records), answer]
 
+    def do_isr(self, words: list[str]) -> list[str]:
+        name, _, number = words[0].rpartition("-")
+        options = _options(words[3:])
+        version = int(options.get("version", "3"))
+        topic = self.image.topics.get(name)
+        known = None if topic is None else topic.partitions.get(int(number))
+        epochs: tuple[int, ...] = (known.leader_epoch, known.partition_epoch) if known is not None else (0, 0)
+        if "epoch" in options:
+            epochs = _numbers(options["epoch"], "/")
+        members = [_broker_state(self.image, word) for word in words[2].split(",") if word]
+        data = AlterPartitionRequestPartitionData(
+            partition_index=int(number),
+            leader_epoch=epochs[0],
+            partition_epoch=epochs[1],
+            leader_recovery_state=int("recovering" in options),
+        )
+        if version >= 3:
+            data.new_isr_with_epochs = members
+        else:
+            data.new_isr = [member.broker_id for member in members]
+        leader = self.image.brokers.get(int(words[1]))
+        request = AlterPartitionRequest(
+            broker_id=int(words[1]),
+            broker_epoch=int(options.get("broker", leader.epoch if leader is not None else 0)),
+            topics=[
+                AlterPartitionRequestTopicData(topic.topic_id if topic else self.id_of("unknown"), [data])
+            ],
+        )
+        records, response = self.decide(request, version)
+        lines = [self.tell(record) for record in records]
+        if response.error_code:
+            return [*lines, f"-> {ErrorCode(response.error_code).name}"]
+        for answer in (each for topic in response.topics for each in topic.partitions):
+            line = f"-> {name}-{answer.partition_index} {ErrorCode(answer.error_code).name}"
+            if not answer.error_code:
+                line += f" leader={answer.leader_id} epoch={answer.leader_epoch}/{answer.partition_epoch}"
+                line += f" isr={answer.isr}" + (" recovering" if answer.leader_recovery_state else "")
+            lines.append(line)
+        return lines
+
     def do_resign(self, words: list[str]) -> list[str]:
         image = self.image
         self.machine.resign()
@@ -345,6 +393,10 @@ class ControllerScript:
             f"leader={partition.leader} epoch={partition.leader_epoch}/{partition.partition_epoch} "
             f"replicas={list(partition.replicas)} isr={list(partition.isr)}"
         )
+        if partition.elr:
+            line += f" elr={list(partition.elr)}"
+        if partition.adding_replicas or partition.removing_replicas:
+            line += f" adding={list(partition.adding_replicas)} removing={list(partition.removing_replicas)}"
         if partition.last_known_elr:
             line += f" last-known={list(partition.last_known_elr)}"
         return line + (" recovering" if partition.leader_recovery_state else "")
@@ -393,6 +445,16 @@ def _operation(word: str) -> incremental.AlterableConfig:
 def _outcome(name: str, result: Any) -> str:
     line = f"-> {name} {ErrorCode(result.error_code).name}"
     return f"{line}: {result.error_message}" if result.error_message else line
+
+
+def _numbers(text: str, separator: str = ",") -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(separator) if number)
+
+
+def _broker_state(image: MetadataImage, word: str) -> BrokerState:
+    broker_id, at, epoch = word.partition("@")
+    known = image.brokers.get(int(broker_id))
+    return BrokerState(int(broker_id), int(epoch) if at else known.epoch if known is not None else 0)
 
 
 def _value(text: str) -> object:

@@ -10,6 +10,7 @@ import pytest
 
 from data_plane.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
 from metadata_quorum.controller.directories import assign_replicas_to_dirs
+from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.image import (
     LOST_DIRECTORY,
     NO_LEADER,
@@ -64,7 +65,7 @@ def ask(
     request = AssignReplicasToDirsRequest(
         broker_id, epoch, [AssignReplicasToDirsRequestDirectoryData(directory, [topic])]
     )
-    decision = assign_replicas_to_dirs(image(partition), request)
+    decision = assign_replicas_to_dirs(image(partition), request, ControllerSettings())
     response = decision.response
     if response.error_code:
         assert response.directories == []

@@ -1,0 +1,55 @@
+"""The configured rules by which the partitions of a topic are decided: min ISR, unclean election, eligible replicas."""
+
+from __future__ import annotations
+
+import attrs
+
+from metadata_quorum.config_defs import ConfigError, ConfigValue, topic_defs
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
+from metadata_quorum.image import MetadataImage, TopicImage
+
+MIN_ISR = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+@attrs.frozen
+class TopicRules:
+    """What holds for all partitions of one topic."""
+
+    min_isr: int = 1
+    """Never more than the topic's replication factor."""
+    unclean_election: bool = False
+    """Whether a replica that is not known to hold everything may lead when no other is left."""
+    eligible_replicas: bool = False
+    """Whether replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
+
+
+def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: TopicImage) -> TopicRules:
+    """The rules of one topic, as its overrides, the cluster's defaults and the properties file have them."""
+    min_isr = _value(image, settings, topic.name, MIN_ISR)
+    assert isinstance(min_isr, int)
+    factor = len(topic.partitions[0].replicas) if topic.partitions else min_isr
+    return TopicRules(
+        min(min_isr, factor),
+        unclean_election_enabled(image, settings, topic.name),
+        image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
+    )
+
+
+def unclean_election_enabled(image: MetadataImage, settings: ControllerSettings, topic: str) -> bool:
+    """`unclean.leader.election.enable` of a topic."""
+    return bool(_value(image, settings, topic, UNCLEAN_ELECTION))
+
+
+def _value(image: MetadataImage, settings: ControllerSettings, topic: str, key: str) -> ConfigValue:
+    """Both keys have the same name as a topic's and as a broker's, and no other synonym."""
+    definition = topic_defs()[key]
+    for layer in (image.topic_configs(topic), image.broker_configs(None), settings.static_config):
+        text = layer.get(key)
+        if text is not None:
+            try:
+                return definition.parse(text)
+            except ConfigError:
+                continue
+    return definition.default_value()
