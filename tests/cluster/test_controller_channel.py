@@ -1,0 +1,303 @@
+"""Asking the active controller from another node: envelopes, changes of leadership, retries. In a simulated world."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from data_plane.handlers.controller_table import build_controller_table
+from metadata_quorum.controller_channel import ControllerChannel
+from metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
+from metadata_quorum.image import MetadataImage
+from metadata_quorum.peers import PeerConnections
+from metadata_quorum.state_machine import Deferred
+from odradek.env.ports import Env, TaskGroup
+from odradek.node.buffers import ReceiveBuffers
+from odradek.node.connection_limits import ConnectionLimits
+from odradek.node.connection_services import ConnectionServices
+from odradek.node.server import Server
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_connection_loop import Log
+from wire.errors import ErrorCode, KafkaError, MalformedMessage
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from wire.messages.vote import VoteRequest
+from wire.principal import decode_principal, encode_principal
+
+PORT = 9093
+NAMES = {1: "c1", 2: "c2", 3: "c3"}
+
+
+class Quorum:
+    """Who leads is what the script says."""
+
+    def __init__(self) -> None:
+        self.leader_id: int | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def leader_address(self) -> tuple[str, int] | None:
+        return None if self.leader_id is None else (NAMES[self.leader_id], PORT)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def elect(self, leader_id: int | None) -> None:
+        self.leader_id = leader_id
+        for callback in self._callbacks:
+            callback()
+
+    def receive(self, request: Any, version: int, respond: Callable[[Any], None]) -> None:
+        respond(DescribeQuorumResponse(error_message=f"version {version}"))
+
+
+class Service:
+    """A controller that answers with its own node's number; `held` keeps what `silent` lets it not answer."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.quorum = Quorum()
+        self.silent = False
+        self.held: list[Deferred] = []
+        self.asked: list[Any] = []
+
+    @property
+    def is_active(self) -> bool:
+        return self.quorum.leader_id == self.node_id
+
+    def submit(self, request: Any, api_version: int | None = None) -> Deferred:
+        self.asked.append(request)
+        code = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
+        response: Any = BrokerHeartbeatResponse(self.node_id, code)
+        if isinstance(request, CreateTopicsRequest):
+            topics = [CreatableTopicResult(name=topic.name, error_code=code) for topic in request.topics]
+            response = CreateTopicsResponse(self.node_id, topics)
+        deferred = Deferred(request, response, 0)
+        if self.silent:
+            self.held.append(deferred)
+        else:
+            deferred.release()
+        return deferred
+
+
+class Node:
+    """A controller with its listener, and its channel to the active one."""
+
+    def __init__(self, node_id: int, env: Env, tasks: TaskGroup) -> None:
+        self.env = env
+        self.service = Service(node_id)
+        self.peers = PeerConnections(env, tasks, client_id=f"node-{node_id}", log=Log())
+        self.channel = ControllerChannel(node_id, env, self.service, self.peers, log=Log())
+        self.answers: list[Any] = []
+        services = ConnectionServices(
+            table=build_controller_table(
+                self.service, MetadataImage, (CreateTopicsRequest, BrokerHeartbeatRequest)
+            ),
+            buffers=ReceiveBuffers(1 << 20),
+            clock=env.clock,
+            tasks=tasks,
+            new_event=env.event,
+            log=Log(),
+            frame_bytes_max=1 << 20,
+            after_turn=lambda: None,
+            poison=True,
+        )
+        limits = ConnectionLimits(connections_max=100)
+        listener = env.network.listen("", PORT)
+        server = Server(services, listener, "CONTROLLER", idle_ms_max=60_000, limits=limits)
+        tasks.start_soon(server.accept_loop)
+
+    async def ask(self, message: Any, seconds: float = 10.0) -> Any:
+        """The answer, or what was raised."""
+        try:
+            answer = await self.channel.request(message, self.env.clock.monotonic() + seconds)
+        except KafkaError as error:
+            answer = error
+        self.answers.append(answer)
+        return answer
+
+
+Script = Callable[[World, dict[int, Node]], Awaitable[None]]
+
+
+def play(script: Script) -> None:
+    """Three nodes; nobody leads until the script says so."""
+    world = World(1, Weather())
+
+    async def main() -> None:
+        nodes: dict[int, Node] = {}
+
+        async def run(node_id: int, env: Env) -> None:
+            async with trio.open_nursery() as tasks:
+                nodes[node_id] = Node(node_id, env, tasks)
+                await env.event().wait()
+
+        for node_id, name in NAMES.items():
+            world.start(name, partial(run, node_id))
+        await world.sleep(0.1)
+        await script(world, nodes)
+
+    world.run(main)
+
+
+def elect(nodes: dict[int, Node], leader_id: int) -> None:
+    for node in nodes.values():
+        node.service.quorum.elect(leader_id)
+
+
+HEARTBEAT = BrokerHeartbeatRequest(3, 1, 1)
+CREATE = CreateTopicsRequest([CreatableTopic("t", 1, 1, [], [])], 1000, False)
+
+
+@pytest.mark.parametrize("message", [HEARTBEAT, CREATE], ids=["plain", "in an envelope"])
+def test_every_node_reaches_the_controller(message: Any) -> None:
+    """Over the network, and in its own process."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        assert [(await node.ask(message)).throttle_time_ms for node in nodes.values()] == [2, 2, 2]
+        assert nodes[2].service.asked[0] is not message
+        assert not nodes[1].service.asked
+
+    play(script)
+
+
+@pytest.mark.parametrize("message", [HEARTBEAT, CREATE], ids=["plain", "in an envelope"])
+def test_who_is_not_the_controller_any_more_is_asked_no_further(message: Any) -> None:
+    """NOT_CONTROLLER, as an error of its own or of a topic, is asked again until somebody is active."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        nodes[1].service.quorum.elect(2)
+        done = world.spawn(nodes[1].ask, message)
+        await world.sleep(1.0)
+        assert not done.is_set()
+        elect(nodes, 3)
+        await done.wait()
+        assert nodes[1].answers[0].throttle_time_ms == 3
+        assert nodes[1].channel.statistics()["retries"] > 1
+
+    play(script)
+
+
+def test_a_new_leader_ends_the_questions_to_a_silent_one() -> None:
+    """The old controller may be paused: whoever waits for it asks the new one as soon as that is known."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        nodes[2].service.silent = True
+        done = world.spawn(nodes[1].ask, CREATE, 60.0)
+        await world.sleep(5.0)
+        assert not done.is_set()
+        elect(nodes, 3)
+        await world.wait(done, 0.5)
+        assert nodes[1].answers[0].throttle_time_ms == 3
+        nodes[2].service.held[0].release()
+        await world.sleep(1.0)
+
+    play(script)
+
+
+def test_a_dead_controller_is_asked_until_there_is_another() -> None:
+    """A broken connection is asked again until the deadline."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        nodes[2].service.silent = True
+        done = world.spawn(nodes[1].ask, HEARTBEAT, 60.0)
+        await world.sleep(1.0)
+        world.crash("c2")
+        await world.sleep(2.0)
+        assert not done.is_set()
+        for node_id in (1, 3):
+            nodes[node_id].service.quorum.elect(1)
+        await world.wait(done, 0.5)
+        assert nodes[1].answers[0].throttle_time_ms == 1
+
+    play(script)
+
+
+def test_without_a_controller_the_deadline_counts() -> None:
+    """REQUEST_TIMED_OUT, no sooner and not much later."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        began_at = world.now
+        answer = await nodes[1].ask(CREATE, 3.0)
+        assert answer.code == ErrorCode.REQUEST_TIMED_OUT
+        assert world.now - began_at == pytest.approx(3.0, abs=0.1)
+
+    play(script)
+
+
+def test_the_quorum_answers_what_is_its_own() -> None:
+    """DescribeQuorum is passed on like a client's request, and no machine decides it."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        for node in nodes.values():
+            assert (await node.ask(DescribeQuorumRequest())).error_message == "version 2"
+        assert not nodes[2].service.asked
+
+    play(script)
+
+
+def test_an_envelope_for_what_may_not_be_in_one() -> None:
+    """KIP-590: only requests that are passed on may be inside; INVALID_REQUEST for others and for garbage."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        clock = nodes[1].env.clock
+        peer = nodes[1].peers.channel("c2", PORT)
+        principal = encode_principal("User:x")
+        for envelope, code in (
+            (seal_request(VoteRequest(None, 1, []), 2, Sender()), ErrorCode.INVALID_REQUEST),
+            (EnvelopeRequest(b"\x00\x13", principal, bytes(4)), ErrorCode.INVALID_REQUEST),
+            (
+                EnvelopeRequest(b"\x00\x13\x00\x63" + bytes(8), principal, bytes(4)),
+                ErrorCode.UNSUPPORTED_VERSION,
+            ),
+            (EnvelopeRequest(b"", b"", bytes(4)), ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE),
+        ):
+            answer = await peer.request(envelope, clock.monotonic() + 5)
+            assert (answer.error_code, answer.response_data) == (code, None)
+
+    play(script)
+
+
+def test_an_envelope_keeps_who_asked() -> None:
+    """The request inside comes out as it went in, with the client's id, principal and address."""
+    sender = Sender("User:anna", "app-1", "10.1.2.3")
+    opened = open_request(seal_request(CREATE, 7, sender))
+    assert opened.sender == sender
+    assert opened.request == CREATE
+    assert (opened.api_key, opened.api_version) == (19, 7)
+    response = CreateTopicsResponse(5, [])
+    assert open_response(seal_response(opened, response), 19, 7) == response
+    sixth = open_request(seal_request(CREATE, 7, Sender(client_address="::1")))
+    assert sixth.sender.client_address == "::1"
+
+
+def test_an_answer_of_a_former_controller_becomes_the_envelopes_error() -> None:
+    """As in Kafka: the broker asks again instead of telling its client."""
+    opened = open_request(seal_request(CREATE, 7, Sender()))
+    refused = CreateTopicsResponse(0, [CreatableTopicResult(name="t", error_code=ErrorCode.NOT_CONTROLLER)])
+    assert seal_response(opened, refused) == EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
+
+
+def test_principals_are_written_as_kafka_does() -> None:
+    """DefaultPrincipalData version 0: a version, two compact strings, a flag, no tagged fields."""
+    assert encode_principal("User:anna") == b"\x00\x00\x05User\x05anna\x00\x00"
+    assert decode_principal(encode_principal("User:a:b")) == "User:a:b"
+    for broken in (b"", b"\x00\x01", b"\x00\x00\x09User", b"\x00\x00\x00\x00", b"\x00\x00\x02\xff\x01\x00"):
+        with pytest.raises(MalformedMessage):
+            decode_principal(broken)
