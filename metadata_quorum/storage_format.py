@@ -1,14 +1,20 @@
 """What `odradek storage format` writes and `odradek storage info` reads.
 
 A formatted node has `meta.properties` in every log directory, and in its metadata directory also
-`bootstrap.checkpoint` (the cluster's first records) and, in the metadata log, a snapshot at offset 0 with the
-first voters (kraft.version 1, KIP-853), as Kafka 4.3's `format --standalone` writes them.
+`bootstrap.checkpoint` (the cluster's first records). Who votes first is told in one of three ways, as by Kafka 4.3's
+`kafka-storage format`:
+
+* by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), equal on all nodes that begin with it
+  (`--standalone`, `--initial-controllers`);
+* by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
+* by whoever leads (`--no-initial-controllers`, and every broker): a node that joins what exists already.
 
 A directory that holds anything else than a formatted node's files, or an empty one, is never touched.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -19,21 +25,22 @@ from metadata_quorum.checkpoint_files import (
     parse_snapshot_name,
     snapshot_name,
 )
-from metadata_quorum.features import BOOTSTRAP_FEATURES, KRAFT_VERSION_LEVEL, SUPPORTED_FEATURES
+from metadata_quorum.features import (
+    BOOTSTRAP_FEATURES,
+    KRAFT_VERSION,
+    KRAFT_VERSION_LEVEL,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+)
 from metadata_quorum.meta_properties import (
     META_PROPERTIES,
     MetaProperties,
     NotALogDirectory,
     read_meta_properties,
 )
+from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from odradek.env.ports import Dir
-from wire.messages.control_records import (
-    Endpoint,
-    KRaftVersionFeature,
-    KRaftVersionRecord,
-    VotersRecord,
-    VotersRecordVoter,
-)
+from wire.messages.control_records import KRaftVersionRecord
 from wire.messages.metadata_records import FeatureLevelRecord
 from wire.structure import Message
 from wire.uuid_text import uuid_from_text, uuid_to_text
@@ -41,6 +48,9 @@ from wire.uuid_text import uuid_from_text, uuid_to_text
 METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
 _HARMLESS = frozenset((".lock", "lost+found"))
 _UNFINISHED = ".tmp"
+_INITIAL_CONTROLLER = re.compile(r"(\d{1,10})@(\[[^\]]+\]|[^:\[\]]+):(\d{1,5}):([\w-]{22})\Z", re.ASCII)
+_RESERVED_DIRECTORY_IDS = 100
+_NODE_ID_MAX = (1 << 31) - 1
 
 
 class StorageError(Exception):
@@ -49,7 +59,7 @@ class StorageError(Exception):
 
 @attrs.frozen
 class VoterEndpoint:
-    """Where the only voter listens as a controller."""
+    """Where a node is reached as a controller."""
 
     listener: str
     host: str
@@ -91,6 +101,66 @@ def find_meta_properties(directory: Dir) -> MetaProperties | None:
         raise StorageError(str(error)) from error
 
 
+def initial_voters(text: str, listener: str) -> VoterSet:
+    """The voters of `--initial-controllers`: ID@HOST:PORT:DIRECTORY-ID, separated by commas.
+
+    `listener` is the name of the controllers' listener. Raises `StorageError`.
+    """
+    voters: dict[int, Voter] = {}
+    for entry in text.split(","):
+        match = _INITIAL_CONTROLLER.match(entry.strip())
+        if match is None or not 0 < int(match[3]) <= 65535 or int(match[1]) > _NODE_ID_MAX:
+            raise StorageError(
+                f"{entry.strip() or 'an empty entry'} is no initial controller: ID@HOST:PORT:DIRECTORY-ID is, where "
+                "DIRECTORY-ID is 22 characters of base64 (`odradek storage random-uuid` makes one)"
+            )
+        node_id = int(match[1])
+        if node_id in voters:
+            raise StorageError(f"Node id {node_id} was specified more than once.")
+        try:
+            directory_id = uuid_from_text(match[4])
+        except ValueError as error:
+            raise StorageError(f"{match[4]} is no directory id: {error}") from None
+        if int.from_bytes(directory_id, "big") < _RESERVED_DIRECTORY_IDS:
+            raise StorageError(f"{match[4]} is reserved: no directory may have this id")
+        voters[node_id] = _voter(
+            node_id, directory_id, VoterEndpoint(listener, match[2].strip("[]"), int(match[3]))
+        )
+    if len({voter.key.directory_id for voter in voters.values()}) != len(voters):
+        raise StorageError("Two initial controllers have the same directory id.")
+    return VoterSet.of(voters.values())
+
+
+def _voter(node_id: int, directory_id: bytes, endpoint: VoterEndpoint) -> Voter:
+    return Voter(
+        ReplicaKey(node_id, directory_id),
+        ((endpoint.listener, endpoint.host, endpoint.port),),
+        SUPPORTED_FEATURES[KRAFT_VERSION],
+    )
+
+
+def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
+    """The levels that a new cluster begins with, where `chosen` differ from the usual ones. Raises `StorageError`."""
+    for name, level in chosen.items():
+        if name not in SUPPORTED_FEATURES:
+            supported = ", ".join(sorted(SUPPORTED_FEATURES))
+            raise StorageError(f"Unsupported feature: {name}. Supported features are: {supported}")
+        if name == KRAFT_VERSION:
+            raise StorageError(
+                "kraft.version follows from how the voters are told: 1 with --standalone, --initial-controllers or "
+                "--no-initial-controllers, 0 with controller.quorum.voters"
+            )
+        low, high = SUPPORTED_FEATURES[name]
+        if level and not low <= level <= high:
+            raise StorageError(
+                f"No feature:{name} with feature level {level}: this version supports {low} to {high}"
+            )
+    levels = {**BOOTSTRAP_FEATURES, **chosen}
+    if not levels[METADATA_VERSION]:
+        raise StorageError(f"{METADATA_VERSION} must have a level")
+    return {name: level for name, level in levels.items() if level}
+
+
 def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple[Message, ...]:
     """The first records of a cluster: its feature levels, `metadata.version` first."""
     return tuple(FeatureLevelRecord(name, level) for name, level in features.items())
@@ -103,16 +173,20 @@ def format_storage(
     cluster_id: str,
     node_id: int,
     directory_ids: Sequence[bytes],
-    voter: VoterEndpoint | None,
+    voter: VoterEndpoint | None = None,
+    voters: VoterSet | None = None,
     timestamp_ms: int,
     ignore_formatted: bool = False,
+    features: Mapping[str, int] = BOOTSTRAP_FEATURES,
 ) -> list[str]:
     """Format every log directory of a node; the paths that were formatted.
 
-    `voter` is the node's controller where it is the first and only voter, None where others tell who votes.
+    `voter` is the node's controller where it is the first and only voter, `voters` are the first ones where there are
+    several; neither where others tell who votes.
 
     `directory_ids` are fresh random ids, one for each directory; `metadata_directory` is one of `directories` or a
-    further one (then it has the last id). Raises `StorageError` before anything is written.
+    further one (then it has the last id). The metadata directory of a voter has the id that `voters` says. Raises
+    `StorageError` before anything is written.
     """
     check_cluster_id(cluster_id)
     everything = list(directories)
@@ -136,7 +210,11 @@ def format_storage(
         if meta is not None:
             continue
         if directory.path == metadata_directory.path:
-            _format_metadata_log(directory, node_id, directory_id, voter, timestamp_ms)
+            own = None if voters is None else voters.get(node_id)
+            if own is not None:
+                directory_id = own.key.directory_id
+            first = VoterSet.of([_voter(node_id, directory_id, voter)]) if voter is not None else voters
+            _format_metadata_log(directory, features, first, timestamp_ms)
         # The last file: a directory that has it is completely formatted.
         directory.write_atomic(META_PROPERTIES, MetaProperties(cluster_id, node_id, directory_id).encode())
         formatted.append(directory.path)
@@ -160,37 +238,22 @@ def _check_formattable(directory: Dir) -> MetaProperties | None:
 
 
 def _format_metadata_log(
-    directory: Dir, node_id: int, directory_id: bytes, voter: VoterEndpoint | None, timestamp_ms: int
+    directory: Dir, features: Mapping[str, int], voters: VoterSet | None, timestamp_ms: int
 ) -> None:
     directory.write_atomic(
-        BOOTSTRAP_FILE, encode_snapshot(bootstrap_records(), epoch=0, timestamp_ms=timestamp_ms)
-    )
-    if voter is None:
-        directory.subdir(METADATA_LOG_DIRECTORY, create=True)
-        directory.sync()
-        return
-    low, high = SUPPORTED_FEATURES["kraft.version"]
-    voters = VotersRecord(
-        0,
-        [
-            VotersRecordVoter(
-                node_id,
-                directory_id,
-                [Endpoint(voter.listener, voter.host, voter.port)],
-                KRaftVersionFeature(low, high),
-            )
-        ],
+        BOOTSTRAP_FILE, encode_snapshot(bootstrap_records(features), epoch=0, timestamp_ms=timestamp_ms)
     )
     log = directory.subdir(METADATA_LOG_DIRECTORY, create=True)
-    snapshot = encode_snapshot(
-        [],
-        control_records=[KRaftVersionRecord(0, KRAFT_VERSION_LEVEL), voters],
-        epoch=0,
-        timestamp_ms=timestamp_ms,
-        last_contained_log_timestamp=timestamp_ms,
-    )
-    log.write_atomic(snapshot_name(0, 0), snapshot)
-    log.sync()
+    if voters is not None:
+        snapshot = encode_snapshot(
+            [],
+            control_records=[KRaftVersionRecord(0, KRAFT_VERSION_LEVEL), voters.to_record()],
+            epoch=0,
+            timestamp_ms=timestamp_ms,
+            last_contained_log_timestamp=timestamp_ms,
+        )
+        log.write_atomic(snapshot_name(0, 0), snapshot)
+        log.sync()
     directory.sync()
 
 

@@ -1,10 +1,11 @@
-"""`odradek storage format|info`: prepare the directories of a node, and say what they hold."""
+"""`odradek storage format|info|random-uuid`: prepare the directories of a node, and say what they hold."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.failure import CliError
@@ -12,6 +13,8 @@ from odradek.cli.output import print_json, print_table
 from odradek.cli.parsing import Groups, add_command
 
 if TYPE_CHECKING:
+    from metadata_quorum.raft.voters import VoterSet
+    from metadata_quorum.storage_format import VoterEndpoint
     from odradek.node.config import NodeConfig
 
 __all__ = ["Formatted", "format_storage_of", "register"]
@@ -28,8 +31,36 @@ def register(groups: Groups) -> None:
     form.add_argument(
         "--ignore-formatted", action="store_true", help="leave directories alone that were formatted before"
     )
+    voters = form.add_mutually_exclusive_group()
+    voters.add_argument(
+        "--standalone", action="store_true", help="this controller is the first and only voter"
+    )
+    voters.add_argument(
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:UUID,...",
+        help="the first voters, the same for every node; UUID becomes the id of that node's metadata directory",
+    )
+    voters.add_argument(
+        "--no-initial-controllers", action="store_true", help="the node joins controllers that vote already"
+    )
+    form.add_argument(
+        "--feature",
+        metavar="NAME=LEVEL",
+        action="append",
+        type=_feature,
+        default=[],
+        help="begin with this level of a feature (may be repeated)",
+    )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    add_command(commands, "random-uuid", _random_uuid, "print an id for a cluster or a directory")
+
+
+def _feature(text: str) -> tuple[str, int]:
+    name, equals, level = text.partition("=")
+    if not name or not equals or not level.isascii() or not level.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=LEVEL")
+    return name, int(level)
 
 
 class Formatted(NamedTuple):
@@ -41,7 +72,15 @@ class Formatted(NamedTuple):
 
 
 def _format(args: argparse.Namespace) -> int:
-    done = format_storage_of(args.config, cluster_id=args.cluster_id, ignore_formatted=args.ignore_formatted)
+    done = format_storage_of(
+        args.config,
+        cluster_id=args.cluster_id,
+        ignore_formatted=args.ignore_formatted,
+        standalone=args.standalone,
+        initial_controllers=args.initial_controllers,
+        no_initial_controllers=args.no_initial_controllers,
+        features=dict(args.feature),
+    )
     if args.json:
         print_json(done._asdict())
     else:
@@ -49,6 +88,18 @@ def _format(args: argparse.Namespace) -> int:
             print(f"formatted {path} for node {done.node_id} of cluster {done.cluster_id}")
         if not done.directories:
             print("nothing to format")
+    return 0
+
+
+def _random_uuid(args: argparse.Namespace) -> int:
+    from odradek.env.real import RealEnv
+    from wire.uuid_text import uuid_to_text
+
+    text = uuid_to_text(RealEnv().new_uuid())
+    if args.json:
+        print_json({"uuid": text})
+    else:
+        print(text)
     return 0
 
 
@@ -86,11 +137,22 @@ def _info(args: argparse.Namespace) -> int:
     return 1 if any(document["problem"] for document in documents) else 0
 
 
-def format_storage_of(config_path: str, *, cluster_id: str | None, ignore_formatted: bool) -> Formatted:
-    """Format all directories of the node. Raises `CliError`."""
+def format_storage_of(
+    config_path: str,
+    *,
+    cluster_id: str | None,
+    ignore_formatted: bool,
+    standalone: bool = False,
+    initial_controllers: str | None = None,
+    no_initial_controllers: bool = False,
+    features: Mapping[str, int] | None = None,
+) -> Formatted:
+    """Format all directories of the node; at most one of the three ways to tell who votes. Raises `CliError`."""
     from metadata_quorum.storage_format import (
         StorageError,
+        bootstrap_features,
         format_storage,
+        initial_voters,
         random_cluster_id,
         storage_info,
     )
@@ -100,10 +162,34 @@ def format_storage_of(config_path: str, *, cluster_id: str | None, ignore_format
     config = _load(config_path)
     env = RealEnv()
     try:
+        voter: VoterEndpoint | None = None
+        voters: VoterSet | None = None
+        if (standalone or initial_controllers is not None) and config.static_voters:
+            raise StorageError(
+                "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
+                "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
+                "controller.quorum.bootstrap.servers instead."
+            )
+        if standalone and config.voter is None:
+            raise StorageError("You can only use --standalone on a controller.")
+        if initial_controllers is not None:
+            voters = initial_voters(initial_controllers, config.controller_listener_names[0])
+        elif standalone or (not no_initial_controllers and _is_alone(config)):
+            voter = config.voter
+        elif config.is_controller and not config.static_voters and not no_initial_controllers:
+            raise StorageError(
+                "Because controller.quorum.voters is not set on this controller, you must specify one of the "
+                "following: --standalone, --initial-controllers, or --no-initial-controllers."
+            )
         paths = _directories(config)
         directories = [env.open_dir(path, create=True) for path in paths]
         if cluster_id is None:
             known = [info.meta.cluster_id for info in map(storage_info, directories) if info.meta is not None]
+            if not known and voter is None:
+                raise StorageError(
+                    "--cluster-id is missing: all nodes of a cluster are formatted with the same one "
+                    "(`odradek storage random-uuid` makes one)"
+                )
             cluster_id = known[0] if known else random_cluster_id(env.new_uuid())
         formatted = format_storage(
             directories,
@@ -111,13 +197,28 @@ def format_storage_of(config_path: str, *, cluster_id: str | None, ignore_format
             cluster_id=cluster_id,
             node_id=config.node_id,
             directory_ids=[env.new_uuid() for _ in directories],
-            voter=None if len(config.static_voters) > 1 else config.voter,
+            voter=voter,
+            voters=voters,
             timestamp_ms=time.time_ns() // 1_000_000,
             ignore_formatted=ignore_formatted,
+            features=bootstrap_features(features or {}),
         )
     except (StorageError, DiskError) as error:
         raise CliError(str(error)) from error
     return Formatted(cluster_id, config.node_id, formatted)
+
+
+def _is_alone(config: NodeConfig) -> bool:
+    """Whether the file names no controller but this node's: then it is the only voter without being told."""
+    if config.voter is None:
+        return False
+    if config.static_voters:
+        return len(config.static_voters) == 1
+    host, port = config.voter.host, config.voter.port
+    return all(
+        server[1] == port and server[0] in (host, "localhost", "127.0.0.1", "::1")
+        for server in config.bootstrap_servers
+    )
 
 
 def _directories(config: NodeConfig) -> list[str]:

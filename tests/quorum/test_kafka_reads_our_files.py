@@ -14,7 +14,9 @@ import trio
 
 from bench.kafka_server import run_tool
 from data_plane.metadata_log import METADATA_LOG_DIRECTORY
+from metadata_quorum.checkpoint_files import decode_snapshot
 from metadata_quorum.metadata_batches import read_batches
+from metadata_quorum.storage_format import format_storage, initial_voters
 from odradek.env.real import RealEnv
 from tests.quorum.node_parts import (
     CLUSTER_ID,
@@ -90,3 +92,35 @@ def test_storage_tool_reads_a_formatted_directory(used_directory: Path) -> None:
     assert "Found problem" not in text
     assert f"cluster.id={CLUSTER_ID}" in text
     assert f"directory.id={uuid_to_text(b'directory-number')}" in text
+
+
+def test_initial_controllers_are_written_as_kafka_writes_them(tmp_path: Path, kafka_jars: Path) -> None:
+    """`kafka-storage format --initial-controllers` of the same voters: equal ids, version and voters."""
+    controllers = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg,2@localhost:9094:MvDxzVmcRsaTz33bUuRU6A"
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    properties = tmp_path / "node.properties"
+    properties.write_text(
+        "process.roles=controller\nnode.id=2\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
+        f"listeners=CONTROLLER://:9094\ncontroller.listener.names=CONTROLLER\nlog.dirs={theirs}\n"
+    )
+    words = ("format", "-c", properties, "-t", CLUSTER_ID, "--initial-controllers", controllers)
+    run_tool("kafka.tools.StorageTool", *words)
+    directory = RealEnv(7).open_dir(str(ours), create=True)
+    format_storage(
+        [directory],
+        directory,
+        cluster_id=CLUSTER_ID,
+        node_id=2,
+        directory_ids=[b"a-random-id-here"],
+        voters=initial_voters(controllers, "CONTROLLER"),
+        timestamp_ms=1,
+    )
+    name = f"{METADATA_LOG_DIRECTORY}/{0:020d}-{0:010d}.checkpoint"
+    found = [decode_snapshot((path / name).read_bytes(), source=str(path)) for path in (theirs, ours)]
+    assert found[0].control_records == found[1].control_records
+    assert len(found[0].control_records) == 2
+    identities = [
+        sorted(line for line in (path / "meta.properties").read_text().splitlines() if line[0] != "#")
+        for path in (theirs, ours)
+    ]
+    assert identities[0] == identities[1]

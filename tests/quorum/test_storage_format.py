@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from metadata_quorum.checkpoint_files import decode_snapshot
+from metadata_quorum.features import BOOTSTRAP_FEATURES
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.storage_format import (
     StorageError,
     VoterEndpoint,
+    bootstrap_features,
     find_meta_properties,
     format_storage,
+    initial_voters,
     storage_info,
 )
 from odradek.env.ports import Dir
@@ -51,7 +54,10 @@ def test_a_formatted_node_has_an_identity_features_and_a_voter() -> None:
         assert meta is not None
         assert (meta.cluster_id, meta.node_id, meta.directory_id) == (CLUSTER_ID, 1, directory_id)
     bootstrap = decode_snapshot(first.read_bytes("bootstrap.checkpoint"), source="bootstrap")
-    assert bootstrap.records == (FeatureLevelRecord("metadata.version", 30),)
+    assert bootstrap.records == (
+        FeatureLevelRecord("metadata.version", 30),
+        FeatureLevelRecord("eligible.leader.replicas.version", 1),
+    )
     voters = decode_snapshot(
         first.read_bytes("__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"), source="voters"
     )
@@ -141,3 +147,90 @@ def test_an_unfinished_snapshot_is_told_apart() -> None:
         decode_snapshot(data[:-1], source="cut")
     with pytest.raises(MetadataLogCorrupt, match="never finished"):
         decode_snapshot(b"", source="empty")
+
+
+# -- several first voters -----------------------------------------------------------------------------------------------
+
+ONE, TWO = "1@one:9093:JEXY6aqzQY-32P5TStzaFg", "2@[::1]:9094:MvDxzVmcRsaTz33bUuRU6A"
+SNAPSHOT = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
+
+
+def format_node(node_id: int, controllers: str | None) -> Dir:
+    directory = SimDisk().open_dir("/a", create=True)
+    voters = None if controllers is None else initial_voters(controllers, "CONTROLLER")
+    format_storage(
+        [directory],
+        directory,
+        cluster_id=CLUSTER_ID,
+        node_id=node_id,
+        directory_ids=[OTHER_ID],
+        voters=voters,
+        timestamp_ms=1,
+    )
+    return directory
+
+
+def test_initial_controllers_are_equal_on_every_node_and_name_the_directory() -> None:
+    """KIP-853: "the same values must be used to format all nodes"; a voter's metadata directory has the id told."""
+    nodes = {node_id: format_node(node_id, f"{TWO},{ONE}") for node_id in (1, 2, 3)}
+    snapshots = {directory.read_bytes(SNAPSHOT) for directory in nodes.values()}
+    assert len(snapshots) == 1
+    version, record = decode_snapshot(snapshots.pop(), source="voters").control_records
+    assert version == KRaftVersionRecord(0, 1)
+    assert isinstance(record, VotersRecord)
+    assert [(each.voter_id, each.endpoints[0].host, each.endpoints[0].port) for each in record.voters] == [
+        (1, "one", 9093),
+        (2, "::1", 9094),
+    ]
+    ids = {node_id: find_meta_properties(directory) for node_id, directory in nodes.items()}
+    assert [meta.directory_id for meta in ids.values() if meta is not None] == [
+        record.voters[0].voter_directory_id,
+        record.voters[1].voter_directory_id,
+        OTHER_ID,
+    ]
+
+
+def test_a_node_that_joins_is_told_nothing_about_voters() -> None:
+    """`--no-initial-controllers`, static voters, brokers: the first records, and an empty metadata log."""
+    directory = format_node(4, None)
+    assert directory.exists("bootstrap.checkpoint")
+    assert directory.subdir("__cluster_metadata-0").list() == []
+    assert storage_info(directory).problem is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "an empty entry"),
+        ("1@one:9093", "ID@HOST:PORT:DIRECTORY-ID"),
+        ("1-one", "ID@HOST:PORT:DIRECTORY-ID"),
+        (f"{ONE},", "an empty entry"),
+        (f"{ONE},{ONE}", "Node id 1 was specified more than once"),
+        (f"{ONE},3{ONE[1:]}", "the same directory id"),
+        ("1@one:0:JEXY6aqzQY-32P5TStzaFg", "ID@HOST:PORT:DIRECTORY-ID"),
+        ("1@one:65536:JEXY6aqzQY-32P5TStzaFg", "ID@HOST:PORT:DIRECTORY-ID"),
+        ("4294967296@one:1:JEXY6aqzQY-32P5TStzaFg", "ID@HOST:PORT:DIRECTORY-ID"),
+        ("1@::1:9093:JEXY6aqzQY-32P5TStzaFg", "ID@HOST:PORT:DIRECTORY-ID"),
+        ("1@one:9093:AAAAAAAAAAAAAAAAAAAAAQ", "reserved"),
+        ("1@one:9093:JEXY6aqzQY-32P5TStzaF1", "no directory id"),
+    ],
+)
+def test_initial_controllers_that_make_no_sense_are_refused(text: str, problem: str) -> None:
+    """One line that names the entry; nothing is written."""
+    with pytest.raises(StorageError, match=problem):
+        initial_voters(text, "CONTROLLER")
+
+
+def test_features_are_chosen_among_those_of_this_version() -> None:
+    """`--feature`: unknown ones and levels are refused, kraft.version follows from the voters."""
+    assert bootstrap_features({}) == BOOTSTRAP_FEATURES
+    with pytest.raises(
+        StorageError, match=r"Unsupported feature: a\. Supported features are: .*metadata\.version"
+    ):
+        bootstrap_features({"a": 1})
+    with pytest.raises(StorageError, match="level 29"):
+        bootstrap_features({"metadata.version": 29})
+    with pytest.raises(StorageError, match="must have a level"):
+        bootstrap_features({"metadata.version": 0})
+    with pytest.raises(StorageError, match="follows from"):
+        bootstrap_features({"kraft.version": 1})

@@ -1,0 +1,120 @@
+"""`odradek storage format`: which node may be told in which way who votes. In the process, since it is only files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metadata_quorum.checkpoint_files import decode_snapshot
+from odradek.cli.__main__ import main
+from wire.messages.control_records import VotersRecord
+
+CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
+CONTROLLERS = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:19094:MvDxzVmcRsaTz33bUuRU6A"
+SNAPSHOT = f"__cluster_metadata-0/{0:020d}-{0:010d}.checkpoint"
+LISTENERS = {
+    "broker,controller": "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093",
+    "controller": "CONTROLLER://127.0.0.1:19093",
+    "broker": "PLAINTEXT://127.0.0.1:19092",
+}
+ALONE = "controller.quorum.bootstrap.servers=127.0.0.1:19093"
+TOGETHER = "controller.quorum.bootstrap.servers=127.0.0.1:19093,127.0.0.1:19094"
+STATIC = "controller.quorum.voters=1@127.0.0.1:19093,2@127.0.0.1:19094"
+
+
+def run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], roles: str, quorum: str, *words: str
+) -> tuple[int, str]:
+    """Exit code, and the line of a failure."""
+    node_id = 1 if "controller" in roles else 3
+    properties = tmp_path / "node.properties"
+    properties.write_text(
+        f"process.roles={roles}\nnode.id={node_id}\ncontroller.listener.names=CONTROLLER\n{quorum}\n"
+        f"listeners={LISTENERS[roles]}\nlog.dirs={tmp_path}/data\n"
+    )
+    code = main(["storage", "format", str(properties), *words])
+    return code, capsys.readouterr().err
+
+
+def voters(tmp_path: Path) -> list[int] | None:
+    path = tmp_path / "data" / SNAPSHOT
+    if not path.exists():
+        return None
+    _, record = decode_snapshot(path.read_bytes(), source="snapshot").control_records
+    assert isinstance(record, VotersRecord)
+    return [voter.voter_id for voter in record.voters]
+
+
+@pytest.mark.parametrize(
+    ("roles", "quorum", "words", "expected"),
+    [
+        ("broker,controller", ALONE, (), [1]),
+        ("broker,controller", TOGETHER, ("--standalone",), [1]),
+        ("controller", TOGETHER, ("--cluster-id", CLUSTER_ID, "--initial-controllers", CONTROLLERS), [1, 2]),
+        ("broker", TOGETHER, ("--cluster-id", CLUSTER_ID, "--initial-controllers", CONTROLLERS), [1, 2]),
+        ("controller", TOGETHER, ("--cluster-id", CLUSTER_ID, "--no-initial-controllers"), None),
+        ("controller", ALONE, ("--cluster-id", CLUSTER_ID, "--no-initial-controllers"), None),
+        ("controller", STATIC, ("--cluster-id", CLUSTER_ID), None),
+        ("broker", TOGETHER, ("--cluster-id", CLUSTER_ID), None),
+        ("controller", ALONE, ("--feature", "metadata.version=30"), [1]),
+    ],
+)
+def test_who_votes_first(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    roles: str,
+    quorum: str,
+    words: tuple[str, ...],
+    expected: list[int] | None,
+) -> None:
+    """Kafka's three flags; a controller whose file names no other is alone without being told."""
+    assert run(tmp_path, capsys, roles, quorum, *words) == (0, "")
+    assert voters(tmp_path) == expected
+    assert (tmp_path / "data" / "bootstrap.checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("roles", "quorum", "words", "problem"),
+    [
+        ("controller", TOGETHER, (), "you must specify one of the following: --standalone"),
+        ("broker", TOGETHER, ("--standalone",), "You can only use --standalone on a controller."),
+        ("controller", STATIC, ("--standalone",), "You cannot specify controller.quorum.voters and format"),
+        (
+            "controller",
+            STATIC,
+            ("--initial-controllers", CONTROLLERS),
+            "You cannot specify controller.quorum.voters",
+        ),
+        ("controller", TOGETHER, ("--initial-controllers", CONTROLLERS), "--cluster-id is missing"),
+        ("controller", STATIC, (), "--cluster-id is missing"),
+        ("broker", TOGETHER, (), "--cluster-id is missing"),
+        ("controller", ALONE, ("--initial-controllers", "1@x"), "1@x is no initial controller"),
+        ("controller", ALONE, ("--feature", "metadata.version=7"), "level 7"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    roles: str,
+    quorum: str,
+    words: tuple[str, ...],
+    problem: str,
+) -> None:
+    """One line, as `kafka-storage format` says it where it says so too."""
+    code, error = run(tmp_path, capsys, roles, quorum, *words)
+    assert code == 1
+    assert problem in error
+    assert len(error.splitlines()) == 1
+    directory = tmp_path / "data"
+    assert not directory.exists() or not list(directory.iterdir())
+
+
+def test_a_random_uuid_can_be_a_directory_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """22 characters of base64, each time others."""
+    texts = []
+    for _ in range(2):
+        assert main(["storage", "random-uuid"]) == 0
+        texts.append(capsys.readouterr().out.strip())
+    assert {len(text) for text in texts} == {22}
+    assert texts[0] != texts[1]
