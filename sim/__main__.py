@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 
+from sim.cluster_scenario import ClusterScenario
 from sim.scenario import SafetyViolation, Scenario
 from sim.world import Liveness
 
@@ -26,11 +27,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--crashes", type=int, default=3, help="how often the node dies (default: %(default)s)"
     )
+    parser.add_argument("--nodes", type=int, default=1, help="3 and more: a cluster (default: %(default)s)")
+    parser.add_argument(
+        "--controllers", type=int, help="of a cluster: 0: each node is one too; else so many of their own"
+    )
+    parser.add_argument("--seconds", type=float, help="of a cluster: how long the storm is, in virtual time")
     parser.add_argument("--trace", action="store_true", help="print the last events of the run")
     options = parser.parse_args(arguments)
 
-    scenario = Scenario(options.seed, crashes=options.crashes)
+    scenario: Scenario | ClusterScenario
     print(f"seed: {options.seed}")
+    if options.nodes > 1:
+        scenario = ClusterScenario(
+            options.seed, nodes=options.nodes, controllers=options.controllers, seconds=options.seconds
+        )
+        print(f"shape: {scenario.shape}")
+        print(f"storm: {scenario.plan}")
+    else:
+        scenario = Scenario(options.seed, crashes=options.crashes)
     print(f"weather: {scenario.world.weather}")
     began = time.monotonic()
     verdict = "ok"
@@ -43,13 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     except SafetyViolation as error:
         verdict = "safety"
         print(f"safety: {error}")
-    except Exception:  # noqa: BLE001 - any other exception is a crash of the node, which is what is reported
+    except Exception:  # noqa: BLE001 - any other exception is a crash of a node, which is what is reported
         verdict = "crash"
         traceback.print_exc(file=sys.stdout)
     if options.trace:
         print("\n".join(scenario.world.trace.lines))
     if verdict != "ok":
-        print(f"again: python -m sim --seed {options.seed} --crashes {options.crashes} (commit {_commit()})")
+        given = " ".join(sys.argv[1:] if arguments is None else arguments)
+        print(f"again: python -m sim {given} (commit {_commit()})")
     print(f"verdict: {verdict}")
     print(f"digest: {scenario.world.digest()}")
     print(f"virtual: {scenario.world.now:.3f}")

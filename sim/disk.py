@@ -180,6 +180,19 @@ class SimDisk:
         assert isinstance(node, Inode)
         node.data[offset] ^= mask
 
+    def peek(self, path: str) -> dict[str, bytes]:
+        """Files of a directory with their bytes, as processes see them, behind everybody's back: no operation.
+
+        Empty where there is no such directory.
+        """
+        try:
+            folder = self.folder_of(self._root, path)
+        except KeyError:
+            return {}
+        return {
+            name: bytes(node.data) for name, node in sorted(folder.entries.items()) if isinstance(node, Inode)
+        }
+
     # --- shared by files and directories
 
     def error(self, directory: str, path: str, operation: str, number: int) -> DiskError:

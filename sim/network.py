@@ -80,6 +80,7 @@ class Fabric:
         self.random = random
         self.hosts: dict[str, Host] = {}
         self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._slow: dict[tuple[str, str], float] = {}
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
 
@@ -108,6 +109,10 @@ class Fabric:
         for send in self._cut.pop((source, target), ()):
             send()
 
+    def slow(self, source: str, target: str, seconds: float) -> None:
+        """Let everything from `source` to `target` take up to so much longer; 0: as fast as the weather is."""
+        self._slow[source, target] = seconds
+
     def transmit(
         self,
         source: str,
@@ -124,6 +129,8 @@ class Fabric:
             )
             return
         time = self.agenda.now + self.weather.latency(self.random)
+        if (source, target) in self._slow:
+            time += self.random.uniform(0.0, self._slow[source, target])
         if line is not None:
             time = line.last_arrival = max(time, line.last_arrival)
         self.agenda.at(time, arrive, owner)

@@ -216,6 +216,15 @@ class World:
         self.fabric.heal(here, there)
         self.fabric.heal(there, here)
 
+    def cut(self, source: str, target: str) -> None:
+        """Cut one direction: what goes from `source` to `target` is held."""
+        self.fabric.cut(source, target)
+
+    def slow(self, here: str, there: str, seconds: float) -> None:
+        """Let each segment between two machines take up to `seconds` longer (0: no longer)."""
+        self.fabric.slow(here, there, seconds)
+        self.fabric.slow(there, here, seconds)
+
     @property
     def tasks(self) -> TaskGroup:
         """Tasks that live as long as the run, outside of any node."""

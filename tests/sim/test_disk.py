@@ -359,3 +359,16 @@ def test_a_random_power_loss_stays_within_the_fault_model(
     for start in range(durable_size - durable_size % SECTOR_BYTES, len(found), SECTOR_BYTES):
         first, last = max(start, durable_size), min(start + SECTOR_BYTES, len(found))
         assert found[first:last] in (written[first:last], bytes(last - first))
+
+
+def test_peeking_is_no_operation() -> None:
+    """What checkers see of a disk costs nothing, fails never, and is what processes see."""
+    disk = SimDisk()
+    root = disk.open_dir("/data", create=True)
+    root.subdir("t-0", create=True).open("0.log", create=True).append(b"abc")
+    count = disk.operation_count
+    disk.crash_at(count + 1)
+    assert disk.peek("/data/t-0") == {"0.log": b"abc"}
+    assert disk.peek("/data") == {}
+    assert disk.peek("/nowhere") == {}
+    assert disk.operation_count == count

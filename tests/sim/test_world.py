@@ -315,3 +315,28 @@ def test_the_world_catches_a_service_that_answers_before_it_syncs(monkeypatch: p
         except AssertionError:
             caught += 1
     assert caught >= 2
+
+
+def test_a_slow_link_takes_its_time_and_keeps_the_order() -> None:
+    """Both directions of one link; others are as fast as the weather."""
+    world = World(1, CALM)
+
+    async def main() -> None:
+        listener = world.node_env("b").network.listen("", 1)
+        world.slow("a", "b", 5.0)
+        conn = await world.node_env("a").network.connect("b", 1)
+        server = await listener.accept()
+        began = world.now
+        for block in (b"first...", b"second.."):
+            await echo.send_all(conn, block)
+        assert await echo.receive_block(server) == b"first..."
+        assert await echo.receive_block(server) == b"second.."
+        assert world.now - began > 0.5
+        began = world.now
+        await world.node_env("c").network.connect("b", 1)
+        assert world.now - began < 0.01
+        world.slow("a", "b", 0.0)
+        await world.node_env("a").network.connect("b", 1)
+        assert world.now - began < 0.01
+
+    world.run(main)

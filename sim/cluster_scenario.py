@@ -1,0 +1,153 @@
+"""A cluster in a storm, clients at work, and what must be true afterwards. PORTED.
+
+The seed draws the weather, the cluster's shape, the load and the storm (`sim.storm` says what the fault model
+permits). Then all is healed, and:
+
+1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
+2. What clients were told holds (`sim.history`): nothing acknowledged is lost, moved, doubled or out of order, and
+   what a consumer has read is there.
+3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
+4. The metadata logs match, and what was seen committed in them during the storm is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from odradek.client.admin import NewTopic
+from sim.cluster import Cluster, Shape
+from sim.history import History, SafetyViolation
+from sim.replicas import (
+    Committed,
+    check_log_matching,
+    check_replicas_equal,
+    end_of,
+    first_difference,
+)
+from sim.storm import REPLICAS, Storm, StormPlan
+from sim.weather import Weather
+from sim.workload import Workload
+from sim.world import Liveness, World
+
+TOPIC = "replicated"
+PARTITIONS = 3
+START_SECONDS_MAX = 120.0
+HEAL_SECONDS_MAX = 180.0
+"""From the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
+QUIET_SECONDS_MAX = 60.0
+"""From the last acknowledgement until all replicas are equal."""
+STOP_SECONDS_MAX = 120.0
+VIRTUAL_SECONDS_MAX = 3600.0
+
+__all__ = ["ClusterScenario"]
+
+
+class ClusterScenario:
+    """One run. What is given is not drawn from the seed. See the module docstring."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        controllers: int | None = None,
+        seconds: float | None = None,
+        clients: int = 2,
+        shape: Shape | None = None,
+        plan: StormPlan | None = None,
+        weather: Weather | None = None,
+    ) -> None:
+        self.world = World(seed, weather)
+        random = Random(f"{seed}/cluster")
+        drawn = Shape.draw(random, nodes, controllers)
+        self.shape = drawn if shape is None else shape
+        drawn_plan = StormPlan.draw(random, seconds)
+        self.plan = drawn_plan if plan is None else plan
+        self.cluster = Cluster(self.world, self.shape)
+        self.history = History((TOPIC,))
+        self.load = Workload(self.world, self.history, {TOPIC: PARTITIONS}, self.cluster.bootstrap)
+        self.committed = Committed()
+        self._producers = tuple(f"client-{number}" for number in range(clients))
+        self._storm = Storm(self.cluster, self.plan, (*self._producers, "reader"))
+
+    def run(self) -> Mapping[str, int]:
+        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail."""
+        return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+
+    async def _main(self) -> Mapping[str, int]:
+        world, cluster, load = self.world, self.cluster, self.load
+        cluster.format()
+        for member in cluster.members:
+            member.launch()
+        await self._must_be_whole("after the first start", START_SECONDS_MAX)
+        admin = load.client("admin")
+        await load.create_topics(
+            admin, [NewTopic(TOPIC, PARTITIONS, REPLICAS, {"min.insync.replicas": "2"})], load.request_seconds
+        )
+        await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
+        world.spawn(cluster.watch_quorum, self.committed)
+        half = (len(self._producers) + 1) // 2
+        workers = load.start(self._producers[:half], self._producers[half:], ("reader",))
+        await self._storm.run()
+        for member in cluster.members:
+            if not member.is_up():
+                member.launch()
+        await self._must_be_whole("after the storm", HEAL_SECONDS_MAX)
+        load.is_over = True
+        for worker in workers:
+            await worker.wait()
+        summary = await load.check(admin)
+        await self._replicas_must_be_equal()
+        admin.close()
+        await self._stop()
+        return {
+            **summary,
+            "starts": sum(world.machine(member.name).starts for member in cluster.members),
+            "committed": self.committed.high_watermark,
+            "troubles": sum(self._storm.counts.values()),
+        }
+
+    async def _must_be_whole(self, when: str, seconds: float) -> None:
+        wrong = await self.cluster.wait_until_whole(seconds)
+        if wrong is not None:
+            raise Liveness(f"seed {self.world.seed}: {seconds} s {when} the cluster is not whole: {wrong}")
+
+    async def _replicas_must_be_equal(self) -> None:
+        """Wait until they are, and the metadata logs too. Raises `SafetyViolation` when they differ for good."""
+        deadline = self.world.now + QUIET_SECONDS_MAX
+        while True:
+            try:
+                self._check_disks()
+                return
+            except SafetyViolation:
+                if self.world.now >= deadline:
+                    raise
+            await self.world.sleep(1.0)
+
+    def _check_disks(self) -> None:
+        """Hold what is on the disks against each other. Raises `SafetyViolation`."""
+        for topic, partition in self.load.partitions:
+            logs = self.cluster.replica_logs(topic, partition)
+            if len(logs) != REPLICAS:
+                raise SafetyViolation(f"{topic}-{partition}: only {', '.join(logs)} have it")
+            check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
+        metadata = self.cluster.metadata_logs()
+        check_log_matching(metadata)
+        for name, log in metadata.items():
+            self.committed.check(name, log)
+            for other, other_log in metadata.items():
+                at = first_difference(log, other_log)
+                if at is not None:
+                    raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
+
+    async def _stop(self) -> None:
+        """Stop all nodes cleanly, brokers before those who are only controllers."""
+        members = [*self.cluster.brokers, *self.cluster.controllers]
+        for member in dict.fromkeys(members):
+            running = member.running
+            assert running is not None
+            member.ask_to_stop()
+            await self.world.wait(running.ended, STOP_SECONDS_MAX)
+            if not running.ended.is_set():
+                raise Liveness(f"seed {self.world.seed}: {member.name} does not stop")

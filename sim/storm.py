@@ -1,0 +1,255 @@
+"""The trouble that a cluster goes through, from a seed. PORTED.
+
+Each kind of trouble is a task of its own with randomness of its own, so that they overlap; which kinds a run has, and
+how many killers are at work, is drawn from the seed (a swarm: few runs have everything).
+
+What the fault model permits
+----------------------------
+Processes may die at any time, all at once too: the page caches survive, and the last replica of an ISR has all that
+was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced. A broker's
+machine may lose its power, or have a disk that fails, only while the cluster is whole (every replica in sync, no other
+trouble), and until it is whole again one broker stays up that was up at that moment: "a promise holds while one
+in-sync replica keeps its synced and page-cache data". A node whose disk reports errors may stop, if it says why.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+from odradek.env.ports import Event
+from sim.cluster import Cluster
+from sim.members import Member
+
+CLOCK_OFF_MS_MAX = 1_800_000
+"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+CUT_SECONDS_MAX = 5.0
+LONG_SECONDS_MAX = 15.0
+"""The longest trouble: longer than a broker's session."""
+REPLICAS = 3
+"""The replication factor of everything in the storm."""
+KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow")
+
+
+@attrs.frozen
+class StormPlan:
+    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it."""
+
+    seconds: float
+    kinds: tuple[str, ...]
+    power: bool = True
+
+    @classmethod
+    def draw(cls, random: Random, seconds: float | None = None) -> StormPlan:
+        drawn = random.uniform(10.0, 40.0)
+        kinds = tuple(kind for kind in KINDS if random.random() < 0.6)
+        return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
+
+
+class Storm:
+    """One storm. `counts` tell afterwards what it did."""
+
+    def __init__(self, cluster: Cluster, plan: StormPlan, clients: tuple[str, ...]) -> None:
+        self.counts: dict[str, int] = {}
+        self._cluster = cluster
+        self._world = cluster.world
+        self._plan = plan
+        self._clients = clients
+        self._ends_at = 0.0
+        self._under_way = 0
+        """Troubles of whatever kind that are not over."""
+        self._begun = 0
+        self._lost_power: Member | None = None
+        """The broker whose page cache is gone, and whose replicas may not be in sync again."""
+        self._died_since: dict[str, None] = {}
+
+    async def run(self) -> None:
+        """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
+        world = self._world
+        self._ends_at = world.now + self._plan.seconds
+        tasks: list[Event] = []
+        makers = {
+            "deaths": self._deaths,
+            "links": self._links,
+            "pauses": self._pauses,
+            "clocks": self._clocks,
+            "slow": self._slow,
+        }
+        for number, kind in enumerate(self._plan.kinds):
+            tasks.append(world.spawn(makers[kind], Random(f"{world.seed}/storm {number} {kind}")))
+        for task in tasks:
+            await task.wait()
+
+    # --- bookkeeping
+
+    def _begin(self, what: str) -> None:
+        self._begun += 1
+        self._under_way += 1
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self._world.trace.record(self._world.now, "storm", what)
+
+    def _end(self) -> None:
+        self._under_way -= 1
+
+    async def _calm(self, random: Random, seconds_max: float) -> bool:
+        """Wait before the next trouble; whether there is time for one."""
+        seconds = random.uniform(0.0, seconds_max)
+        await self._world.sleep(max(0.0, min(seconds, self._ends_at - self._world.now)))
+        return self._world.now < self._ends_at
+
+    async def _last(self, random: Random) -> None:
+        """How long a trouble lasts: a moment, some seconds, or longer than a session."""
+        seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
+        await self._world.sleep(max(0.0, min(seconds, self._ends_at - self._world.now)))
+
+    # --- deaths
+
+    async def _deaths(self, random: Random) -> None:
+        while await self._calm(random, 8.0):
+            how = random.choice(
+                ("stop", "all", "all", "all", "everybody", "synced", "random", "cut", "error")
+            )
+            member = random.choice(self._cluster.members)
+            if how == "everybody":
+                await self._everybody(random)
+            elif how in ("stop", "all"):
+                await self._process_dies(member, how, random)
+            elif self._plan.power:
+                await self._power_fails(member, how, random)
+
+    async def _process_dies(self, member: Member, how: str, random: Random) -> None:
+        if not member.is_up() or not self._may_die(member):
+            return
+        running = member.running
+        assert running is not None
+        self._begin(f"{how} {member.name}")
+        if how == "stop" and member.serves():
+            member.ask_to_stop()
+            await self._world.wait(running.ended, LONG_SECONDS_MAX)
+        self._note_death(member)
+        await member.kill("all")
+        await self._stay_down(member, random)
+
+    async def _everybody(self, random: Random) -> None:
+        """All processes die at the same moment, and come back one after the other."""
+        if self._lost_power is not None:
+            return
+        self._begin("everybody")
+        victims = [member for member in self._cluster.members if member.is_up()]
+        for member in victims:
+            self._note_death(member)
+            self._world.crash(member.name, "all")
+        random.shuffle(victims)
+        for member in victims:
+            await self._world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
+            if not member.is_up():
+                member.launch()
+        self._end()
+
+    async def _power_fails(self, member: Member, how: str, random: Random) -> None:
+        is_broker = member in self._cluster.brokers
+        if not member.is_up() or (is_broker and not await self._may_lose_power(member)):
+            return
+        if not member.is_up():
+            return
+        if is_broker:
+            self._lost_power = member
+            self._died_since = {member.name: None}
+        self._begin(f"power {how} {member.name}")
+        if how == "cut":
+            await member.cut(random, 100, CUT_SECONDS_MAX)
+        elif how == "error":
+            await member.fail_the_disk(random)
+        else:
+            await member.kill("synced" if how == "synced" else "random")
+        await self._stay_down(member, random)
+
+    async def _stay_down(self, member: Member, random: Random) -> None:
+        await self._last(random)
+        if not member.is_up():
+            member.launch()
+        while random.random() < 0.2:  # die again before it is up
+            await self._world.sleep(random.uniform(0.0, 0.5))
+            if member.is_up():
+                await member.kill("all")
+            if not member.is_up():
+                member.launch()
+        self._end()
+
+    def _note_death(self, member: Member) -> None:
+        if self._lost_power is not None and member in self._cluster.brokers:
+            self._died_since[member.name] = None
+
+    def _may_die(self, member: Member) -> bool:
+        """Whether one broker is left that was up when another one lost its power."""
+        if self._lost_power is None or member not in self._cluster.brokers:
+            return True
+        return len(self._died_since | {member.name: None}) < REPLICAS
+
+    async def _may_lose_power(self, member: Member) -> bool:
+        """Whether the cluster is whole and nothing else goes on."""
+        if self._under_way:
+            return False
+        begun = self._begun
+        if await self._cluster.trouble() is not None or self._begun != begun:
+            return False
+        self._lost_power = None
+        return True
+
+    # --- links, pauses, clocks
+
+    async def _links(self, random: Random) -> None:
+        """Cut one node off, split the cluster, or cut one direction between two."""
+        world = self._world
+        everybody = [member.name for member in self._cluster.members]
+        while await self._calm(random, 10.0):
+            shuffled = random.sample(everybody, len(everybody))
+            how = random.choice(("isolate", "isolate", "split", "one way", "one way"))
+            if how == "one way":
+                links = [tuple(random.sample([*everybody, *self._clients], 2))]
+            else:
+                size = 1 if how == "isolate" else len(shuffled) // 2
+                inside = shuffled[:size]
+                outside = shuffled[size:] + [name for name in self._clients if random.random() < 0.5]
+                links = [(one, other) for one in inside for other in outside]
+                links += [(other, one) for one, other in links]
+            self._begin(f"links {how}")
+            for source, target in links:
+                world.cut(source, target)
+            await self._last(random)
+            for source, target in links:
+                world.fabric.heal(source, target)
+            self._end()
+
+    async def _slow(self, random: Random) -> None:
+        """Let one link be slow for a while."""
+        everybody = [member.name for member in self._cluster.members]
+        while await self._calm(random, 10.0):
+            one, other = random.sample([*everybody, *self._clients], 2)
+            self._begin("slow link")
+            self._world.slow(one, other, random.choice((0.05, 0.5, 2.0)))
+            await self._last(random)
+            self._world.slow(one, other, 0.0)
+            self._end()
+
+    async def _pauses(self, random: Random) -> None:
+        """Freeze a process, as SIGSTOP and long collections of garbage do."""
+        while await self._calm(random, 10.0):
+            member = random.choice(self._cluster.members)
+            if not member.is_up():
+                continue
+            self._begin(f"pause {member.name}")
+            self._world.pause(member.name)
+            await self._last(random)
+            self._world.resume(member.name)
+            self._end()
+
+    async def _clocks(self, random: Random) -> None:
+        """Set an operator's clock; nothing that matters may hang on it."""
+        while await self._calm(random, 10.0):
+            member = random.choice(self._cluster.members)
+            offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
+            self._world.machine(member.name).wall_offset_ms = offset_ms
+            if member.is_up():
+                self._world.node_env(member.name).clock.wall_offset_ms = offset_ms
