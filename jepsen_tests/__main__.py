@@ -1,0 +1,132 @@
+"""`python -m jepsen_tests`: three real nodes under faults, driven by librdkafka, every acknowledged record accounted for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from jepsen_tests.checkers import check
+from jepsen_tests.cluster import ClusterFailed
+from jepsen_tests.history import History
+from jepsen_tests.network import Loopback, Network, enter_own_network, namespaces
+from jepsen_tests.run import Options, Result, run
+from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
+from jepsen_tests.systems import SYSTEMS, Unavailable
+
+_EVIDENCE_MAX = 5
+"""So many anomalies of each name are printed."""
+EXIT = {"ok": 0, "safety": 1, "liveness": 2}
+EXIT_UNAVAILABLE = 3
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """What to run."""
+    parser = argparse.ArgumentParser(prog="python -m jepsen_tests", description=(__doc__ or ""))
+    parser.add_argument("--system", choices=sorted(SYSTEMS), default="odradek", help="(default: odradek)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults come (default: 60)")
+    parser.add_argument(
+        "--nemesis",
+        default=",".join(KINDS),
+        help=f"faults, separated by commas: {', '.join(KINDS)}, or none (default: all that can be done here)",
+    )
+    parser.add_argument(
+        "--interval", type=float, default=INTERVAL_SECONDS, help="seconds from fault to fault"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="draws the faults and the clients' lives")
+    parser.add_argument("--rate", type=float, default=400.0, help="sends per second (default: 400)")
+    parser.add_argument("--value-bytes", type=int, default=100, help="(default: 100)")
+    parser.add_argument(
+        "--no-namespaces", action="store_true", help="plain processes on loopback: no partitions"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the nodes"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep data, logs and history in this new directory"
+    )
+    parser.add_argument("--check", type=Path, metavar="FILE", help="judge a history that was kept, and end")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """0: nothing lost, all healed. 1: an anomaly. 2: it did not heal. 3: the system cannot run here."""
+    options = parse_arguments()
+    if options.check is not None:
+        with options.check.open() as lines:
+            anomalies = check(History.from_lines(lines))
+        report_anomalies([f"{each.name} {each.key}: {each.detail}" for each in anomalies])
+        print(f"verdict: {'safety' if anomalies else 'ok'}")
+        return EXIT["safety" if anomalies else "ok"]
+    isolated = not options.no_namespaces and enter_own_network()
+    network: Network = namespaces((1, 2, 3)) if isolated else Loopback()
+    kinds = [kind for kind in options.nemesis.split(",") if kind not in ("", "none")]
+    if not network.can_partition and "partition" in kinds:
+        print("no network namespaces here: links are not cut", file=sys.stderr)
+        kinds.remove("partition")
+    directory = options.keep or Path(tempfile.mkdtemp(prefix="jepsen-"))
+    try:
+        if options.keep:
+            directory.mkdir(parents=True)
+        result = run(
+            SYSTEMS[options.system](),
+            network,
+            directory,
+            Options(
+                seconds=options.seconds,
+                kinds=kinds,
+                seed=options.seed,
+                interval=options.interval,
+                rate=options.rate,
+                value_bytes=options.value_bytes,
+                settings=dict(each.split("=", 1) for each in options.set),
+            ),
+            lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    except Unavailable as missing:
+        print(f"{options.system} is unavailable: {missing}", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    except ClusterFailed as failure:
+        print(f"{options.system} did not come up: {failure}", file=sys.stderr)
+        return EXIT["liveness"]
+    finally:
+        network.close()
+        if not options.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    if options.keep:
+        (directory / "history.jsonl").write_text("".join(f"{line}\n" for line in result.history.to_lines()))
+    report(result)
+    return EXIT[result.verdict]
+
+
+def report(result: Result) -> None:
+    """Anomalies, troubles and figures; the last line is the verdict."""
+    report_anomalies([f"{each.name} {each.key}: {each.detail}" for each in result.anomalies])
+    for trouble in result.troubles:
+        print(f"trouble: {trouble}")
+    for error, count in sorted(result.errors.items()):
+        print(f"error surfaced: {error} x{count}")
+    print(f"faults: {json.dumps(result.faults)}")
+    print(f"figures: {json.dumps(result.figures)}")
+    print(f"verdict: {result.verdict}")
+
+
+def report_anomalies(sentences: list[str]) -> None:
+    """The first few of each name, and how many there are."""
+    counts = Counter(sentence.split(" ", 1)[0] for sentence in sentences)
+    shown: Counter[str] = Counter()
+    for sentence in sentences:
+        name = sentence.split(" ", 1)[0]
+        shown[name] += 1
+        if shown[name] <= _EVIDENCE_MAX:
+            print(sentence)
+    for name, count in counts.items():
+        print(f"{name}: {count} in all")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

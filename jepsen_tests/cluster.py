@@ -1,0 +1,229 @@
+"""Three (or more) nodes as processes: prepared, started, killed, paused, cut off, and brought back.
+
+Every node is broker and controller. Processes are to be started from the main thread only: a child is killed when the
+thread that started it ends (`setpriv --pdeathsig`), so that nothing outlives a run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from jepsen_tests import probe
+from jepsen_tests.network import Network
+from jepsen_tests.systems import System
+
+SETTINGS: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.num.partitions": "3",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+}
+FASTER: Mapping[str, str] = {
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "1000",
+    "replica.lag.time.max.ms": "4000",
+}
+"""So that a run of a minute sees more than one change of leaders and of in-sync replicas."""
+_READY_SECONDS = 90.0
+
+
+class ClusterFailed(Exception):
+    """A node ended, or the cluster did not come up; the message ends with the tail of a log."""
+
+
+@attrs.define
+class Node:
+    """One node: where it listens, its files, its process while it runs."""
+
+    number: int
+    host: str
+    port: int
+    controller_port: int
+    directory: Path
+    process: subprocess.Popen[bytes] | None = None
+    paused: bool = False
+    starts: int = 0
+
+    @property
+    def properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / "server.log"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all threads of the running process."""
+        assert self.process is not None
+        return time.clock_gettime(((~self.process.pid) << 3) | 2)
+
+    def log_tail(self, lines: int = 15) -> str:
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+@attrs.define
+class Cluster:
+    """The nodes of one system on one network. `settings` go over everything but addresses."""
+
+    system: System
+    network: Network
+    directory: Path
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+    size: int = 3
+    nodes: dict[int, Node] = attrs.field(factory=dict)
+
+    def prepare(self) -> None:
+        """Write the properties and format the directories of all nodes. Raises `systems.Unavailable`."""
+        numbers = range(1, self.size + 1)
+        ports = iter(free_ports(2 * self.size))
+        self.nodes = {
+            number: Node(
+                number,
+                self.network.address(number),
+                9092 if self.network.can_partition else next(ports),
+                9093 if self.network.can_partition else next(ports),
+                self.directory / f"node-{number}",
+            )
+            for number in numbers
+        }
+        for node in self.nodes.values():
+            node.directory.mkdir(parents=True)
+            node.properties.write_text(
+                "".join(f"{key}={value}\n" for key, value in self._properties(node).items())
+            )
+            self.system.format(node.properties)
+
+    def _properties(self, node: Node) -> dict[str, str]:
+        voters = ",".join(f"{each.number}@{each.host}:{each.controller_port}" for each in self.nodes.values())
+        return {
+            **SETTINGS,
+            **self.settings,
+            "node.id": str(node.number),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://{node.host}:{node.port},CONTROLLER://{node.host}:{node.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
+            "log.dirs": str(node.directory / "data"),
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{node.host}:{node.port}" for node in self.nodes.values())
+
+    def start(self, number: int) -> None:
+        """Start a node that does not run. It may not serve yet."""
+        node = self.nodes[number]
+        if node.is_running:
+            return
+        watched = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        with node.log_path.open("ab") as log:
+            node.process = subprocess.Popen(
+                [*watched, *self.network.prefix(number), *self.system.command(node.properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=node.directory,
+            )
+        node.paused = False
+        node.starts += 1
+
+    def start_all(self) -> None:
+        """Start every node and wait until each names all of them. Raises `ClusterFailed`."""
+        for number in self.nodes:
+            self.start(number)
+        self.wait_until_whole()
+
+    def wait_until_whole(self, timeout_seconds: float = _READY_SECONDS) -> float:
+        """Wait until the Metadata of every node names every node; the seconds that it took.
+
+        Raises `ClusterFailed` when a node ends, or time runs out.
+        """
+        started = time.monotonic()
+        missing = dict(self.nodes)
+        while missing:
+            for number, node in list(missing.items()):
+                if not node.is_running:
+                    raise ClusterFailed(f"node {number} ended:\n{node.log_tail()}")
+                if probe.brokers(node.host, node.port) == sorted(self.nodes):
+                    del missing[number]
+            if missing and time.monotonic() - started > timeout_seconds:
+                tails = "\n".join(f"node {number}:\n{node.log_tail()}" for number, node in missing.items())
+                raise ClusterFailed(f"not all nodes serve after {timeout_seconds:.0f} s\n{tails}")
+            time.sleep(0.05 if missing else 0.0)
+        return time.monotonic() - started
+
+    def kill(self, number: int) -> None:
+        """kill -9, and reap."""
+        node = self.nodes[number]
+        if node.process is not None:
+            node.process.kill()
+            node.process.wait()
+        node.paused = False
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP: connections stay, nothing answers."""
+        node = self.nodes[number]
+        if node.process is not None and node.is_running:
+            node.process.send_signal(signal.SIGSTOP)
+            node.paused = True
+
+    def resume(self, number: int) -> None:
+        """SIGCONT."""
+        node = self.nodes[number]
+        if node.process is not None and node.is_running and node.paused:
+            node.process.send_signal(signal.SIGCONT)
+        node.paused = False
+
+    def unexpected_ends(self) -> Sequence[Node]:
+        """Nodes that ended by themselves."""
+        return [
+            node
+            for node in self.nodes.values()
+            if node.process is not None and node.process.poll() not in (None, -signal.SIGKILL)
+        ]
+
+    def active_controller(self) -> int | None:
+        """The leader of the metadata quorum with the highest epoch that a node knows of."""
+        found = [
+            answer
+            for node in self.nodes.values()
+            if node.is_running
+            and not node.paused
+            and (answer := probe.active_controller(node.host, node.port, 0.5)) is not None
+        ]
+        return max(found, key=lambda answer: answer[1])[0] if found else None
+
+    def close(self) -> None:
+        """Kill every node."""
+        for number in self.nodes:
+            self.kill(number)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different loopback ports that nobody listens on at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,177 @@
+"""Where the nodes live: a network namespace each, on a bridge of their own, or loopback where that is not allowed.
+
+`enter_own_network` moves the calling process into a namespace that nobody else sees: the bridge is in there, and the
+clients of the run. Each node gets a namespace (held open by a sleeping process) with one end of a veth pair, the other
+end is on the bridge. All of it disappears with the processes, whatever ends them.
+
+A packet is dropped where it arrives, by a policy rule on its source (`ip rule add from ADDRESS blackhole`), silently as
+a dead cable does; that needs iproute2 and no netfilter. Two things make it hold for connections that exist: the rule
+that finds local addresses stands behind ours, and early demultiplexing is off, which would pass the rules by.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_SUBNET = "10.77.0"
+_BRIDGE = "jepsen0"
+_CLIENTS = 254
+_TOOLS = ("ip", "unshare", "nsenter", "setpriv")
+
+
+class Network(Protocol):
+    """What a cluster and its nemesis need to know of the network. Nodes are numbered from 1."""
+
+    @property
+    def can_partition(self) -> bool:
+        """Whether links can be cut."""
+        ...
+
+    def address(self, node: int) -> str:
+        """The address that the node binds and is reached at."""
+        ...
+
+    def prefix(self, node: int) -> list[str]:
+        """The words before a command that runs it at the node."""
+        ...
+
+    def block(self, source: int, target: int) -> None:
+        """Drop what `source` sends to `target` from now on. Again: no change."""
+        ...
+
+    def unblock(self, source: int, target: int) -> None:
+        """End one `block`."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+@attrs.frozen
+class Loopback:
+    """All nodes on 127.0.0.1; no link between them can be cut."""
+
+    can_partition: bool = False
+
+    def address(self, node: int) -> str:
+        return "127.0.0.1"
+
+    def prefix(self, node: int) -> list[str]:
+        return []
+
+    def block(self, source: int, target: int) -> None:
+        raise AssertionError("no links on loopback")
+
+    def unblock(self, source: int, target: int) -> None:
+        raise AssertionError("no links on loopback")
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+
+@attrs.define
+class Namespaces:
+    """A namespace per node; made by `namespaces`."""
+
+    _holders: dict[int, subprocess.Popen[bytes]]
+    _blocked: set[tuple[int, int]] = attrs.field(factory=set)
+    can_partition: bool = True
+
+    def address(self, node: int) -> str:
+        return f"{_SUBNET}.{node}"
+
+    def prefix(self, node: int) -> list[str]:
+        return _enter(self._holders[node])
+
+    def block(self, source: int, target: int) -> None:
+        if (source, target) not in self._blocked:
+            self._blocked.add((source, target))
+            self._rule("add", source, target)
+
+    def unblock(self, source: int, target: int) -> None:
+        if (source, target) in self._blocked:
+            self._blocked.discard((source, target))
+            self._rule("del", source, target)
+
+    def close(self) -> None:
+        for holder in self._holders.values():
+            holder.kill()
+            holder.wait()
+        _run("ip", "link", "del", _BRIDGE)
+
+    def _rule(self, verb: str, source: int, target: int) -> None:
+        rule = ("ip", "rule", verb, "pref", str(source), "from", self.address(source), "blackhole")
+        _run(*self.prefix(target), *rule)
+
+
+def enter_own_network() -> bool:
+    """Move this process into a network namespace of its own, as root there; False where that is not possible.
+
+    To be called before any thread or child starts. Needs root, or a kernel that gives user namespaces to users.
+    """
+    if any(shutil.which(tool) is None for tool in _TOOLS):
+        return False
+    user, group = os.geteuid(), os.getegid()
+    flags = _CLONE_NEWNET if user == 0 else _CLONE_NEWNET | _CLONE_NEWUSER
+    if ctypes.CDLL(None, use_errno=True).unshare(flags):
+        return False
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    _run("ip", "link", "set", "lo", "up")
+    return True
+
+
+def namespaces(nodes: Sequence[int]) -> Namespaces:
+    """The bridge and a namespace per node, in the namespace that `enter_own_network` has entered.
+
+    Raises `subprocess.CalledProcessError` with the words of `ip` when the kernel lacks something.
+    """
+    _run("ip", "link", "add", _BRIDGE, "type", "bridge")
+    _run("ip", "addr", "add", f"{_SUBNET}.{_CLIENTS}/24", "dev", _BRIDGE)
+    _run("ip", "link", "set", _BRIDGE, "up")
+    network = Namespaces({node: _hold_namespace() for node in nodes})
+    for node in nodes:
+        enter = network.prefix(node)
+        _run("ip", "link", "add", f"node{node}", "type", "veth", "peer", "name", f"up{node}")
+        _run("ip", "link", "set", f"up{node}", "netns", str(network._holders[node].pid))
+        _run("ip", "link", "set", f"node{node}", "master", _BRIDGE, "up")
+        _run(*enter, "ip", "link", "set", "lo", "up")
+        _run(*enter, "ip", "addr", "add", f"{network.address(node)}/24", "dev", f"up{node}")
+        _run(*enter, "ip", "link", "set", f"up{node}", "up")
+        _run(*enter, "ip", "rule", "add", "pref", "100", "lookup", "local")
+        _run(*enter, "ip", "rule", "del", "pref", "0")
+        _run(*enter, "sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_early_demux")
+    return network
+
+
+def _hold_namespace() -> subprocess.Popen[bytes]:
+    """A process that does nothing but live in a new network namespace; it says so once it does."""
+    holder = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    return holder
+
+
+def _enter(holder: subprocess.Popen[bytes]) -> list[str]:
+    return ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)

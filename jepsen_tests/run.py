@@ -1,0 +1,155 @@
+"""One run: a cluster comes up, clients work, faults come and go, everything heals, every record is read back and judged."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from jepsen_tests.checkers import Anomaly, check
+from jepsen_tests.cluster import FASTER, Cluster, ClusterFailed
+from jepsen_tests.history import History
+from jepsen_tests.nemesis import Nemesis
+from jepsen_tests.network import Network
+from jepsen_tests.schedule import INTERVAL_SECONDS, plan
+from jepsen_tests.systems import System
+from jepsen_tests.workload import TOPIC, Recorder, Workload
+
+_ADMIN_SECONDS = 60.0
+_CALM_SECONDS = 2.0
+_HEAL_SECONDS = 60.0
+_ANSWER_SECONDS = 60.0
+_CLOSE_SECONDS = 30.0
+_READ_SECONDS = 60.0
+
+
+@attrs.frozen
+class Options:
+    """What to run, for how long, under which faults."""
+
+    seconds: float = 60.0
+    kinds: Sequence[str] = ()
+    seed: int = 0
+    interval: float = INTERVAL_SECONDS
+    rate: float = 400.0
+    value_bytes: int = 100
+    partitions: int = 6
+    producers: int = 2
+    readers: int = 1
+    members: int = 3
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.define
+class Result:
+    """What came out. `troubles` are sentences on what should have worked once all faults had ended."""
+
+    history: History
+    anomalies: list[Anomaly]
+    troubles: list[str]
+    errors: Mapping[str, int]
+    faults: Mapping[str, int]
+    figures: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """safety: an anomaly; liveness: a cluster that does not heal; ok."""
+        if self.anomalies:
+            return "safety"
+        return "liveness" if self.troubles else "ok"
+
+
+def run(
+    system: System, network: Network, directory: Path, options: Options, say: Callable[[str], None]
+) -> Result:
+    """Raises `ClusterFailed` when the nodes do not come up in the first place, `systems.Unavailable` without them."""
+    cluster = Cluster(system, network, directory, {**FASTER, **options.settings})
+    try:
+        cluster.prepare()
+        cluster.start_all()
+        say(f"{system.name}: {len(cluster.nodes)} nodes serve at {cluster.bootstrap}")
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        topic = NewTopic(TOPIC, options.partitions, 3, config={"min.insync.replicas": "2"})
+        admin.create_topics([topic], operation_timeout=_ADMIN_SECONDS)[TOPIC].result(_ADMIN_SECONDS)
+        return _drive(cluster, admin, options, say)
+    finally:
+        cluster.close()
+
+
+def _drive(cluster: Cluster, admin: AdminClient, options: Options, say: Callable[[str], None]) -> Result:
+    recorder = Recorder()
+    workload = Workload(
+        cluster.bootstrap, options.partitions, recorder, options.rate, options.value_bytes, options.seed
+    )
+
+    def tell(name: str, detail: str) -> None:
+        recorder.fault(name, detail)
+        say(f"{recorder.now():7.2f} s  {name}  {detail}")
+
+    workload.start(options.producers, options.readers, options.members)
+    nemesis = Nemesis(cluster, lambda: busiest_leader(admin), tell)
+    faults = plan(options.seed, options.seconds - 2 * _CALM_SECONDS, options.kinds, options.interval)
+    time.sleep(_CALM_SECONDS)
+    nemesis.run(faults, time.monotonic())
+    tell("healed", "")
+    troubles: list[str] = []
+    try:
+        healing = cluster.wait_until_whole(_HEAL_SECONDS)
+    except ClusterFailed as failure:
+        troubles.append(str(failure))
+        healing = _HEAL_SECONDS
+    time.sleep(max(_CALM_SECONDS, recorder.started + options.seconds - time.monotonic()))
+    if not workload.stop_producing(_ANSWER_SECONDS):
+        troubles.append(f"not every send was answered {_ANSWER_SECONDS:.0f} s after the last fault")
+    if not workload.stop_reading(_CLOSE_SECONDS):
+        troubles.append(f"not every consumer closed within {_CLOSE_SECONDS:.0f} s")
+    if failed := workload.read_all(_READ_SECONDS):
+        troubles.append(failed)
+    troubles += workload.failures()
+    troubles += [
+        f"node {node.number} ended by itself:\n{node.log_tail()}" for node in cluster.unexpected_ends()
+    ]
+    return Result(
+        recorder.history,
+        check(recorder.history),
+        troubles,
+        recorder.errors,
+        Counter(nemesis.done),
+        figures(recorder.history, healing),
+    )
+
+
+def busiest_leader(admin: AdminClient) -> int | None:
+    """The node that leads the most partitions of the topic, None when nobody tells."""
+    try:
+        topic = admin.list_topics(TOPIC, timeout=1.0).topics[TOPIC]
+    except (KafkaException, KeyError):
+        return None
+    leaders = Counter(each.leader for each in topic.partitions.values() if each.leader > 0)
+    return leaders.most_common(1)[0][0] if leaders else None
+
+
+def figures(history: History, healing: float) -> dict[str, Any]:
+    """Counts, and how long nothing was acknowledged at worst."""
+    outcomes = Counter(send.outcome for send in history.sends())
+    acknowledged = sorted(
+        send.completed for send in history.sends() if send.outcome == "ok" and send.completed is not None
+    )
+    gaps = [after - before for before, after in pairwise(acknowledged)]
+    read = {value for poll in history.polls() for records in poll.records.values() for _, value in records}
+    return {
+        "sends_ok": outcomes["ok"],
+        "sends_fail": outcomes["fail"],
+        "sends_info": outcomes["info"],
+        "values_read": len(read),
+        "longest_gap_seconds": round(max(gaps, default=0.0), 2),
+        "healing_seconds": round(healing, 2),
+    }
