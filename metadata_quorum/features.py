@@ -14,10 +14,11 @@ METADATA_VERSION_4_3 = 30
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (METADATA_VERSION_4_3, METADATA_VERSION_4_3),
+    ELIGIBLE_LEADER_REPLICAS: (0, 1),
 }
 """Lowest and highest supported level of each feature. A feature is listed when it is implemented, not before."""
 
-BOOTSTRAP_FEATURES: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_4_3}
+BOOTSTRAP_FEATURES: dict[str, int] = {METADATA_VERSION: METADATA_VERSION_4_3, ELIGIBLE_LEADER_REPLICAS: 1}
 """Levels that `storage format` writes into the bootstrap records of a new cluster."""
 
 KRAFT_VERSION_LEVEL = 1

@@ -16,6 +16,7 @@ from metadata_quorum.controller import (
     brokers,
     configs,
     directories,
+    features,
     partitions,
     producer_ids,
     topics,
@@ -138,5 +139,9 @@ class Controller:
 
     def _activate(self, image: MetadataImage, request: Activate, context: DecisionContext) -> Decision:
         self.sessions.start(image, context.now_ms)
-        empty = not image.features
-        return Decision(request.bootstrap if empty else (), image.offset)
+        if image.features:
+            return Decision((), image.offset)
+        records = list(request.bootstrap)
+        if features.enables_eligible_replicas(records):
+            records += features.cluster_wide_min_isr(image, self.settings)
+        return Decision(records, image.offset)

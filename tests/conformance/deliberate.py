@@ -35,13 +35,6 @@ DELIBERATE = (
         "In Kafka it is an exception on the way; a client should learn what is wrong.",
     ),
     Deliberate(
-        "CreateTopics, DescribeConfigs",
-        r"min\.insync\.replicas|config_source: Kafka 3, here 5$|configs\[\d+\]\.synonyms: Kafka .*\"min.insync",
-        "names a cluster-wide dynamic value as the source of `min.insync.replicas`",
-        "the default is the source, the value is the same",
-        "Kafka's format writes that value for eligible leader replicas, which come with the quorum of several voters.",
-    ),
-    Deliberate(
         "DescribeTopicPartitions",
         r"^describe_topic_partitions of topics that cannot be: \[1\]",
         "answers an empty topic name with UNKNOWN_SERVER_ERROR",

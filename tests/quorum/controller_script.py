@@ -185,7 +185,10 @@ class ControllerScript:
             cluster_id=options.get("cluster", CLUSTER),
             incarnation_id=self.id_of(options.get("incarnation", f"I{broker_id}")),
             listeners=[Listener("PLAINTEXT", options.get("host", f"h{broker_id}"), 9092, 0)],
-            features=[Feature("metadata.version", level, level)],
+            features=[
+                Feature("metadata.version", level, level),
+                Feature("eligible.leader.replicas.version", 0, 1),
+            ],
             rack=options.get("rack"),
             log_dirs=[self.id_of(name) for name in options.get("dirs", f"D{broker_id}").split(",") if name],
             previous_broker_epoch=int(options.get("previous", "-1")),

@@ -185,7 +185,10 @@ def test_a_cluster_without_bootstrap_records_begins_with_our_levels() -> None:
     async def main(env: Env) -> None:
         for _ in range(2):
             async with running_controller(env) as service:
-                assert service.committed_image.features == {"metadata.version": 30}
+                assert service.committed_image.features == {
+                    "metadata.version": 30,
+                    "eligible.leader.replicas.version": 1,
+                }
 
     world.run(run, world, main)
 
