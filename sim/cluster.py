@@ -12,9 +12,7 @@ from random import Random
 
 import attrs
 
-from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
-from metadata_quorum.meta_properties import META_PROPERTIES, MetaProperties
-from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY, bootstrap_records
+from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY, format_storage, initial_voters
 from odradek.client.aio import AsyncClient
 from odradek.client.config import ClientConfig
 from odradek.client.errors import ClientError
@@ -30,6 +28,7 @@ from wire.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from wire.messages.metadata import MetadataRequest, MetadataResponse
+from wire.uuid_text import uuid_to_text
 
 BROKER_PORT = 9092
 CONTROLLER_PORT = 9093
@@ -135,18 +134,28 @@ class Cluster:
 
     def format(self) -> None:
         """Format all disks, as an operator does before the first start; durably."""
+        world = self.world
+        ids = {member.name: world.node_env(member.name).new_uuid() for member in self.controllers}
+        voters = None
+        if self.shape.dynamic_voters:
+            texts = [
+                f"{member.config.node_id}@{member.name}:{CONTROLLER_PORT}:{uuid_to_text(ids[member.name])}"
+                for member in self.controllers
+            ]
+            voters = initial_voters(",".join(texts), "CONTROLLER")
         for member in self.members:
-            env = self.world.node_env(member.name)
+            env = world.node_env(member.name)
             directories = [env.open_dir(path, create=True) for path in member.config.log_dirs]
-            ids = [env.new_uuid() for _ in directories]
-            directories[0].write_atomic(
-                BOOTSTRAP_FILE,
-                encode_snapshot(bootstrap_records(), epoch=0, timestamp_ms=env.clock.wall_ms()),
+            format_storage(
+                directories,
+                directories[0],
+                cluster_id=CLUSTER_ID,
+                node_id=member.config.node_id,
+                directory_ids=[env.new_uuid() for _ in directories],
+                voters=voters if member in self.controllers else None,
+                timestamp_ms=env.clock.wall_ms(),
             )
-            for directory, directory_id in zip(directories, ids, strict=True):
-                meta = MetaProperties(CLUSTER_ID, member.config.node_id, directory_id)
-                directory.write_atomic(META_PROPERTIES, meta.encode())
-            self.world.crash(member.name, "random")  # what was written must be durable
+            world.crash(member.name, "random")  # what was written must be durable
 
     # --- what the cluster says of itself
 
