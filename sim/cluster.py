@@ -58,6 +58,8 @@ class Shape:
         settings = dict(SETTINGS)
         if random.random() < 0.5:
             settings |= QUICK_SETTINGS
+        if random.random() < 0.5:
+            settings["replica.selector.class"] = RACK_AWARE_SELECTOR
         return cls(
             nodes,
             drawn if controllers is None else controllers,
@@ -74,6 +76,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "auto.create.topics.enable": "false",
 }
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -111,8 +114,10 @@ class Cluster:
         is_voter = self._voters.get(node_id) == name
         is_broker = node_id < FIRST_CONTROLLER_ID
         listeners = []
+        settings = dict(self.shape.settings)
         if is_broker:
             listeners.append(f"PLAINTEXT://{name}:{BROKER_PORT}")
+            settings["broker.rack"] = f"rack-{node_id}"
         if is_voter:
             listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
         roles = [role for role, has in (("broker", is_broker), ("controller", is_voter)) if has]
@@ -122,7 +127,7 @@ class Cluster:
             "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": ",".join(DATA[: self.shape.log_dirs]),
-            **self.shape.settings,
+            **settings,
         }
         if self.shape.dynamic_voters:
             servers = ",".join(f"{host}:{CONTROLLER_PORT}" for host in self._voters.values())

@@ -5,7 +5,7 @@ permits). Then all is healed, and:
 
 1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
 2. What clients were told holds (`sim.history`): nothing acknowledged is lost, moved, doubled or out of order, and
-   what a consumer has read is there.
+   what a consumer has read is there. Readers read everything, in order, and groups all that was acknowledged.
 3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
 4. The metadata logs match, and what was seen committed in them during the storm is still there.
 """
@@ -16,8 +16,11 @@ from collections.abc import Mapping
 from random import Random
 
 from odradek.client.admin import NewTopic
+from odradek.env.ports import Event
 from sim.cluster import Cluster, Shape
+from sim.consuming import GroupReading, follow
 from sim.history import History, SafetyViolation
+from sim.operators import Operator
 from sim.replicas import (
     Committed,
     check_log_matching,
@@ -32,11 +35,16 @@ from sim.world import Liveness, World
 
 TOPIC = "replicated"
 PARTITIONS = 3
+FOLLOWER = "follower"
+"""A consumer of the product's, near one of the brokers."""
+MEMBERS = ("member-1", "member-2")
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """From the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
 QUIET_SECONDS_MAX = 60.0
 """From the last acknowledgement until all replicas are equal."""
+READ_SECONDS_MAX = 120.0
+"""From the end of all writing until every reader has read everything."""
 STOP_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
 
@@ -68,8 +76,11 @@ class ClusterScenario:
         self.history = History((TOPIC,))
         self.load = Workload(self.world, self.history, {TOPIC: PARTITIONS}, self.cluster.bootstrap)
         self.committed = Committed()
+        self._has_group = random.random() < 0.5
         self._producers = tuple(f"client-{number}" for number in range(clients))
-        self._storm = Storm(self.cluster, self.plan, (*self._producers, "reader"))
+        operator = Operator(self.cluster, self.load.partitions, REPLICAS)
+        others = ("reader", FOLLOWER, *MEMBERS)
+        self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator)
 
     def run(self) -> Mapping[str, int]:
         """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail."""
@@ -89,6 +100,10 @@ class ClusterScenario:
         world.spawn(cluster.watch_quorum, self.committed)
         half = (len(self._producers) + 1) // 2
         workers = load.start(self._producers[:half], self._producers[half:], ("reader",))
+        group = GroupReading(load)
+        readers = {FOLLOWER: world.spawn(follow, load, FOLLOWER, "rack-2")}
+        if self._has_group:
+            readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
         await self._storm.run()
         for member in cluster.members:
             if not member.is_up():
@@ -97,6 +112,10 @@ class ClusterScenario:
         load.is_over = True
         for worker in workers:
             await worker.wait()
+        await load.find_ends(admin)
+        await self._readers_must_come_to_the_end(readers)
+        if self._has_group:
+            group.check()
         summary = await load.check(admin)
         await self._replicas_must_be_equal()
         admin.close()
@@ -112,6 +131,15 @@ class ClusterScenario:
         wrong = await self.cluster.wait_until_whole(seconds)
         if wrong is not None:
             raise Liveness(f"seed {self.world.seed}: {seconds} s {when} the cluster is not whole: {wrong}")
+
+    async def _readers_must_come_to_the_end(self, readers: Mapping[str, Event]) -> None:
+        deadline = self.world.now + READ_SECONDS_MAX
+        for name, done in readers.items():
+            await self.world.wait(done, deadline - self.world.now)
+            if not done.is_set():
+                raise Liveness(
+                    f"seed {self.world.seed}: {name} does not come to {self.load.ends}: {self.load.positions}"
+                )
 
     async def _replicas_must_be_equal(self) -> None:
         """Wait until they are, and the metadata logs too. Raises `SafetyViolation` when they differ for good."""

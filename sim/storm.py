@@ -21,6 +21,7 @@ import attrs
 from odradek.env.ports import Event
 from sim.cluster import Cluster
 from sim.members import Member
+from sim.operators import Operator
 
 CLOCK_OFF_MS_MAX = 1_800_000
 """Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
@@ -29,7 +30,7 @@ LONG_SECONDS_MAX = 15.0
 """The longest trouble: longer than a broker's session."""
 REPLICAS = 3
 """The replication factor of everything in the storm."""
-KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow")
+KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
 
 
 @attrs.frozen
@@ -50,7 +51,10 @@ class StormPlan:
 class Storm:
     """One storm. `counts` tell afterwards what it did."""
 
-    def __init__(self, cluster: Cluster, plan: StormPlan, clients: tuple[str, ...]) -> None:
+    def __init__(
+        self, cluster: Cluster, plan: StormPlan, clients: tuple[str, ...], operator: Operator
+    ) -> None:
+        self._operator = operator
         self.counts: dict[str, int] = {}
         self._cluster = cluster
         self._world = cluster.world
@@ -75,6 +79,7 @@ class Storm:
             "pauses": self._pauses,
             "clocks": self._clocks,
             "slow": self._slow,
+            "operator": self._operate,
         }
         for number, kind in enumerate(self._plan.kinds):
             tasks.append(world.spawn(makers[kind], Random(f"{world.seed}/storm {number} {kind}")))
@@ -253,3 +258,9 @@ class Storm:
             self._world.machine(member.name).wall_offset_ms = offset_ms
             if member.is_up():
                 self._world.node_env(member.name).clock.wall_offset_ms = offset_ms
+
+    async def _operate(self, random: Random) -> None:
+        """Let an operator do things at the worst moment."""
+        while await self._calm(random, 6.0):
+            self._begin(f"operator {await self._operator.work(random)}")
+            self._end()

@@ -46,6 +46,10 @@ class Workload:
     delivery_seconds: float = 60.0
     is_over: bool = False
     """Set: producers and readers end."""
+    ends: Mapping[Partition, int] | None = None
+    """Set after the last record: where readers end that are to read everything."""
+    positions: dict[str, dict[Partition, int]] = attrs.Factory(dict)
+    """How far each of those has come."""
 
     @property
     def partitions(self) -> list[Partition]:
@@ -179,6 +183,17 @@ class Workload:
                 for record in fetched.records():
                     self.history.read.append(Told(key, record.offset, record.value or b"", began))
         client.close()
+
+    def reader_is_done(self, positions: Mapping[Partition, int]) -> bool:
+        """Whether a reader at these positions has read everything that there will be."""
+        return self.ends is not None and all(positions[key] >= end for key, end in self.ends.items())
+
+    async def find_ends(self, client: AsyncClient) -> None:
+        """Take down where the partitions end, after the last record."""
+        found = await client.run(
+            list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=self.request_seconds)
+        )
+        self.ends = {(key[0], key[1]): listed.offset for key, listed in found.items()}
 
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read everything back and hold it against the history. Raises `SafetyViolation`."""

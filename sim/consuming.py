@@ -1,0 +1,114 @@
+"""The product's own consumer in a scenario: alone, near a replica, or in a group. PORTED.
+
+What it must do beside what `sim.history` asks: a consumer of its own reads every offset once, in order; a group reads
+every acknowledged record at least once; and once all is well, both come to the end.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from odradek.client.aio_consumer import AsyncConsumer
+from odradek.client.errors import ClientError
+from sim.history import Partition, SafetyViolation, Told
+from sim.workload import FETCH_BYTES_MAX, Workload
+from wire.errors import KafkaError
+
+GROUP = "readers"
+POLL_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+
+__all__ = ["GroupReading", "follow"]
+
+
+def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
+    servers = ",".join(f"{host}:{port}" for host, port in load.bootstrap)
+    return AsyncConsumer(
+        load.world.node_env(name),
+        load.world.tasks,
+        {
+            "bootstrap.servers": servers,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": "false",
+            "fetch.max.bytes": str(FETCH_BYTES_MAX),
+            "request.timeout.ms": str(int(load.request_seconds * 1000)),
+            **settings,
+        },
+    )
+
+
+async def follow(load: Workload, name: str, rack: str) -> None:
+    """Read all partitions from the beginning until the end, from a replica in `rack` where there is one.
+
+    Raises `SafetyViolation` when an offset is left out or comes twice.
+    """
+    consumer = _consumer(load, name, **{"client.rack": rack, "auto.offset.reset": "none"})
+    consumer.assign(load.partitions)
+    next_offsets: dict[Partition, int] = dict.fromkeys(load.partitions, 0)
+    consumer.seek_to_beginning(*load.partitions)
+    load.positions[name] = next_offsets
+    while not load.reader_is_done(next_offsets):
+        began = load.world.now
+        try:
+            records = await consumer.poll(POLL_SECONDS)
+        except (KafkaError, ClientError) as error:
+            load.world.trace.record(load.world.now, name, "poll", error)
+            continue
+        for record in records:
+            key = (record.topic, record.partition)
+            if record.offset != next_offsets[key]:
+                raise SafetyViolation(f"{name}: {key} {record.offset} follows {next_offsets[key] - 1}")
+            next_offsets[key] = record.offset + 1
+            load.history.read.append(Told(key, record.offset, record.value, began))
+    await consumer.close(CLOSE_SECONDS)
+
+
+class GroupReading:
+    """Members of one group that commit what they have read."""
+
+    def __init__(self, load: Workload) -> None:
+        self._load = load
+        self._seen: dict[tuple[Partition, int], bytes] = {}
+        self._committed: dict[Partition, int] = dict.fromkeys(load.partitions, 0)
+
+    async def member(self, name: str) -> None:
+        """Read what the group gives to this member, until the end."""
+        load = self._load
+        load.positions[GROUP] = self._committed
+        random = Random(f"{load.world.seed}/{name}")
+        consumer = _consumer(
+            load,
+            name,
+            **{
+                "group.id": GROUP,
+                "session.timeout.ms": random.choice(("6000", "20000")),
+                "heartbeat.interval.ms": "1500",
+                "max.poll.records": "200",
+            },
+        )
+        consumer.subscribe(list(load.topics))
+        while not load.reader_is_done(self._committed):
+            began = load.world.now
+            try:
+                for record in await consumer.poll(POLL_SECONDS):
+                    key = (record.topic, record.partition)
+                    self._seen[key, record.offset] = record.value
+                    load.history.read.append(Told(key, record.offset, record.value, began))
+                held: list[Partition] = [(key.topic, key.partition) for key in sorted(consumer.assignment())]
+                positions = {key: await consumer.position(key) for key in held}
+                if positions:
+                    await consumer.commit(dict(positions))
+                for key in held:
+                    self._committed[key] = max(self._committed[key], positions[key])
+            except (KafkaError, ClientError) as error:
+                load.world.trace.record(load.world.now, name, "group", error)
+        await consumer.close(CLOSE_SECONDS)
+
+    def check(self) -> None:
+        """Everything acknowledged was read by some member. Raises `SafetyViolation`."""
+        for told in self._load.history.acknowledged:
+            if (told.partition, told.offset) not in self._seen:
+                raise SafetyViolation(
+                    f"group: nobody has read {told.value[:40]!r} at {told.partition} {told.offset}"
+                )
