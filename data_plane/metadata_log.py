@@ -2,14 +2,15 @@
 
 Rot and torn writes
 -------------------
-The quorum writes one batch at a time and syncs it before the next (`metadata_quorum.single_voter`), so a crash can
-tear only the last batch. The log class cuts a damaged tail off at recovery, which is right for a torn write and
-would be silent loss for rot. `MetadataLog.open` tells them apart before the log class sees the files. It refuses
-(`MetadataLogCorrupt`) when
+The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts a
+damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open` tells
+them apart before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was synced,
+written at every start and stop and every few seconds in between. Most writes are a single batch. Before one of several
+(a follower that catches up) the file is written too, with the offset at which that write ends: a crash may tear any of
+these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when
 
-* a damaged batch has a sound one behind it, in its segment or in a later one, or
-* the log ends below `synced-offset-checkpoint`, a lower bound of what was synced, written at every start and stop
-  and every few seconds in between.
+* a damaged batch has a sound one behind it, in its segment or in a later one, unless both are of that one write, or
+* the log ends below the lower bound.
 
 The file is ours; Kafka leaves it alone.
 """
@@ -28,8 +29,9 @@ from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, Snapshot, StoredSna
 from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
-from odradek.env.ports import Clock, Dir, DiskError, DiskFull
-from wire.record_batch import HEADER_SIZE, parse_header
+from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskFull
+from wire.errors import KafkaError
+from wire.record_batch import HEADER_SIZE, iter_batches, parse_header
 
 METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
@@ -58,7 +60,8 @@ class MetadataLog:
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(root, directory, clock, logger)
-        verify_segments(directory)
+        synced, write_end = _read_synced_offset(directory)
+        verify_segments(directory, synced, write_end)
         self.snapshots.remove_drafts()
         snapshot = self.snapshot_end()
         self._log = open_partition_log(
@@ -76,7 +79,6 @@ class MetadataLog:
                 recovery_point=snapshot,
             ),
         )
-        synced = _read_synced_offset(directory)
         if self._log.log_end_offset < synced:
             raise MetadataLogCorrupt(
                 f"{directory.path} ends at offset {self._log.log_end_offset}, but everything below {synced} was "
@@ -98,19 +100,52 @@ class MetadataLog:
     def latest_epoch(self) -> int:
         return self._log.latest_epoch
 
-    def append(self, batch: bytearray, leader_epoch: int) -> int:
-        result = self._log.append(memoryview(batch), Origin.RAFT, leader_epoch, self._clock.wall_ms())
+    def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
+        log = self._log
+        if count > 1:
+            # Strictly: a batch that is torn later on must not be taken for rot.
+            self._write_synced_offset(log.log_end_offset, last_offset_of(batches) + 1)
+        result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
         return result.last_offset
 
-    def read(self, offset: int, bytes_max: int) -> bytes:
-        return self._log.read_bytes(offset, bytes_max, upper_bound=self._log.log_end_offset, min_one=True)
+    def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
+        end_offset = self._log.log_end_offset if upper_bound is None else upper_bound
+        return self._log.read_bytes(offset, bytes_max, upper_bound=end_offset, min_one=True)
 
     def flush(self) -> int:
         self._log.flush()
         end_offset = self._log.recovery_point
         if self._clock.monotonic() >= self._synced_offset_due:
-            self._write_synced_offset(end_offset)
+            self._note_synced_offset(end_offset)
         return end_offset
+
+    def truncate_to(self, end_offset: int) -> None:
+        log = self._log
+        try:
+            log.truncate_to(end_offset)
+        except KafkaError as error:
+            if isinstance(error.__cause__, DiskFull):
+                raise error.__cause__ from None
+            raise
+        if log.log_end_offset != end_offset:
+            raise MetadataLogCorrupt(
+                f"{self.directory.path} cannot be cut at offset {end_offset}: a batch reaches over it"
+            )
+        log.flush()
+
+    def drop_prefix(self, offset: int) -> int:
+        log = self._log
+        start = max((each.base_offset for each in log.segments if each.base_offset <= offset), default=0)
+        if start > log.log_start_offset:
+            log.advance_high_watermark(start)
+            log.set_log_start_offset(start)
+            log.delete_old_segments(self._clock.wall_ms())
+        return log.log_start_offset
+
+    def install(self, end_offset: int) -> None:
+        log = self._log
+        log.truncate_fully_and_start_at(end_offset)
+        log.flush()
 
     # -- files beside the log -----------------------------------------------------------------------------------
 
@@ -129,19 +164,26 @@ class MetadataLog:
         data = self._root.read_bytes(BOOTSTRAP_FILE, SNAPSHOT_BYTES_MAX)
         return decode_snapshot(data, source=f"{self._root.path}/{BOOTSTRAP_FILE}")
 
-    def _write_synced_offset(self, end_offset: int) -> None:
-        text = f"0\n1\n{METADATA_TOPIC} 0 {end_offset}\n"
+    def _note_synced_offset(self, end_offset: int) -> None:
         try:
-            self.directory.write_atomic(SYNCED_OFFSET_FILE, text.encode())
+            self._write_synced_offset(end_offset)
         except DiskFull as error:
             # The older bound stays true, and a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
+    def _write_synced_offset(self, end_offset: int, write_end: int | None = None) -> None:
+        """`write_end` is where a write of several batches ends that begins now. Raises `DiskError`."""
+        lines = [f"{METADATA_TOPIC} 0 {end_offset}"]
+        if write_end is not None:
+            lines.append(f"{METADATA_TOPIC} 0 {write_end}")
+        text = f"0\n{len(lines)}\n" + "".join(f"{line}\n" for line in lines)
+        self.directory.write_atomic(SYNCED_OFFSET_FILE, text.encode())
+
     def close(self) -> None:
         """Sync and close. Raises `DiskError`."""
         self._log.flush()
-        self._write_synced_offset(self._log.recovery_point)
+        self._note_synced_offset(self._log.recovery_point)
         self._log.close()
 
     def statistics(self) -> dict[str, int]:
@@ -156,7 +198,8 @@ class MetadataLog:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def recovery_point_lowered(self, log: PartitionLog) -> None:
-        """A single voter never takes back what it has synced, so nothing on disk says too much."""
+        """Of what was synced something is taken back: the lower bound must not say too much."""
+        self._write_synced_offset(log.recovery_point)
 
     def remove_later(self, log: PartitionLog, names: list[str]) -> None:
         for name in names:
@@ -175,12 +218,16 @@ class MetadataLog:
         self._root.sync()
 
 
-def verify_segments(directory: Dir) -> None:
-    """Raises `MetadataLogCorrupt` when damage in the log cannot be a torn write."""
+def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None:
+    """Raises `MetadataLogCorrupt` when damage in the log cannot be a torn write.
+
+    All below `synced` was synced; if `write_end` is larger, one write may have been under way between the two.
+    """
     names = [name for name in directory.list() if _SEGMENT_NAME.match(name)]
     for at, name in enumerate(names):
         data = directory.read_bytes(name, _SEGMENT_BYTES_MAX)
-        position = next_offset = 0
+        position = 0
+        next_offset = int(name[:20])
         while position < len(data):
             size = is_whole_batch(data, position)
             if size is None:
@@ -189,14 +236,33 @@ def verify_segments(directory: Dir) -> None:
             position += size
         if position == len(data):
             continue
-        behind = _find_sound_batch(data, position, next_offset)
-        if behind is None and at + 1 < len(names) and directory.file_size(names[at + 1]):
-            behind = 0
-        if behind is not None:
+        later = names[at + 1 :]
+        if later and next_offset >= int(later[0][:20]):
+            # The rest of a truncation that a crash undid; the log goes on in the next file.
+            continue
+        sound_from = write_end if synced <= next_offset < write_end else next_offset
+        behind = _find_sound_batch(data, position, sound_from)
+        behind = behind is not None or any(_holds_sound_batch(directory, each, sound_from) for each in later)
+        if behind:
             raise MetadataLogCorrupt(
                 f"{directory.path}/{name}: the batch at position {position} is damaged, and sound ones follow it; "
                 "no crash does that, so the disk has lost synced data: restore the directory from another voter"
             )
+
+
+def _holds_sound_batch(directory: Dir, name: str, offset_min: int) -> bool:
+    """Whether a segment that should not be there holds a batch at `offset_min` or behind; it need not be sound."""
+    if directory.file_size(name) == 0:
+        return False
+    if int(name[:20]) >= offset_min:
+        return True
+    return _find_sound_batch(directory.read_bytes(name, _SEGMENT_BYTES_MAX), -1, offset_min) is not None
+
+
+def last_offset_of(batches: Buffer) -> int:
+    """The last offset of whole batches."""
+    *_, (_, header) = iter_batches(batches)
+    return header.last_offset
 
 
 def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
@@ -211,14 +277,20 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
     return None
 
 
-def _read_synced_offset(directory: Dir) -> int:
+def _read_synced_offset(directory: Dir) -> tuple[int, int]:
+    """What was synced at least, and where the write ended that began then (0: it was a single batch)."""
     if not directory.exists(SYNCED_OFFSET_FILE):
-        return 0
+        return 0, 0
     lines = directory.read_bytes(SYNCED_OFFSET_FILE, 1 << 16).decode("utf-8", "replace").split("\n")
     try:
-        topic, partition, offset = lines[2].split(" ")
-        if (lines[0], lines[1], topic, partition) != ("0", "1", METADATA_TOPIC, "0"):
-            raise ValueError(lines[:3])
-        return int(offset)
+        offsets = []
+        for line in lines[2 : 2 + int(lines[1])]:
+            topic, partition, offset = line.split(" ")
+            if (topic, partition) != (METADATA_TOPIC, "0"):
+                raise ValueError(line)
+            offsets.append(int(offset))
+        if lines[0] != "0" or len(offsets) not in (1, 2):
+            raise ValueError(lines[:2])
+        return offsets[0], (offsets[1] if len(offsets) == 2 else 0)
     except (IndexError, ValueError) as error:
         raise MetadataLogCorrupt(f"{directory.path}/{SYNCED_OFFSET_FILE} cannot be read: {error}") from error

@@ -3,7 +3,7 @@
 Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs (implemented by
 `data_plane.metadata_log` over the log class that topics use, and in memory by tests). `DecisionLog` is what a
 replicated state machine sees above a quorum: records go in, and a high watermark says which of them will never
-be taken back. `SingleVoterQuorum` is such a log; a Raft quorum will be another.
+be taken back. `RaftQuorum` is such a log, and so are the partitions of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,30 @@ class ReplicatedLog(Protocol):
     def latest_epoch(self) -> int:
         """The leader epoch of the last batch, -1 for an empty log."""
 
-    def append(self, batch: bytearray, leader_epoch: int) -> int:
-        """Append one batch that begins at `log_end_offset`; return its last offset. Not durable before `flush`.
+    def append(self, batches: bytearray, leader_epoch: int, *, count: int = 1) -> int:
+        """Append `count` batches that begin at `log_end_offset`; return their last offset. Not durable before `flush`,
+        and what was appended before must be.
 
         Raises `DiskFull` (nothing was appended, try again later) or `DiskError` (the directory is offline).
         """
 
-    def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches from the one that holds `offset`, at least one unless `offset` is the end."""
+    def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
+        """Whole batches from the one that holds `offset`, at least one unless `offset` is the end.
+
+        With `upper_bound` only those that end below it.
+        """
 
     def flush(self) -> int:
         """Make durable what was appended before the call; return the end offset that this covers. Blocks."""
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Take back what is at `end_offset` and behind it, durably: it does not come back. Blocks."""
+
+    def drop_prefix(self, offset: int) -> int:
+        """Remove what lies wholly below `offset`, which a snapshot covers; return where the log begins now. Blocks."""
+
+    def install(self, end_offset: int) -> None:
+        """A snapshot has taken the place of the whole log, which goes on at `end_offset`. Durable; blocks."""
 
 
 @attrs.frozen

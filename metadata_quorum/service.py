@@ -1,24 +1,34 @@
-"""The controller of a node at work: machine, quorum and timers wired together (PORTED).
+"""The metadata of a node at work: quorum, publisher and, where this node decides, the controller's machine. PORTED.
 
-`ControllerService.start` replays the log and takes the lead; from then on `submit` decides requests and
-`channel` answers them as messages. Observers take `committed_image` once and then follow with `subscribe`.
+One `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until the image is as new
+as the leader's log was. Observers take `committed_image` once and then follow with `subscribe`, whoever decides.
+
+Who has the image
+-----------------
+`_follow` is the only task that replays: as long as this node does not decide, what is committed goes through the
+publisher. When the quorum leads, has committed in its epoch, and the publisher has replayed all of the log, the
+controller's machine begins with the publisher's image; its first decision is `Activate`. From then on the machine's
+committed states are published. When the lead is lost the machine resigns (whoever waits hears NOT_CONTROLLER) and the
+publisher goes on behind the machine's committed state.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata_quorum.checkpoint_files import StoredSnapshot
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.controller import Activate, Controller
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
-from metadata_quorum.ports import QuorumStateStore, ReplicatedLog
-from metadata_quorum.single_voter import SingleVoterQuorum
+from metadata_quorum.peers import PeerConnections
+from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.publisher import MetadataPublisher
+from metadata_quorum.raft.core import RaftConfig
+from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from metadata_quorum.raft_quorum import RaftQuorum
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
 from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import Env, TaskGroup
@@ -26,107 +36,122 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
 
+__all__ = ["LoopbackChannel", "MetadataService"]
+
 SESSION_CHECKS_PER_TIMEOUT = 9
 
+_Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta]
 
-class ControllerService:
-    """One per node that is a controller. `start`, then `submit`; `stop` before the log is closed."""
+
+class MetadataService:
+    """See the module. `start`, then use; `stop` before the log is closed."""
 
     def __init__(
         self,
-        settings: ControllerSettings,
         env: Env,
         log: ReplicatedLog,
+        snapshots: SnapshotStore,
         store: QuorumStateStore,
         *,
+        me: ReplicaKey,
         cluster_id: str,
-        node_id: int,
-        snapshot: StoredSnapshot | None,
-        bootstrap: tuple[Message, ...],
+        controller_settings: ControllerSettings | None,
+        raft_config: RaftConfig | None = None,
+        static_voters: VoterSet | None = None,
+        bootstrap_servers: Sequence[tuple[str, int]] = (),
+        endpoints: Sequence[tuple[str, str, int]] = (),
+        bootstrap: Sequence[Message] = (),
         logger: Any,
     ) -> None:
-        """`bootstrap` are the first records of a new cluster; this version's own if they are missing."""
-        self._settings = settings
+        """`controller_settings` is None on a node that is no controller. `endpoints` are (listener name, host, port)
+        of this node's controller listeners, `bootstrap_servers` those of others. `bootstrap` are the first records
+        of a new cluster; this version's own if they are missing."""
         self._env = env
-        self._cluster_id = cluster_id
-        self._snapshot = snapshot
-        self._bootstrap = bootstrap or bootstrap_records()
+        self._settings = controller_settings
+        self._bootstrap = tuple(bootstrap) or bootstrap_records()
         self._logger = logger
-        self._controller = Controller(settings)
-        self.quorum = SingleVoterQuorum(
+        self._me = me
+        self.quorum = RaftQuorum(
             log,
+            snapshots,
             store,
-            node_id=node_id,
+            me=me,
+            cluster_id=cluster_id,
+            static_voters=static_voters,
+            bootstrap=bootstrap_servers,
+            endpoints=endpoints,
+            config=RaftConfig() if raft_config is None else raft_config,
             clock=env.clock,
             workers=env.workers,
             new_event=env.event,
+            random=env.random,
             logger=logger,
         )
-        self._machine: ReplicatedStateMachine[MetadataImage, MetadataDelta] | None = None
+        self._snapshots = snapshots
+        self._publisher = MetadataPublisher(cluster_id, self.quorum.read_committed, env.workers)
+        self._controller = Controller(controller_settings or ControllerSettings())
+        self._machine: _Machine | None = None
+        self._is_active = False
+        self._is_stopping = False
+        self._peers: PeerConnections | None = None
+        self._news = env.event()
+        self._caught_up = env.event()
+        self.quorum.on_change(self._look)
+        self.quorum.subscribe(lambda _: self._look())
+
+    # -- life -------------------------------------------------------------------------------------------------------
 
     async def start(self, tasks: TaskGroup) -> None:
-        """Replay, become the leader, commit the first decision; then keep running in `tasks`.
+        """Open the log and join the quorum; go on in `tasks`.
 
         Raises `MetadataLogCorrupt`, `InvalidMetadata` or `DiskError`; a task that fails later raises into `tasks`.
         """
         env = self._env
-        builder = ImageBuilder(MetadataImage.empty(self._cluster_id))
-        stored = self._snapshot
-        if stored is None:
-            await env.workers.run(self.quorum.replay, builder)
-        else:
-            await env.workers.run(self.quorum.replay, builder, stored.contents, stored.end_offset)
-        await self.quorum.become_leader()
-        if builder.in_transaction:
-            # Whoever wrote the beginning is gone; as in Kafka the next leader says that it never happened.
-            self._logger.warning("metadata.transaction_aborted")
-            record = AbortTransactionRecord(reason="a new leader found it open")
-            builder.replay(self.quorum.append_batch([record]), record, self.quorum.epoch)
-        builder.advance(self.quorum.log_end_offset - 1, self.quorum.epoch)
-        image, _ = builder.build()
-        first = {
-            each.name: each.feature_level for each in self._bootstrap if isinstance(each, FeatureLevelRecord)
-        }
-        problem = unsupported_feature(image.features or first)
-        if problem is not None:
-            raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
-        self._machine = ReplicatedStateMachine(
-            self._controller, self.quorum, image, random=env.random, new_uuid=env.new_uuid
+        peers = self._peers = PeerConnections(
+            env, tasks, client_id=f"raft-client-{self._me.node_id}", log=self._logger
         )
+        snapshot = await self.quorum.open(tasks, peers)
+        if snapshot is not None and snapshot.end_offset > 0:
+            await self._publisher.load(snapshot)
         tasks.start_soon(self.quorum.run, name="metadata quorum")
-        activated = env.event()
-        self.submit(Activate(self._bootstrap)).on_release(lambda _: activated.set())
-        await activated.wait()
-        tasks.start_soon(self._fence_expired_brokers, name="broker sessions")
-        self._logger.info(
-            "controller.active",
-            epoch=self.quorum.epoch,
-            offset=self.quorum.log_end_offset,
-            topics=len(self.committed_image.topics),
-            metadata_version=self.committed_image.metadata_version,
-        )
+        tasks.start_soon(self._follow, name="metadata publisher")
+        if self._settings is not None:
+            tasks.start_soon(self._fence_expired_brokers, name="broker sessions")
+
+    async def caught_up(self) -> None:
+        """Wait until a leader is known and the image holds all that was committed when it was first heard of."""
+        await self._caught_up.wait()
 
     async def stop(self) -> None:
-        """Wait until every decision is committed; afterwards requests get NOT_CONTROLLER."""
-        await self.quorum.drained()
-        self._running.resign()
+        """Commit what is decided, if the others let us, and leave the quorum; then requests get NOT_CONTROLLER."""
+        self._is_stopping = True
+        await self.quorum.resign_and_drain()
+        self._resign()
+        if self._peers is not None:
+            self._peers.close()
+
+    # -- what others ask --------------------------------------------------------------------------------------------
 
     @property
-    def _running(self) -> ReplicatedStateMachine[MetadataImage, MetadataDelta]:
-        assert self._machine is not None, "the controller service has not been started"
-        return self._machine
+    def is_active(self) -> bool:
+        """Whether this node is the active controller: it decides."""
+        return self._is_active
 
     @property
     def committed_image(self) -> MetadataImage:
-        return self._running.committed_state
+        return self._publisher.image
 
     def subscribe(self, observer: Callable[[MetadataImage, MetadataDelta], None]) -> None:
         """Tell `observer` of every image committed from now on, in order."""
-        self._running.subscribe(observer)
+        self._publisher.subscribe(observer)
 
     def submit(self, request: Any, api_version: int | None = None) -> Deferred:
-        """Decide a request at the time it is now."""
-        return self._running.submit(request, self._now_ms(), api_version)
+        """Decide a request at the time it is now; NOT_CONTROLLER unless this node is active."""
+        if self._machine is None or not self._is_active:
+            deferred = Deferred(request, self._controller.refuse(request, ErrorCode.NOT_CONTROLLER), 0)
+            deferred.release()
+            return deferred
+        return self._machine.submit(request, self._now_ms(), api_version)
 
     def channel(self) -> LoopbackChannel:
         """How the broker of the same node asks its controller."""
@@ -135,13 +160,110 @@ class ControllerService:
     def _now_ms(self) -> int:
         return int(self._env.clock.monotonic() * 1000)
 
+    # -- who has the image ------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """There may be something for `_follow` to do; a lost lead is acted on at once."""
+        if self._machine is not None and self.quorum.epoch < 0:
+            self._resign()
+        self._news.set()
+
+    def _resign(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is None:
+            return
+        self._is_active = False
+        self.quorum.unsubscribe(machine.on_high_watermark)
+        self._publisher.take_over(machine.committed_state, machine.committed_end)
+        machine.resign()
+        self._logger.info("controller.resigned")
+
+    async def _follow(self) -> None:
+        quorum, publisher = self.quorum, self._publisher
+        while True:
+            self._news = self._env.event()
+            if self._machine is None:
+                await publisher.replay(quorum.high_watermark)
+                self._check_features(publisher.image)
+                if self._may_decide():
+                    await self._decide()
+                    continue
+            self._note_caught_up()
+            if publisher.next_offset >= quorum.high_watermark or self._machine is not None:
+                await self._news.wait()
+
+    def _note_caught_up(self) -> None:
+        told = self.quorum.leader_high_watermark
+        if self._is_active or 0 <= told <= self._publisher.next_offset:
+            self._caught_up.set()
+
+    def _may_decide(self) -> bool:
+        return (
+            self._settings is not None
+            and not self._is_stopping
+            and self.quorum.is_leading
+            and self._publisher.next_offset == self.quorum.log_end_offset
+        )
+
+    async def _decide(self) -> None:
+        """Become the active controller."""
+        env, quorum, publisher = self._env, self.quorum, self._publisher
+        assert self._settings is not None
+        if publisher.in_transaction:
+            # Whoever wrote the beginning is gone; as in Kafka the next leader says that it never happened.
+            self._logger.warning("metadata.transaction_aborted")
+            quorum.append_batch([AbortTransactionRecord(reason="a new leader found it open")])
+            return
+        image = publisher.image
+        first = {
+            each.name: each.feature_level for each in self._bootstrap if isinstance(each, FeatureLevelRecord)
+        }
+        self._check_features(image, first)
+        self._controller = Controller(self._settings)
+        machine = self._machine = ReplicatedStateMachine(
+            self._controller, quorum, image, random=env.random, new_uuid=env.new_uuid
+        )
+        machine.subscribe(publisher.publish)
+        machine.submit(Activate(self._bootstrap), self._now_ms()).on_release(
+            lambda _: self._activated(machine)
+        )
+
+    def _activated(self, machine: _Machine) -> None:
+        if self._machine is not machine:
+            return
+        self._is_active = True
+        image = self.committed_image
+        self._logger.info(
+            "controller.active",
+            epoch=self.quorum.epoch,
+            offset=self.quorum.log_end_offset,
+            topics=len(image.topics),
+            metadata_version=image.metadata_version,
+        )
+        self._caught_up.set()
+
+    @staticmethod
+    def _check_features(image: MetadataImage, first: dict[str, int] | None = None) -> None:
+        problem = unsupported_feature(image.features or first or {})
+        if problem is not None:
+            raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
+
+    # -- timers -----------------------------------------------------------------------------------------------------
+
     async def _fence_expired_brokers(self) -> None:
         clock = self._env.clock
+        assert self._settings is not None
         period = self._settings.broker_session_timeout_ms / 1000 / SESSION_CHECKS_PER_TIMEOUT
         while True:
             await clock.sleep_until(clock.monotonic() + period)
-            while self._controller.sessions.expired(self._running.state, self._now_ms()):
+            while self._has_expired():
                 self.submit(FenceExpiredBrokers()).on_release(self._tell_fenced)
+
+    def _has_expired(self) -> bool:
+        machine = self._machine
+        if machine is None or not self._is_active or not self.quorum.has_room:
+            return False
+        return bool(self._controller.sessions.expired(machine.state, self._now_ms()))
 
     def _tell_fenced(self, broker_ids: list[int]) -> None:
         for broker_id in broker_ids or ():
@@ -149,9 +271,11 @@ class ControllerService:
 
     def statistics(self) -> dict[str, Any]:
         """Figures of the parts."""
+        machine = self._machine
         return {
             "quorum": self.quorum.statistics(),
-            "machine": self._running.statistics(),
+            "publisher": self._publisher.statistics(),
+            **({} if machine is None else {"machine": machine.statistics()}),
             "sessions": self._controller.sessions.statistics(),
         }
 
@@ -159,7 +283,7 @@ class ControllerService:
 class LoopbackChannel:
     """A `PeerChannel` to the controller in the same process: messages, never calls into its state."""
 
-    def __init__(self, service: ControllerService, env: Env) -> None:
+    def __init__(self, service: MetadataService, env: Env) -> None:
         self._service = service
         self._env = env
 

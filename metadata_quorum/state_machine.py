@@ -152,7 +152,7 @@ class ReplicatedStateMachine(Generic[S, D]):
         self._random = random
         self._new_uuid = new_uuid
         self._committed: S = state
-        self._end_offset = log.log_end_offset
+        self._committed_end = self._end_offset = log.log_end_offset
         self._state: S = state
         self._uncommitted: deque[_Version[S, D]] = deque()
         self._waiting: deque[Deferred] = deque()
@@ -168,6 +168,11 @@ class ReplicatedStateMachine(Generic[S, D]):
     @property
     def committed_state(self) -> S:
         return self._committed
+
+    @property
+    def committed_end(self) -> int:
+        """The offset below which the committed state holds everything."""
+        return self._committed_end
 
     def subscribe(self, listener: CommittedListener) -> None:
         """Tell `listener` of each state committed from now on."""
@@ -219,6 +224,7 @@ class ReplicatedStateMachine(Generic[S, D]):
         while self._uncommitted and self._uncommitted[0].end_offset <= high_watermark:
             version = self._uncommitted.popleft()
             self._committed = version.state
+            self._committed_end = version.end_offset
             for listener in self._listeners:
                 listener(version.state, version.delta)
         self._release(high_watermark)

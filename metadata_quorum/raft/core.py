@@ -69,6 +69,8 @@ class RaftConfig:
     fetch_timeout: float = 2.0
     retry_backoff: float = 0.02
     fetch_wait_max: float = 0.5
+    request_timeout: float = 2.0
+    fetch_bytes_max: int = 1 << 20
 
 
 class RaftCore:
@@ -89,7 +91,7 @@ class RaftCore:
         self.config = config
         self.rng = rng
         self.now = now
-        self.high_watermark = log.start_offset
+        self.high_watermark = log.start_offset if log.snapshot is None else log.snapshot.offset
         self._bootstrap = tuple(node_id for node_id in bootstrap if node_id != me.node_id)
         self._asked = 0
         self._effects: list[Effect] = []

@@ -35,9 +35,11 @@ def on_fetch(core: RaftCore, request_id: int, request: Fetch) -> None:
     if error is not ErrorCode.NONE or not isinstance(role, Leader):
         core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, error=error)))
         return
-    role.parked = {
-        each: parked for each, parked in role.parked.items() if parked[0].replica != request.replica
-    }
+    for each, (parked, _) in list(role.parked.items()):
+        if parked.replica == request.replica:
+            # Whoever asks again waits for the older answer no more.
+            del role.parked[each]
+            core.emit(Answer(each, FetchAnswer(core.epoch, core.leader_id, core.high_watermark)))
     mismatch = _mismatch(core, request)
     if mismatch is not None:
         core.emit(Answer(request_id, mismatch))

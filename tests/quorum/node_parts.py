@@ -11,7 +11,8 @@ import trio
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.quorum_state import FileQuorumStateStore
-from metadata_quorum.service import ControllerService
+from metadata_quorum.raft.voters import ReplicaKey
+from metadata_quorum.service import MetadataService
 from metadata_quorum.storage_format import VoterEndpoint, find_meta_properties, format_storage
 from odradek.env.ports import Dir, Env
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -53,7 +54,7 @@ def format_node(root: Dir) -> None:
 @asynccontextmanager
 async def running_controller(
     env: Env, journal: Journal | None = None, *, path: str = PATH, **settings: Any
-) -> AsyncIterator[ControllerService]:
+) -> AsyncIterator[MetadataService]:
     """A controller that leads; on a normal exit it stops cleanly."""
     logger = journal or Journal()
     root = env.open_dir(path)
@@ -61,19 +62,20 @@ async def running_controller(
     assert meta is not None
     log = await env.workers.run(lambda: MetadataLog.open(root, clock=env.clock, logger=logger))
     bootstrap = log.bootstrap()
-    service = ControllerService(
-        ControllerSettings(**settings),
+    service = MetadataService(
         env,
         log,
+        log.snapshots,
         FileQuorumStateStore(log.directory),
+        me=ReplicaKey(meta.node_id, meta.directory_id),
         cluster_id=meta.cluster_id,
-        node_id=meta.node_id,
-        snapshot=log.newest_snapshot(),
+        controller_settings=ControllerSettings(**settings),
         bootstrap=() if bootstrap is None else bootstrap.records,
         logger=logger,
     )
     async with trio.open_nursery() as nursery:
         await service.start(nursery)
+        await service.caught_up()
         yield service
         await service.stop()
         log.close()
@@ -94,7 +96,7 @@ def registration(incarnation: bytes, previous_epoch: int = -1) -> BrokerRegistra
     )
 
 
-def heartbeat(service: ControllerService, broker_epoch: int) -> BrokerHeartbeatRequest:
+def heartbeat(service: MetadataService, broker_epoch: int) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(NODE_ID, broker_epoch, service.committed_image.offset)
 
 
@@ -110,12 +112,12 @@ def producer_ids(broker_epoch: int) -> AllocateProducerIdsRequest:
     return AllocateProducerIdsRequest(NODE_ID, broker_epoch)
 
 
-async def ask(service: ControllerService, env: Env, request: Any) -> Any:
+async def ask(service: MetadataService, env: Env, request: Any) -> Any:
     """The response, over the loopback channel."""
     return await service.channel().request(request, env.clock.monotonic() + 60)
 
 
-async def join(service: ControllerService, env: Env) -> int:
+async def join(service: MetadataService, env: Env) -> int:
     """Register as a new incarnation and be unfenced; the broker epoch."""
     epoch: int = (await ask(service, env, registration(env.new_uuid()))).broker_epoch
     response = await ask(service, env, heartbeat(service, epoch))

@@ -1,0 +1,681 @@
+"""One replica of the metadata quorum at work: the Raft core, its log, its peers and the time. PORTED.
+
+Theory of operation
+-------------------
+The core (`raft/core.py`) decides, this driver reports to it and does what it wants done. Every report is followed by
+`_pump`, which performs effects in their order. Most of them are done at once; those that must be on the disk before
+anything behind them happens (a vote, a cut of the log, a leader's batches) wait for `run`, the only task that touches
+the log's end: so the disk never holds more than one write that a crash may tear.
+
+**Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all that wait, writes
+them as one batch, tells the core (followers that wait get it while our own sync is under way) and syncs: group commit
+without a timer. The high watermark moves when a majority has synced. A leader's first batch is its LeaderChange, with
+the voters if the log does not hold them yet.
+
+**Not leading.** What waits is forgotten with `LostLeadership`; whoever asked is told by the state machine above.
+
+**Failures.** A full disk is weather: nothing was written, and the write is tried again every second; when too much
+waits, `has_room` turns false; a leader with other voters gives up its lead. Any other `DiskError`, and any broken
+invariant of the core, ends `run` with that error, and with it the node.
+
+Requests of other nodes come in through `receive`; `voters_rpc.py` and `describe_quorum.py` answer those that are not
+Raft's own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import attrs
+
+from metadata_quorum.checkpoint_files import StoredSnapshot
+from metadata_quorum.metadata_batches import batch_of_control_records, batch_of_values, encode_values
+from metadata_quorum.peers import PeerConnections
+from metadata_quorum.ports import CommitListener, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.raft import wire_messages
+from metadata_quorum.raft.core import RaftConfig, RaftCore
+from metadata_quorum.raft.effects import (
+    Answer,
+    AppendFetched,
+    Effect,
+    HighWatermarkAdvanced,
+    LoadSnapshot,
+    LostLeadership,
+    SaveState,
+    Send,
+    TookLeadership,
+    Truncate,
+)
+from metadata_quorum.raft.log_reading import read_log_state
+from metadata_quorum.raft.log_state import Batch, LogState
+from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
+from metadata_quorum.raft.roles import Leader as LeaderRole
+from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from metadata_quorum.raft.wire_messages import Endpoint
+from odradek.env.ports import Clock, ConnectionLost, DiskFull, Event, TaskGroup, Workers
+from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.messages import begin_quorum_epoch, end_quorum_epoch, fetch, vote
+from wire.messages.control_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    LeaderChangeMessageVoter,
+)
+from wire.structure import Message
+
+__all__ = ["RaftQuorum"]
+
+BATCH_BYTES_MAX = 8 << 20
+"""A group goes on in the next batch beyond this (Kafka's limit); a single decision may be larger."""
+WAITING_BYTES_MAX = 64 << 20
+DISK_FULL_RETRY_SECONDS = 1.0
+IDLE_SECONDS_MAX = 3600.0
+FIRST_BOOTSTRAP_ID = -2
+"""Bootstrap servers have addresses but no ids yet: they are asked under -2, -3 and so on, as in Kafka."""
+
+_RAFT_REQUESTS = (
+    vote.VoteRequest,
+    begin_quorum_epoch.BeginQuorumEpochRequest,
+    end_quorum_epoch.EndQuorumEpochRequest,
+    fetch.FetchRequest,
+)
+
+
+@attrs.frozen
+class _Waiting:
+    """What has offsets but is not written yet: a decision, or control records of the quorum itself."""
+
+    base_offset: int
+    count: int
+    size: int
+    values: list[bytes]
+    control: list[Message] | None = None
+    voters: VoterSet | None = None
+
+
+@attrs.frozen
+class _Asked:
+    """A peer's request that the core has not answered yet."""
+
+    message: Message
+    bytes_max: int
+    respond: Callable[[Message], None]
+
+
+class RaftQuorum:
+    """See the module. `open`, then keep `run` running. Implements `DecisionLog` while this node leads."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        snapshots: SnapshotStore,
+        store: QuorumStateStore,
+        *,
+        me: ReplicaKey,
+        cluster_id: str,
+        static_voters: VoterSet | None,
+        bootstrap: Sequence[tuple[str, int]],
+        endpoints: Sequence[Endpoint] = (),
+        config: RaftConfig,
+        clock: Clock,
+        workers: Workers,
+        new_event: Callable[[], Event],
+        random: Random,
+        logger: Any,
+    ) -> None:
+        """`endpoints` are where this node listens as a controller. `static_voters` hold as long as the log names none."""
+        self.me = me
+        self.cluster_id = cluster_id
+        self.config = config
+        self.endpoints = tuple(endpoints)
+        self.log = log
+        self.snapshots = snapshots
+        self.clock = clock
+        self.workers = workers
+        self.logger = logger
+        self._store = store
+        self._static_voters = static_voters if static_voters is not None else VoterSet(())
+        self._bootstrap = {FIRST_BOOTSTRAP_ID - at: address for at, address in enumerate(bootstrap)}
+        self._peers: PeerConnections
+        self._tasks: TaskGroup
+        self._new_event = new_event
+        self._random = random
+        self._core: RaftCore | None = None
+        self._has_dynamic_voters = False
+        self._addresses: dict[int, tuple[str, int]] = {}
+        """How nodes that lead or led say they can be reached."""
+        self._effects: deque[Effect] = deque()
+        self._is_pumping = False
+        self._is_blocked = False
+        self._is_stopped = False
+        self._failure: BaseException | None = None
+        self._wake = new_event()
+        self._sleeping_until = float("inf")
+        self._earlier = new_event()
+        self._asked: dict[int, _Asked] = {}
+        self._request_count = 0
+        self._high_watermark = 0
+        self.leader_high_watermark = -1
+        """The high watermark that a leader has told last, -1 before."""
+        self._epoch_to_begin = -1
+        self._leading_epoch = -1
+        self._decided_end = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._no_room_until = float("-inf")
+        self._told_no_room = False
+        self._listeners: list[CommitListener] = []
+        self._observers: list[Callable[[], None]] = []
+        self._told: tuple[int | None, int, bool] = (None, -1, False)
+        self._batches = 0
+        self._decisions = 0
+        self._elections = 0
+
+    # -- DecisionLog ------------------------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """Of all that is decided while this node leads, else of the log."""
+        return self._decided_end if self._leading_epoch >= 0 else self.core.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this node leads, -1 if none."""
+        return self._leading_epoch
+
+    @property
+    def has_room(self) -> bool:
+        return self._waiting_bytes < WAITING_BYTES_MAX
+
+    def subscribe(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: CommitListener) -> None:
+        self._listeners.remove(listener)
+
+    def append_batch(self, records: Sequence[Message]) -> int:
+        assert self._leading_epoch >= 0, "only a leader appends"
+        values = encode_values(records)
+        size = sum(map(len, values))
+        self._waiting.append(_Waiting(self._decided_end, len(values), size, values))
+        self._waiting_bytes += size
+        self._decided_end += len(values)
+        self._wake.set()
+        return self._decided_end - 1
+
+    # -- who leads --------------------------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> RaftCore:
+        assert self._core is not None, "the quorum has not been opened"
+        return self._core
+
+    @property
+    def is_open(self) -> bool:
+        return self._core is not None
+
+    @property
+    def leader_id(self) -> int | None:
+        return None if self._core is None else self._core.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return -1 if self._core is None else self._core.epoch
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads and knows all that is committed."""
+        return self._leading_epoch >= 0 and self.core.has_committed_in_epoch
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.core.voters
+
+    @property
+    def has_dynamic_voters(self) -> bool:
+        """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
+        return self._has_dynamic_voters or len(self.core.log.voter_history) > 1
+
+    def leader_address(self) -> tuple[str, int] | None:
+        """Where the leader serves controllers' requests, None while nobody is known to lead."""
+        leader_id = self.leader_id
+        return None if leader_id is None else self.address_of(leader_id)
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """How to reach a node: by what it said itself, what the voters say, or the bootstrap servers."""
+        if node_id == self.me.node_id and self.endpoints:
+            return self.endpoints[0][1:]
+        if node_id in self._addresses:
+            return self._addresses[node_id]
+        voter = self.core.voters.get(node_id)
+        if voter is not None and voter.endpoints:
+            return voter.endpoints[0][1:]
+        return self._bootstrap.get(node_id)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when the leader, its epoch, or this node's own leadership has changed."""
+        self._observers.append(callback)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self, tasks: TaskGroup, peers: PeerConnections) -> StoredSnapshot | None:
+        """Read what the log says of epochs and voters; the newest snapshot. `tasks` and `peers` are for `run`.
+
+        Raises `MetadataLogCorrupt`, `DiskError`.
+        """
+        self._tasks = tasks
+        self._peers = peers
+        stored = self._store.load()
+        snapshot = await self.workers.run(self.snapshots.newest)
+        state: LogState = await self.workers.run(read_log_state, self.log, snapshot, self._static_voters)
+        self._has_dynamic_voters = state.voters is not self._static_voters
+        self._core = RaftCore(
+            self.me,
+            state,
+            stored,
+            self.config,
+            self._random,
+            self.clock.monotonic(),
+            bootstrap=tuple(self._bootstrap),
+        )
+        self._high_watermark = self._core.high_watermark
+        return snapshot
+
+    async def run(self) -> None:
+        """Do what the core wants, until cancelled. Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant."""
+        self._tasks.start_soon(self._keep_time, name="quorum clock")
+        self._pump()
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            self._wake = self._new_event()
+            if not await self._work():
+                await self._wake.wait()
+
+    async def resign_and_drain(self) -> None:
+        """Commit what is decided, as far as the others let us, then give up the lead (a clean stop)."""
+        clock = self.clock
+        patience = clock.monotonic() + self.config.fetch_timeout
+        if self._leading_epoch >= 0 and self._high_watermark < self._decided_end:
+            committed = self._new_event()
+            end_offset = self._decided_end
+
+            def note(high_watermark: int) -> None:
+                if high_watermark >= end_offset:
+                    committed.set()
+
+            self._listeners.append(note)
+            with clock.timeout_at(patience if self._has_others() else float("inf")):
+                await committed.wait()
+            self._listeners.remove(note)
+        if self._leading_epoch >= 0 and self._has_others():
+            self._report(self.core.resign)
+            told = clock.monotonic() + self.config.request_timeout
+            while self._is_telling() and clock.monotonic() < told:
+                await clock.sleep_until(clock.monotonic() + self.config.retry_backoff)
+        self._is_stopped = True
+
+    def _has_others(self) -> bool:
+        return not self.core.voters.is_only(self.me)
+
+    def _is_telling(self) -> bool:
+        return bool(getattr(self.core.role, "to_tell", ()))
+
+    async def _keep_time(self) -> None:
+        clock = self.clock
+        while not self._is_stopped:
+            self._sleeping_until = self._next_deadline()
+            self._earlier = self._new_event()
+            with clock.timeout_at(self._sleeping_until):
+                await self._earlier.wait()
+            self._sleeping_until = float("inf")
+            if self._no_room_until <= clock.monotonic():
+                self._wake.set()
+            self._report(self.core.tick)
+
+    def _next_deadline(self) -> float:
+        now = self.clock.monotonic()
+        deadline = min(self.core.next_deadline(), now + IDLE_SECONDS_MAX)
+        return min(deadline, self._no_room_until) if self._no_room_until > now else deadline
+
+    # -- reports and effects ------------------------------------------------------------------------------------------
+
+    def _report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Tell the core what happened, now, and do what it wants."""
+        if self._failure is not None or self._is_stopped:
+            return
+        try:
+            report(*args, self.clock.monotonic(), **options)
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves somebody else
+            self._fail(error)
+            return
+        self._pump()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._wake.set()
+
+    def _pump(self) -> None:
+        """Perform effects up to the first that has to wait for the disk."""
+        if self._is_pumping or self._is_blocked:
+            return
+        core = self.core
+        self._is_pumping = True
+        try:
+            while self._failure is None:
+                self._effects.extend(core.effects())
+                if not self._effects or isinstance(self._effects[0], SaveState | Truncate | AppendFetched):
+                    break
+                self._perform(self._effects.popleft())
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves somebody else
+            self._fail(error)
+        finally:
+            self._is_pumping = False
+        if self._effects or self._may_write():
+            self._wake.set()
+        if core.next_deadline() < self._sleeping_until:
+            self._earlier.set()
+        self._tell_observers()
+
+    def _tell_observers(self) -> None:
+        told = (self.leader_id, self.leader_epoch, self.is_leading)
+        if told == self._told:
+            return
+        if told[:2] != self._told[:2]:
+            self.logger.info("quorum.leader", leader=told[0], epoch=told[1], me=self.me.node_id)
+        self._told = told
+        for callback in self._observers:
+            callback()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._tasks.start_soon(self._ask, effect.node_id, effect.request, name="quorum request")
+            case Answer():
+                self._answer(effect)
+            case HighWatermarkAdvanced():
+                self._high_watermark = effect.high_watermark
+                for listener in list(self._listeners):
+                    listener(effect.high_watermark)
+            case TookLeadership():
+                self._elections += 1
+                self._epoch_to_begin = effect.epoch
+            case LostLeadership():
+                self._epoch_to_begin = self._leading_epoch = -1
+                self._waiting.clear()
+                self._waiting_bytes = 0
+            case LoadSnapshot():
+                self._report(self.core.snapshot_failed)
+            case _:
+                raise AssertionError(f"{effect} has to wait for the disk")
+
+    async def _work(self) -> bool:
+        """Do one thing that has to wait for the disk; whether there was one."""
+        if self._effects:
+            effect = self._effects.popleft()
+            while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
+                # Nothing happened in between: only the newest need be remembered.
+                effect = self._effects.popleft()
+            self._is_blocked = True
+            await self._perform_on_disk(effect)
+            self._is_blocked = False
+            self._pump()
+            return True
+        if self._may_write():
+            await self._write()
+            return True
+        return False
+
+    async def _perform_on_disk(self, effect: Effect) -> None:
+        match effect:
+            case SaveState():
+                await self._patiently(lambda: self._store.save(effect.state))
+            case Truncate():
+                self.logger.info("metadata.truncated", end_offset=effect.end_offset)
+                await self._patiently(lambda: self.log.truncate_to(effect.end_offset))
+            case AppendFetched():
+                await self._append_fetched(effect.batches)
+            case _:
+                raise AssertionError(f"{effect} need not wait for the disk")
+
+    async def _append_fetched(self, batches: Sequence[Batch]) -> None:
+        data = bytearray().join(batch.data for batch in batches)
+        await self._patiently(lambda: self.log.append(data, batches[-1].epoch, count=len(batches)))
+        if self.log.log_end_offset != batches[-1].last_offset + 1:
+            raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
+        end_offset = await self.workers.run(self.log.flush)
+        self.core.flushed(end_offset, self.clock.monotonic())
+
+    async def _patiently(self, write: Callable[[], object]) -> None:
+        """Write, in a worker; try again every second while the disk is full."""
+        while True:
+            try:
+                await self.workers.run(write)
+            except DiskFull as error:
+                self._tell_no_room(error)
+                await self.clock.sleep_until(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS)
+            else:
+                self._tell_room()
+                return
+
+    def _tell_no_room(self, error: DiskFull) -> None:
+        if not self._told_no_room:
+            self._told_no_room = True
+            self.logger.error("metadata.disk_full", error=str(error), waiting_bytes=self._waiting_bytes)
+
+    def _tell_room(self) -> None:
+        if self._told_no_room:
+            self._told_no_room = False
+            self.logger.info("metadata.disk_has_room")
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def _may_write(self) -> bool:
+        """Whether this node leads and has something to write."""
+        if self._effects or not isinstance(self.core.role, LeaderRole):
+            return False
+        if self.clock.monotonic() < self._no_room_until:
+            return False
+        return self._epoch_to_begin == self.core.epoch or (
+            self._leading_epoch == self.core.epoch and bool(self._waiting)
+        )
+
+    async def _write(self) -> None:
+        """Write and sync one batch: a new leader's first, or what waits."""
+        core = self.core
+        epoch = core.epoch
+        group = [self._first_words()] if self._epoch_to_begin == epoch else self._next_group()
+        first, base_offset = group[0], group[0].base_offset
+        now_ms = self.clock.wall_ms()
+        if first.control is not None:
+            data = batch_of_control_records(first.control, base_offset, epoch, now_ms)
+        else:
+            values = [value for each in group for value in each.values]
+            data = batch_of_values(values, base_offset, epoch, now_ms)
+        try:
+            last_offset = self.log.append(data, epoch)
+        except DiskFull as error:
+            self._no_room(error)
+            return
+        self._no_room_until = float("-inf")
+        self._tell_room()
+        if self._epoch_to_begin == epoch:
+            self._epoch_to_begin = -1
+            self._leading_epoch = epoch
+            self._decided_end = last_offset + 1
+        else:
+            for each in group:
+                self._waiting.popleft()
+                self._waiting_bytes -= each.size
+                self._decisions += each.control is None
+        self._batches += 1
+        self._report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
+        end_offset = await self.workers.run(self.log.flush)
+        self._report(core.flushed, end_offset)
+
+    def _no_room(self, error: DiskFull) -> None:
+        """Nothing was written: try again later. A leader that others can stand in for does not keep them waiting."""
+        told_before = self._told_no_room
+        self._tell_no_room(error)
+        self._no_room_until = self.clock.monotonic() + DISK_FULL_RETRY_SECONDS
+        self._earlier.set()
+        if told_before and self._has_others():
+            self._report(self.core.resign)
+
+    def _first_words(self) -> _Waiting:
+        """The control records that begin an epoch, with the voters where only the first snapshot names them."""
+        core = self.core
+        assert isinstance(core.role, LeaderRole)
+        voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
+        granted = [LeaderChangeMessageVoter(node_id) for node_id in sorted(core.role.granted)]
+        control: list[Message] = [LeaderChangeMessage(0, self.me.node_id, voters, granted)]
+        brings_voters = self._has_dynamic_voters and core.log.voters_offset < 0
+        if brings_voters:
+            control += [KRaftVersionRecord(0, 1), core.voters.to_record()]
+        return _Waiting(
+            core.log.end_offset,
+            len(control),
+            0,
+            [],
+            control,
+            core.voters if brings_voters else None,
+        )
+
+    def _next_group(self) -> list[_Waiting]:
+        """The decisions of the next batch; control records have a batch of their own."""
+        group: list[_Waiting] = []
+        size = 0
+        for each in self._waiting:
+            if group and (each.control is not None or size + each.size > BATCH_BYTES_MAX):
+                break
+            group.append(each)
+            size += each.size
+            if each.control is not None:
+                break
+        return group
+
+    def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
+        """Append control records of this leader as one batch; return the offset of the last."""
+        assert self._leading_epoch >= 0, "only a leader appends"
+        self._waiting.append(_Waiting(self._decided_end, len(records), 0, [], records, voters))
+        self._decided_end += len(records)
+        self._wake.set()
+        return self._decided_end - 1
+
+    # -- asking others ------------------------------------------------------------------------------------------------
+
+    async def _ask(self, node_id: int, request: Request) -> None:
+        clock = self.clock
+        address = self.address_of(node_id)
+        message = wire_messages.encode_request(
+            request,
+            cluster_id=self.cluster_id,
+            endpoints=self.endpoints,
+            fetch_bytes_max=self.config.fetch_bytes_max,
+        )
+        try:
+            if address is None:
+                raise KafkaError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, f"the address of node {node_id} is not known"
+                )
+            deadline = clock.monotonic() + self.config.request_timeout
+            answer = await self._peers.channel(*address).request(message, deadline)
+            response, addresses = wire_messages.decode_response(answer)
+            if isinstance(response, FetchAnswer):
+                assert isinstance(request, Fetch)
+                self._check_fetched(request, response)
+        except ConnectionLost:
+            self._report(self.core.request_failed, node_id, request, broken=True)
+        except (KafkaError, ProtocolError) as error:
+            if isinstance(error, KafkaError) and error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                self.logger.warning("quorum.request_refused", node=node_id, error=str(error))
+            self._report(self.core.request_failed, node_id, request, broken=False)
+        else:
+            self._addresses.update(addresses)
+            self._report(self.core.receive_response, node_id, request, response)
+            if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
+                self._note_leader_high_watermark(response)
+
+    def _note_leader_high_watermark(self, response: FetchAnswer) -> None:
+        if response.high_watermark > self.leader_high_watermark:
+            first = self.leader_high_watermark < 0
+            self.leader_high_watermark = response.high_watermark
+            if first:
+                for callback in self._observers:
+                    callback()
+
+    @staticmethod
+    def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
+        """Raises `KafkaError` for batches that do not continue our log: no sound leader sends them."""
+        offset, epoch = request.offset, request.last_epoch
+        for batch in response.batches:
+            if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{batch} does not continue offset {offset}")
+            offset, epoch = batch.last_offset + 1, batch.epoch
+
+    # -- being asked --------------------------------------------------------------------------------------------------
+
+    def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
+        """A request of the quorum's own kind; `respond` is called once, now or later."""
+        if not isinstance(request, _RAFT_REQUESTS):
+            raise AssertionError(f"{type(request).__name__} is not a request of the quorum")
+        if self._core is None or self._is_stopped or self._failure is not None:
+            respond(wire_messages.refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))
+            return
+        try:
+            decoded = wire_messages.decode_request(request, me=self.me, cluster_id=self.cluster_id)
+        except KafkaError as error:
+            respond(wire_messages.refuse(request, error.code))
+            return
+        for node_id, endpoints in wire_messages.leader_endpoints_of(request).items():
+            self._addresses[node_id] = endpoints[0][1:]
+        self._request_count += 1
+        bytes_max = min(request.max_bytes, BATCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
+        self._asked[self._request_count] = _Asked(request, bytes_max, respond)
+        self._report(self._core.receive_request, self._request_count, decoded)
+
+    def _answer(self, effect: Answer) -> None:
+        asked = self._asked.pop(effect.request_id)
+        response, records = effect.response, b""
+        if isinstance(response, FetchAnswer):
+            if effect.read_offset is not None:
+                records = self.log.read(effect.read_offset, asked.bytes_max)
+            if not self.core.has_committed_in_epoch:
+                # What an earlier leader committed may be more than this one knows yet.
+                response = attrs.evolve(response, high_watermark=-1)
+        leader = None
+        address = None if response.leader_id is None else self.address_of(response.leader_id)
+        if response.leader_id is not None and address is not None:
+            leader = wire_messages.Leader(response.leader_id, *address)
+        asked.respond(wire_messages.encode_response(response, asked.message, leader, records))
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read_committed(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold."""
+        if offset >= self._high_watermark:
+            return b""
+        return self.log.read(offset, bytes_max, upper_bound=self._high_watermark)
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics; decisions per batch show how well group commit works."""
+        core = self._core
+        return {
+            "epoch": self.leader_epoch,
+            "leader_id": -1 if self.leader_id is None else self.leader_id,
+            "is_leading": int(self.is_leading) if core is not None else 0,
+            "voters": 0 if core is None else len(core.voters.voters),
+            "log_end_offset": 0 if core is None else self.log_end_offset,
+            "high_watermark": self._high_watermark,
+            "waiting_bytes": self._waiting_bytes,
+            "batches": self._batches,
+            "decisions": self._decisions,
+            "elections": self._elections,
+        }
