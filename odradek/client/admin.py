@@ -86,6 +86,15 @@ from odradek.client.admin_topics import (
     describe_topic_partitions,
     describe_topics,
 )
+from odradek.client.moving import (
+    ClusterSurvey,
+    MoveProgress,
+    elect_preferred,
+    move_partitions,
+    survey_cluster,
+    throttle_moves,
+    unthrottle,
+)
 
 __all__ = [
     "TO_HIGH_WATERMARK",
@@ -93,6 +102,7 @@ __all__ = [
     "AlterConfig",
     "BrokerLogDirs",
     "ClusterDescription",
+    "ClusterSurvey",
     "CommittedOffset",
     "ConfigDescription",
     "ConfigEntry",
@@ -110,6 +120,7 @@ __all__ = [
     "GroupOffsets",
     "LogDirDescription",
     "LogDirReplica",
+    "MoveProgress",
     "NewPartitions",
     "NewTopic",
     "OffsetReset",
@@ -143,14 +154,19 @@ __all__ = [
     "describe_topic_partitions",
     "describe_topics",
     "elect_leaders",
+    "elect_preferred",
     "incremental_alter_configs",
     "list_config_resources",
     "list_group_offsets",
     "list_groups",
     "list_partition_reassignments",
+    "move_partitions",
     "offset_spans",
     "plan_offset_reset",
     "remove_raft_voter",
+    "survey_cluster",
+    "throttle_moves",
     "unregister_broker",
+    "unthrottle",
     "update_features",
 ]

@@ -70,6 +70,11 @@ class BlockingAdminMethods:
     elect_leaders = _blocking(admin.elect_leaders)
     alter_partition_reassignments = _blocking(admin.alter_partition_reassignments)
     list_partition_reassignments = _blocking(admin.list_partition_reassignments)
+    survey_cluster = _blocking(admin.survey_cluster)
+    move_partitions = _blocking(admin.move_partitions)
+    elect_preferred = _blocking(admin.elect_preferred)
+    throttle_moves = _blocking(admin.throttle_moves)
+    unthrottle = _blocking(admin.unthrottle)
 
     # The quorum of controllers
     describe_quorum = _blocking(admin.describe_quorum)
@@ -121,6 +126,11 @@ class AsyncAdminMethods:
     elect_leaders = _async(admin.elect_leaders)
     alter_partition_reassignments = _async(admin.alter_partition_reassignments)
     list_partition_reassignments = _async(admin.list_partition_reassignments)
+    survey_cluster = _async(admin.survey_cluster)
+    move_partitions = _async(admin.move_partitions)
+    elect_preferred = _async(admin.elect_preferred)
+    throttle_moves = _async(admin.throttle_moves)
+    unthrottle = _async(admin.unthrottle)
 
     # The quorum of controllers
     describe_quorum = _async(admin.describe_quorum)
