@@ -3,20 +3,27 @@
 Each node's properties stand in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A
 node that dies stays dead, so that one can see what the others do; `odradek server DIR/node-N.properties` brings it
 back. The children are in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
+
+All nodes are brokers and controllers. Those of the first start vote (an odd number of them, `VOTERS_MAX` at most);
+who joins later may be made a voter with `odradek quorum add`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import selectors
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import attrs
 
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json
@@ -27,6 +34,9 @@ __all__ = ["register"]
 _CONTROLLER_PORT_DISTANCE = 1000
 _METRICS_PORT_DISTANCE = 500
 _STOP_SECONDS = 30.0
+VOTERS_MAX = 5
+REPLICATED_FROM = 3
+"""With so many nodes topics have three replicas, two of which have to be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
 """Nobody waits for a crowd of consumers on one's own machine; written once, and then the user's. Not zero: kafka-python
 learns of its topic's partitions 0.1 s after it starts, and a group that is complete before then is assigned nothing."""
@@ -48,29 +58,63 @@ def register(groups: Groups) -> None:
 
 
 def _dev(args: argparse.Namespace) -> int:
-    if args.nodes != 1:
-        raise CliError("this version runs one node: --nodes above 1 has to wait for replication", USAGE)
-    if args.port + _CONTROLLER_PORT_DISTANCE > 65535:
-        raise CliError(f"--port {args.port} leaves no room for the controller's port 1000 above it", USAGE)
-    with _signals() as wakeup, _started(args.data.absolute(), 1, args.port) as node:
-        _report_start(node, args.json)
-        return _watch(node, wakeup, args.json)
+    data, count, first_port = args.data.absolute(), args.nodes, args.port
+    if count > _METRICS_PORT_DISTANCE:
+        raise CliError(
+            f"--nodes {count} leaves no room between ports: {_METRICS_PORT_DISTANCE} at most", USAGE
+        )
+    if first_port + count - 1 + _CONTROLLER_PORT_DISTANCE > 65535:
+        raise CliError(f"--port {first_port} leaves no room for the controller's port 1000 above it", USAGE)
+    with _signals() as wakeup, _started(data, count, first_port) as nodes:
+        for node in nodes:
+            _report_start(node, args.json)
+        return _watch(nodes, wakeup, args.json)
+
+
+@attrs.frozen
+class _Place:
+    """Where a node's files are, and its ports."""
+
+    data: Path
+    node_id: int
+    client_port: int
+
+    @property
+    def directory(self) -> Path:
+        return self.data / f"node-{self.node_id}"
+
+    @property
+    def properties(self) -> Path:
+        return self.data / f"node-{self.node_id}.properties"
+
+    @property
+    def log(self) -> Path:
+        return self.data / f"node-{self.node_id}.log"
+
+    @property
+    def controller(self) -> str:
+        return f"127.0.0.1:{self.client_port + _CONTROLLER_PORT_DISTANCE}"
+
+    @property
+    def is_formatted(self) -> bool:
+        return (self.directory / "meta.properties").exists()
 
 
 class _Node:
     """A node that runs as our child."""
 
-    def __init__(self, node_id: int, client_port: int, properties: Path, log: Path) -> None:
-        self.node_id = node_id
-        self.address = f"127.0.0.1:{client_port}"
-        self.metrics = f"http://127.0.0.1:{client_port + _METRICS_PORT_DISTANCE}/metrics"
-        self.properties = properties
-        self.log = log
+    def __init__(self, place: _Place) -> None:
+        self.node_id = place.node_id
+        self.address = f"127.0.0.1:{place.client_port}"
+        self.metrics = f"http://127.0.0.1:{place.client_port + _METRICS_PORT_DISTANCE}/metrics"
+        self.properties = place.properties
+        self.log = place.log
         self.serving = False
-        with log.open("ab") as stream:
+        self.reported_dead = False
+        with self.log.open("ab") as stream:
             self._log_start = stream.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "odradek", "server", str(properties), "--json"],
+                [sys.executable, "-m", "odradek", "server", str(self.properties), "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stream,
@@ -86,38 +130,47 @@ class _Node:
             return "it wrote nothing"
         return lines[-1].removeprefix("odradek: ").removeprefix(f"node {self.node_id} stops: ")
 
-    def end(self) -> None:
-        """SIGTERM, patience, SIGKILL; and reap."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
+
+def _end(nodes: list[_Node]) -> None:
+    """SIGTERM to all at once (the last ones would find no majority), patience, SIGKILL; and reap."""
+    for node in nodes:
+        if node.process.poll() is None:
+            node.process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for node in nodes:
+        try:
+            node.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            node.process.kill()
+            node.process.wait()
 
 
 @contextmanager
-def _started(data: Path, node_id: int, client_port: int) -> Iterator[_Node]:
-    """A node, ended on the way out. Unless it came to serve, its properties are then as they were before.
+def _started(data: Path, count: int, first_port: int) -> Iterator[list[_Node]]:
+    """The nodes, ended on the way out. Unless all came to serve, their properties are then as they were before.
 
-    The directory may belong to a node that runs: that node's file must not tell of our ports.
+    The directory may belong to nodes that run: their files must not tell of our ports.
     """
-    properties = data / f"node-{node_id}.properties"
+    places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
         data.mkdir(parents=True, exist_ok=True)
-        before = properties.read_bytes() if properties.exists() else None
-    node = None
+        before = {
+            place.properties: place.properties.read_bytes() if place.properties.exists() else None
+            for place in places
+        }
+    nodes: list[_Node] = []
     try:
         with _usable(data):
-            node = _start(data, node_id, client_port, properties)
-        yield node
+            _prepare(data, places)
+            for place in places:
+                nodes.append(_Node(place))
+        yield nodes
     finally:
-        if node is not None:
-            node.end()
-        if node is None or not node.serving:
+        _end(nodes)
+        if len(nodes) < count or not all(node.serving for node in nodes):
             with _usable(data):
-                _restore(properties, before)
+                for path, text in before.items():
+                    _restore(path, text)
 
 
 @contextmanager
@@ -130,12 +183,29 @@ def _usable(data: Path) -> Iterator[None]:
         ) from error
 
 
-def _start(data: Path, node_id: int, client_port: int, properties: Path) -> _Node:
-    directory = data / f"node-{node_id}"
-    _write_properties(properties, _settings(node_id, client_port, directory))
-    if not (directory / "meta.properties").exists():
-        _format(properties)
-    return _Node(node_id, client_port, properties, data / f"node-{node_id}.log")
+def _prepare(data: Path, places: list[_Place]) -> None:
+    """Write the properties, format what is new."""
+    formatted = [place for place in places if place.is_formatted]
+    more = _Place(data, len(places) + 1, 0)
+    if more.is_formatted:
+        known = len(places) + 1
+        while _Place(data, known + 1, 0).is_formatted:
+            known += 1
+        raise CliError(f"{data} is of a cluster of {known} nodes: say --nodes {known}, or another --data")
+    if len(formatted) > 1:
+        _check_ports(formatted[0])
+    for place in places:
+        _write_properties(place.properties, _settings(place, places))
+    if len(formatted) < len(places):
+        _format(places)
+
+
+def _check_ports(first: _Place) -> None:
+    """Voters find each other at the addresses that the metadata log has."""
+    text = first.properties.read_text() if first.properties.exists() else ""
+    found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
+    if found is not None and int(found[1]) != first.client_port:
+        raise CliError(f"the nodes of {first.data} know each other at other ports: say --port {found[1]}")
 
 
 def _restore(properties: Path, before: bytes | None) -> None:
@@ -145,26 +215,49 @@ def _restore(properties: Path, before: bytes | None) -> None:
         properties.write_bytes(before)
 
 
-def _format(properties: Path) -> None:
+def _format(places: list[_Place]) -> None:
+    """The first start chooses the voters; whoever comes later belongs to their cluster and does not vote."""
+    from metadata_quorum.meta_properties import MetaProperties
     from odradek.cli.storage import format_storage_of
+    from odradek.env.real import RealEnv
+    from wire.uuid_text import uuid_to_text
 
-    format_storage_of(str(properties), cluster_id=None, ignore_formatted=True)
+    new_uuid = RealEnv().new_uuid
+    formatted = [place for place in places if place.is_formatted]
+    if formatted:
+        meta = MetaProperties.decode((formatted[0].directory / "meta.properties").read_bytes())
+        cluster_id, initial = meta.cluster_id, None
+    else:
+        voters = places[: min(VOTERS_MAX, len(places) - (1 - len(places) % 2))]
+        cluster_id = uuid_to_text(new_uuid())
+        initial = ",".join(f"{each.node_id}@{each.controller}:{uuid_to_text(new_uuid())}" for each in voters)
+    for place in places:
+        if not place.is_formatted:
+            format_storage_of(
+                str(place.properties),
+                cluster_id=cluster_id,
+                ignore_formatted=True,
+                initial_controllers=initial,
+                no_initial_controllers=initial is None,
+            )
 
 
-def _settings(node_id: int, client_port: int, directory: Path) -> dict[str, str]:
-    controller = client_port + _CONTROLLER_PORT_DISTANCE
+def _settings(place: _Place, places: list[_Place]) -> dict[str, str]:
+    replicas, in_sync = ("3", "2") if len(places) >= REPLICATED_FROM else ("1", "1")
     return {
         "process.roles": "broker,controller",
-        "node.id": str(node_id),
-        "controller.quorum.voters": f"{node_id}@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client_port}",
+        "node.id": str(place.node_id),
+        "controller.quorum.bootstrap.servers": ",".join(each.controller for each in places),
+        "listeners": f"PLAINTEXT://127.0.0.1:{place.client_port},CONTROLLER://{place.controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{place.client_port}",
         "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(directory),
-        "odradek.metrics.listener": f"127.0.0.1:{client_port + _METRICS_PORT_DISTANCE}",
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
+        "log.dirs": str(place.directory),
+        "odradek.metrics.listener": f"127.0.0.1:{place.client_port + _METRICS_PORT_DISTANCE}",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
     }
 
 
@@ -204,31 +297,34 @@ def _signals() -> Iterator[int]:
         os.close(writer)
 
 
-def _watch(node: _Node, wakeup: int, as_json: bool) -> int:
-    """Say when the node serves and when it died; return when a signal asks us to stop."""
-    process = node.process
-    assert process.stdout is not None
-    reported = False
+def _watch(nodes: list[_Node], wakeup: int, as_json: bool) -> int:
+    """Say when all nodes serve and when one died; return when a signal asks us to stop."""
     selector = selectors.DefaultSelector()
     selector.register(wakeup, selectors.EVENT_READ)
-    selector.register(process.stdout, selectors.EVENT_READ)
+    for node in nodes:
+        assert node.process.stdout is not None
+        selector.register(node.process.stdout, selectors.EVENT_READ, node)
+    ready = False
     with selector:
         while True:
             for key, _ in selector.select():
-                if key.fileobj is process.stdout:
-                    if not process.stdout.readline():
-                        selector.unregister(process.stdout)
-                    elif not node.serving:
-                        node.serving = True
-                        _report({"ready": True}, "ready", as_json)
-                elif _stop_requested(wakeup):
-                    return 0
-            if process.poll() is None or reported:
-                continue
-            if not node.serving:
-                raise CliError(_failed_start(node))
-            reported = True
-            _report_death(node, as_json)
+                if key.data is None:
+                    if _stop_requested(wakeup):
+                        return 0
+                elif not (stream := key.data.process.stdout).readline():
+                    selector.unregister(stream)
+                else:
+                    key.data.serving = True
+            if not ready and all(node.serving for node in nodes):
+                ready = True
+                _report({"ready": True}, "ready", as_json)
+            for node in nodes:
+                if node.reported_dead or node.process.poll() is None:
+                    continue
+                if not ready and not node.serving:
+                    raise CliError(_failed_start(node))
+                node.reported_dead = True
+                _report_death(node, as_json)
 
 
 def _failed_start(node: _Node) -> str:

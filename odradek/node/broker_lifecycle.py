@@ -1,7 +1,8 @@
 """A broker's life as the controller sees it: register, heartbeat, be unfenced, leave in order. PORTED.
 
-The broker speaks to the controller in messages only, over its `PeerChannel`, also within one process. A heartbeat
-that is refused because the controller knows another epoch of this broker makes it register again.
+The broker speaks to the controller in messages only, over its `PeerChannel`, wherever that is. A heartbeat that is
+refused because the controller knows another epoch of this broker, or none, makes it register again; a change of the
+controller alone does not, for the registration stands in the metadata log.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from wire.messages.broker_registration import (
 CATCH_UP_SECONDS = 0.01
 RETRY_SECONDS = 0.2
 SHUTDOWN_SECONDS_MAX = 10.0
+DUPLICATE_SESSIONS = 1.5
+"""How many session timeouts another incarnation must outlive before this one takes it for another broker."""
+FINAL_REFUSALS = (
+    ErrorCode.INCONSISTENT_CLUSTER_ID,
+    ErrorCode.INVALID_REGISTRATION,
+    ErrorCode.UNSUPPORTED_VERSION,
+)
 
 
 class RegistrationRefused(Exception):
@@ -41,6 +49,7 @@ class BrokerLifecycle:
         rack: str | None,
         previous_broker_epoch: int,
         heartbeat_interval_ms: int,
+        session_timeout_ms: int,
         log: Any,
     ) -> None:
         self._broker = broker
@@ -48,6 +57,7 @@ class BrokerLifecycle:
         self._rack = rack
         self._previous_broker_epoch = previous_broker_epoch
         self._interval_seconds = heartbeat_interval_ms / 1000
+        self._session_seconds = session_timeout_ms / 1000
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
         self._wants_shut_down = False
@@ -64,8 +74,12 @@ class BrokerLifecycle:
             if response is None:
                 await self._pause(RETRY_SECONDS)
                 continue
-            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 await self._register()
+                continue
+            if response.error_code:
+                self._log.warning("broker.heartbeat_refused", error=ErrorCode(response.error_code).name)
+                await self._pause(RETRY_SECONDS)
                 continue
             if not response.is_fenced and not self.is_unfenced.is_set():
                 self.is_unfenced.set()
@@ -110,6 +124,8 @@ class BrokerLifecycle:
             ),
             previous_broker_epoch=self._previous_broker_epoch,
         )
+        clock = broker.clock
+        duplicate_since: float | None = None
         while True:
             response: BrokerRegistrationResponse | None = await self._ask(request)
             if response is not None and response.error_code == ErrorCode.NONE:
@@ -119,8 +135,16 @@ class BrokerLifecycle:
                 return
             if response is not None:
                 code = ErrorCode(response.error_code)
-                if code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION):
-                    raise RegistrationRefused(f"the controller refuses this broker: {code.name}")
+                if code in FINAL_REFUSALS:
+                    raise RegistrationRefused(
+                        f"the controller refuses this broker: {code.name}, {code.message}"
+                    )
+                if code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    duplicate_since = clock.monotonic() if duplicate_since is None else duplicate_since
+                    if clock.monotonic() - duplicate_since > DUPLICATE_SESSIONS * self._session_seconds:
+                        raise RegistrationRefused(
+                            f"another broker with node.id {request.broker_id} is running: each needs its own node.id"
+                        )
                 self._log.warning("broker.registration_refused", error=code.name)
             await self._pause(RETRY_SECONDS)
 

@@ -14,6 +14,7 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
+from odradek.env.ports import Env
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.metrics_text import MetricsText
 from odradek.node.server import Server
@@ -37,13 +38,19 @@ class MetricsSources:
     """The parts of a node that have figures."""
 
     version: str
+    node_id: int
+    cluster_id: str
+    env: Env
     started_at: float
     """By the node's monotonic clock."""
-    services: ConnectionServices
+    services: Sequence[ConnectionServices]
+    """Of the listeners for controllers and of those for clients."""
     servers: Sequence[Server]
-    broker: Broker
+    broker: Broker | None
     controller: Any
     """Whose `statistics()` tells of the quorum and its machine."""
+    channel: Any
+    """Whose `statistics()` tells of what the active controller is asked."""
     lateness: LoopLateness
 
 
@@ -51,22 +58,24 @@ def metrics_page(sources: MetricsSources) -> bytes:
     """The whole page, in Prometheus' text format."""
     page = MetricsText()
     _node(page, sources)
-    _requests(page, list(sources.services.table.entries()))
+    _requests(page, [entry for services in sources.services for entry in services.table.entries()])
     _connections(page, sources.services, sources.servers)
-    _partitions(page, sources.broker)
-    _topics(page, sources.broker)
-    _directories(page, sources.broker)
-    statistics = sources.broker.statistics()
-    _groups(page, statistics["groups"])
-    _parts(page, "broker", statistics, skip=("topics", "partitions", "groups"))
+    if sources.broker is not None:
+        _partitions(page, sources.broker)
+        _topics(page, sources.broker)
+        _directories(page, sources.broker)
+        statistics = sources.broker.statistics()
+        _groups(page, statistics["groups"])
+        _parts(page, "broker", statistics, skip=("topics", "partitions", "groups"))
     _parts(page, "controller", sources.controller.statistics())
+    _parts(page, "controller_channel", sources.channel.statistics())
     return page.render()
 
 
 def _node(page: MetricsText, sources: MetricsSources) -> None:
-    settings, env = sources.broker.settings, sources.broker.env
+    env = sources.env
     page.gauge("odradek_info", "Which node this is; always 1.")
-    page.sample(1, node_id=settings.node_id, cluster_id=settings.cluster_id, version=sources.version)
+    page.sample(1, node_id=sources.node_id, cluster_id=sources.cluster_id, version=sources.version)
     page.gauge("odradek_uptime_seconds", "Seconds since this node's process began to start.")
     page.one(env.clock.monotonic() - sources.started_at)
     page.counter("odradek_cpu_seconds_total", "User and system CPU time of the process.")
@@ -129,7 +138,9 @@ def _error_name(code: int) -> str:
 # -- connections ----------------------------------------------------------------------------------------------------
 
 
-def _connections(page: MetricsText, services: ConnectionServices, servers: Sequence[Server]) -> None:
+def _connections(
+    page: MetricsText, services: Sequence[ConnectionServices], servers: Sequence[Server]
+) -> None:
     figures = {server.name: server.statistics() for server in servers}
     page.gauge("odradek_connections", "Client connections that are open.")
     for listener, statistics in figures.items():
@@ -143,20 +154,20 @@ def _connections(page: MetricsText, services: ConnectionServices, servers: Seque
         for listener, statistics in figures.items():
             page.sample(statistics[field], listener=listener)
     page.counter("odradek_protocol_errors_total", "Connections closed because of bytes that are no request.")
-    page.one(services.complaints.protocol_errors)
+    page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
     page.one(sum(statistics["waiting"] for statistics in figures.values()))
     page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not taken yet.")
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
-    buffers = services.buffers.statistics()
+    buffers = [each.buffers.statistics() for each in services]
     page.gauge("odradek_receive_buffer_bytes", "Memory that incomplete requests hold.")
-    page.one(buffers["bytes_used"])
+    page.one(sum(each["bytes_used"] for each in buffers))
     page.gauge("odradek_receive_buffer_limit_bytes", "What they may hold (queued.max.request.bytes).")
-    page.one(services.buffers.bytes_max)
+    page.one(sum(each.buffers.bytes_max for each in services))
     page.gauge("odradek_receive_buffer_free_bytes", "Freed buffers that are kept for the next request.")
-    page.one(buffers["bytes_free"])
+    page.one(sum(each["bytes_free"] for each in buffers))
     page.gauge("odradek_receive_buffer_waiting", "Connections that wait for such memory.")
-    page.one(buffers["waiting"])
+    page.one(sum(each["waiting"] for each in buffers))
 
 
 # -- partitions -----------------------------------------------------------------------------------------------------

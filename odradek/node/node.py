@@ -1,40 +1,49 @@
 """The parts of a node, and the order in which they come and go. PORTED.
 
-Start: directories, metadata log, logs, registration, listeners (see ARCHITECTURE.md). Stop: tell the controller, stop
-listening, commit what the metadata log holds, sync and close the logs, and leave the clean-shutdown marker.
+Start: directories, metadata log, controller listener, quorum; on a broker also logs, registration, listeners for
+clients (see ARCHITECTURE.md). Stop: tell the controller, stop listening, commit what the metadata log holds, sync and
+close the logs, and leave the clean-shutdown marker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import attrs
 
 import odradek
 from data_plane.broker import Broker, BrokerSettings
 from data_plane.disk_watch import DiskWatch
 from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.build import build_table
+from data_plane.handlers.controller_table import build_controller_table
+from data_plane.handlers.table import ApiTable
 from data_plane.log.config import LogConfig
-from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.log.log_dir import LogDir
 from data_plane.log_levels import LogLevels
 from data_plane.metadata_log import MetadataLog
+from metadata_quorum.controller.controller import Controller
+from metadata_quorum.controller_channel import ControllerChannel
 from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.meta_properties import NotALogDirectory
+from metadata_quorum.peers import PeerConnections
 from metadata_quorum.quorum_state import FileQuorumStateStore
-from metadata_quorum.service import ControllerService
-from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, TaskGroup
+from metadata_quorum.raft.core import RaftConfig
+from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.service import MetadataService
+from odradek.env.ports import Env, TaskGroup
+from odradek.env.ports import Listener as OpenListener
 from odradek.node.broker_lifecycle import BrokerLifecycle
 from odradek.node.buffers import ReceiveBuffers
-from odradek.node.config import NodeConfig
+from odradek.node.config import ListenerConfig, NodeConfig
 from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_services import ConnectionServices
+from odradek.node.directories import Directories, NodeCannotStart
 from odradek.node.dynamic_config import DynamicConfig
 from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics_server import MetricsServer, watch_loop
 from odradek.node.server import Server
 from wire.messages.broker_registration import Listener as RegisteredListener
+
+__all__ = ["Node", "NodeCannotStart", "NodeFailed"]
 
 LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
@@ -45,10 +54,8 @@ SEND_BUFFER_BYTES = 256 * 1024
 memory that has left the caches: 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 """All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
-
-
-class NodeCannotStart(Exception):
-    """The configuration and the disks do not fit; one line that says what to do."""
+PATIENCE_SECONDS = 1.0
+"""After so long without a controller a starting node says what it waits for."""
 
 
 class NodeFailed(Exception):
@@ -56,7 +63,7 @@ class NodeFailed(Exception):
 
 
 class Node:
-    """One broker and controller in one process."""
+    """A broker, a controller, or both in one process."""
 
     def __init__(
         self,
@@ -76,19 +83,19 @@ class Node:
         self._poison = poison
         self._failed = env.event()
         self._failure = ""
-        self._log_dirs: list[LogDir] = []
-        self._by_path: dict[str, LogDir] = {}
-        self._unavailable: dict[str, str] = {}
-        """Log directories that could not be opened at the start: path and reason."""
+        self._directories = Directories(
+            config, env, log, on_offline=self._directory_offline, config_for=self._log_config
+        )
         self._servers: list[Server] = []
         self._addresses: list[str] = []
         self._ports: dict[str, int] = {}
         self._broker: Broker | None = None
         self._lifecycle: BrokerLifecycle | None = None
-        self._controller: ControllerService | None = None
+        self._metadata: MetadataService | None = None
         self._metadata_log: MetadataLog | None = None
-        self._metadata_dir: Dir | None = None
-        self._services: ConnectionServices | None = None
+        self._peers: PeerConnections | None = None
+        self._channel: ControllerChannel | None = None
+        self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
         self._limits = ConnectionLimits()
         self._created_at = env.clock.monotonic()
@@ -96,38 +103,20 @@ class Node:
     # -- start ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Come up to the point where clients are served."""
+        """Come up to the point where this node does what its roles are."""
         clock = self._env.clock
         started_at = clock.monotonic()
         self._tasks.start_soon(self._watch_failure)
-        await self._open_log_dirs()
-        controller = await self._start_controller()
-        broker = self._broker = self._make_broker(controller)
-        broker.image = controller.committed_image
-        DynamicConfig(broker, self._limits, self._by_path, self._tell_controller).apply()
-        await self._load_logs()
-        controller.subscribe(self._apply_metadata)
-        image = controller.committed_image
-        self._apply_metadata(image, MetadataDelta.everything(image))
-        broker.set_strays_aside()
-        for log_dir in self._log_dirs:
-            self._tasks.start_soon(log_dir.run_background)
-        self._tasks.start_soon(broker.timers.run)
-        watch = DiskWatch(self._log_dirs, clock, self._log, broker.run_woken)
-        self._tasks.start_soon(watch.run)
-        self._open_listeners(broker)
-        self._open_metrics(broker, controller)
-        lifecycle = self._lifecycle = self._make_lifecycle(broker)
-        self._tasks.start_soon(lifecycle.run)
-        await lifecycle.is_unfenced.wait()
-        self._tasks.start_soon(broker.assignments.run)
-        for server in self._servers:
-            self._tasks.start_soon(server.accept_loop)
-            self._tasks.start_soon(server.reap_loop)
+        self._directories.open()
+        metadata = await self._join_quorum()
+        await self._catch_up(metadata)
+        partitions = await self._start_broker(metadata) if self._config.is_broker else 0
+        if self._broker is None:
+            self._open_metrics(metadata)
         self._log.info(
             "node.ready",
             address=",".join(self._addresses),
-            partitions=broker.statistics()["partitions"],
+            partitions=partitions,
             start_ms=round((clock.monotonic() - started_at) * 1000),
         )
 
@@ -136,120 +125,154 @@ class Node:
         return {
             "node": self._config.node_id,
             "addresses": list(self._addresses),
-            "cluster_id": self._log_dirs[0].cluster_id,
+            "cluster_id": self._directories.cluster_id,
             **({} if self._metrics is None else {"metrics_port": self._metrics.port}),
         }
 
-    async def _open_log_dirs(self) -> None:
+    # -- the quorum -----------------------------------------------------------------------------------------------
+
+    async def _join_quorum(self) -> MetadataService:
+        """Open the metadata log, serve the controller's listeners, and take part: as a voter or as an observer."""
         config, env = self._config, self._env
-        context = LogDirContext(
-            clock=env.clock,
-            workers=env.workers,
-            random=env.random,
-            log=self._log,
-            on_offline=self._directory_offline,
-            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
-            producer_id_expiration_check_interval_ms=config.get_int(
-                "producer.id.expiration.check.interval.ms"
-            ),
-            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
-            checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
-            high_watermark_checkpoint_interval_ms=config.get_int(
-                "replica.high.watermark.checkpoint.interval.ms"
-            ),
+        root = self._directories.metadata_root
+        opened = [(each, self._listen(each)) for each in config.controller_listeners]
+        log = self._metadata_log = await env.workers.run(
+            lambda: MetadataLog.open(root, clock=env.clock, logger=self._log)
         )
-        for path in config.log_dirs:
-            try:
-                workers = env.new_workers() if len(config.log_dirs) > 1 else env.workers
-                log_dir = LogDir.open(
-                    env.open_dir(path), attrs.evolve(context, workers=workers), config_for=self._log_config
+        bootstrap = log.bootstrap()
+        metadata = self._metadata = MetadataService(
+            env,
+            log,
+            log.snapshots,
+            FileQuorumStateStore(log.directory),
+            me=ReplicaKey(config.node_id, self._directories.metadata_directory_id),
+            cluster_id=self._directories.cluster_id,
+            controller_settings=config.controller_settings() if config.is_controller else None,
+            raft_config=self._raft_config(),
+            static_voters=self._static_voters(),
+            bootstrap_servers=config.bootstrap_servers,
+            endpoints=self._controller_endpoints(),
+            bootstrap=() if bootstrap is None else bootstrap.records,
+            logger=self._log,
+        )
+        peers = self._peers = PeerConnections(
+            env, self._tasks, client_id=f"node-{config.node_id}", log=self._log
+        )
+        self._channel = ControllerChannel(config.node_id, env, metadata, peers, log=self._log)
+        await metadata.start(self._tasks)
+        if opened:
+            decided = Controller(config.controller_settings()).requests
+            table = build_controller_table(metadata, lambda: metadata.committed_image, decided)
+            services = self._connection_services(table, self._run_woken)
+            for listener, listening in opened:
+                self._serve(
+                    Server(
+                        services,
+                        listening,
+                        listener.name,
+                        idle_ms_max=config.get_int("connections.max.idle.ms"),
+                        limits=ConnectionLimits(),
+                    )
                 )
-            except (DiskError, NotALogDirectory) as error:
-                self._pass_over(path, error)
-                continue
-            self._log_dirs.append(log_dir)
-            self._by_path[path] = log_dir
-        if not self._log_dirs:
-            raise NodeCannotStart(f"no log directory can be used: {'; '.join(self._unavailable.values())}")
-        if len({log_dir.directory_id for log_dir in self._log_dirs}) != len(self._log_dirs):
-            raise NodeCannotStart("two log directories have the same directory.id: one is a copy of another")
-        clusters = {log_dir.cluster_id: None for log_dir in self._log_dirs}
-        if len(clusters) != 1:
-            raise NodeCannotStart(f"the log directories belong to different clusters: {', '.join(clusters)}")
-        for log_dir in self._log_dirs:
-            if log_dir.node_id != config.node_id:
-                raise NodeCannotStart(
-                    f"{log_dir.path} was formatted for node {log_dir.node_id}, but node.id is {config.node_id}"
-                )
+        return metadata
 
-    def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:
-        """One directory that cannot be opened takes only its own partitions along, unless the node needs it."""
-        reason = str(error)
-        if isinstance(error, FileMissing):
-            reason = (
-                f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
-            )
-        if isinstance(error, DiskError) and error.operation == "lock":
-            raise error
-        if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
-            if isinstance(error, FileMissing):
-                raise NodeCannotStart(reason) from error
-            raise error
-        self._unavailable[path] = reason
-        self._log.error("directory.offline", directory=path, reason=reason)
+    def _raft_config(self) -> RaftConfig:
+        config = self._config
 
-    async def _load_logs(self) -> None:
-        """All directories at once: each has a device of its own to wait for."""
-        loaded = [self._env.event() for _ in self._log_dirs]
+        def seconds(key: str) -> float:
+            return config.get_int(f"controller.quorum.{key}.ms") / 1000
 
-        async def load(log_dir: LogDir, done: Event) -> None:
-            await log_dir.load()
+        return RaftConfig(
+            election_timeout=seconds("election.timeout"),
+            election_backoff_max=seconds("election.backoff.max"),
+            fetch_timeout=seconds("fetch.timeout"),
+            retry_backoff=seconds("retry.backoff"),
+            request_timeout=seconds("request.timeout"),
+            fetch_bytes_max=config.get_int("controller.quorum.fetch.max.bytes"),
+        )
+
+    def _static_voters(self) -> VoterSet | None:
+        voters = self._config.static_voters
+        if not voters:
+            return None
+        name = self._config.controller_listener_names[0]
+        return VoterSet.of(
+            Voter(ReplicaKey(each.node_id), ((name, each.host, each.port),)) for each in voters
+        )
+
+    def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
+        """Where this node's controller is reached, with the port that the system chose where none was said."""
+        voter = self._config.voter
+        if voter is None:
+            return ()
+        return ((voter.listener, voter.host, voter.port or self._ports[voter.listener]),)
+
+    async def _catch_up(self, metadata: MetadataService) -> None:
+        """Wait for a leader, and for the image to be as new as its log; say what for."""
+        clock = self._env.clock
+        done = self._env.event()
+
+        async def wait() -> None:
+            await metadata.caught_up()
             done.set()
 
-        for log_dir, done in zip(self._log_dirs, loaded, strict=True):
-            self._tasks.start_soon(load, log_dir, done)
-        for done in loaded:
+        self._tasks.start_soon(wait)
+        with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
             await done.wait()
+        if not done.is_set():
+            self._log.warning("node.waiting", reason=self._what_is_missing(metadata))
+            await done.wait()
+
+    def _what_is_missing(self, metadata: MetadataService) -> str:
+        quorum = metadata.quorum
+        if quorum.leader_id is not None:
+            return f"catching up with the metadata log of controller {quorum.leader_id}"
+        voters = quorum.voters.voters
+        if voters:
+            who = ", ".join(str(voter.key.node_id) for voter in voters)
+            return f"no controller is active: a majority of the voters {who} must be running and reach each other"
+        servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
+        return f"none of the controllers at {servers} has said yet who leads"
+
+    # -- the broker -----------------------------------------------------------------------------------------------
+
+    async def _start_broker(self, metadata: MetadataService) -> int:
+        """Open the logs, register, serve clients; the number of partitions."""
+        clock = self._env.clock
+        broker = self._broker = self._make_broker()
+        broker.image = metadata.committed_image
+        DynamicConfig(broker, self._limits, self._directories.by_path, self._tell_controller).apply()
+        await self._directories.load(self._tasks)
+        metadata.subscribe(self._apply_metadata)
+        image = metadata.committed_image
+        self._apply_metadata(image, MetadataDelta.everything(image))
+        broker.set_strays_aside()
+        for log_dir in self._directories.log_dirs:
+            self._tasks.start_soon(log_dir.run_background)
+        self._tasks.start_soon(broker.timers.run)
+        watch = DiskWatch(self._directories.log_dirs, clock, self._log, broker.run_woken)
+        self._tasks.start_soon(watch.run)
+        servers = self._open_client_listeners(broker)
+        self._open_metrics(metadata)
+        lifecycle = self._lifecycle = self._make_lifecycle(broker)
+        self._tasks.start_soon(lifecycle.run)
+        await lifecycle.is_unfenced.wait()
+        self._tasks.start_soon(broker.assignments.run)
+        for server in servers:
+            self._serve(server)
+        partitions: int = broker.statistics()["partitions"]
+        return partitions
 
     def _log_config(self, topic: str) -> LogConfig:
         assert self._broker is not None
         return self._broker.log_config(topic)
 
-    async def _start_controller(self) -> ControllerService:
-        config, env = self._config, self._env
-        root = self._metadata_dir = self._metadata_root()
-        log = self._metadata_log = await env.workers.run(
-            lambda: MetadataLog.open(root, clock=env.clock, logger=self._log)
-        )
-        bootstrap = log.bootstrap()
-        controller = self._controller = ControllerService(
-            config.controller_settings(),
-            env,
-            log,
-            FileQuorumStateStore(log.directory),
-            cluster_id=self._log_dirs[0].cluster_id,
-            node_id=config.node_id,
-            snapshot=log.newest_snapshot(),
-            bootstrap=() if bootstrap is None else bootstrap.records,
-            logger=self._log,
-        )
-        await controller.start(self._tasks)
-        return controller
-
-    def _metadata_root(self) -> Dir:
-        """The directory of the metadata log: one of the log directories, or one of its own, which is locked here."""
-        path = self._config.metadata_log_dir
-        if path in self._by_path:
-            return self._by_path[path].directory
-        root = self._env.open_dir(path)
-        root.lock()
-        return root
-
-    def _make_broker(self, controller: ControllerService) -> Broker:
+    def _make_broker(self) -> Broker:
         config = self._config
+        assert self._channel is not None
         settings = BrokerSettings(
             node_id=config.node_id,
-            cluster_id=self._log_dirs[0].cluster_id,
+            cluster_id=self._directories.cluster_id,
             auto_create_topics_enable=config.get_bool("auto.create.topics.enable"),
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             fetch_session_slots_max=config.get_int("max.incremental.fetch.session.cache.slots"),
@@ -262,12 +285,12 @@ class Node:
         return Broker(
             settings,
             self._env,
-            self._log_dirs,
-            controller.channel(),
+            self._directories.log_dirs,
+            self._channel,
             self._tasks,
             self._log,
             self._log_levels,
-            self._unavailable,
+            self._directories.unavailable,
         )
 
     def _group_settings(self) -> GroupSettings:
@@ -294,50 +317,71 @@ class Node:
 
     # -- listeners ------------------------------------------------------------------------------------------------
 
-    def _open_listeners(self, broker: Broker) -> None:
+    def _listen(self, listener: ListenerConfig) -> OpenListener:
+        """Raises `NodeCannotStart`."""
+        try:
+            opened = self._env.network.listen(
+                listener.host,
+                listener.port,
+                send_buffer_bytes=self._buffer_bytes("socket.send.buffer.bytes", SEND_BUFFER_BYTES),
+                receive_buffer_bytes=self._buffer_bytes("socket.receive.buffer.bytes", None),
+            )
+        except OSError as error:
+            raise NodeCannotStart(
+                f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}"
+            ) from error
+        self._ports[listener.name] = opened.port
+        return opened
+
+    def _connection_services(self, table: ApiTable, after_turn: Callable[[], None]) -> ConnectionServices:
         config, env = self._config, self._env
         queued_bytes_max = config.get_int("queued.max.request.bytes")
-        services = self._services = ConnectionServices(
-            table=build_table(broker),
+        services = ConnectionServices(
+            table=table,
             buffers=ReceiveBuffers(queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX),
             clock=env.clock,
             tasks=self._tasks,
             new_event=env.event,
             log=self._log,
             frame_bytes_max=config.get_int("socket.request.max.bytes"),
-            after_turn=broker.run_woken,
+            after_turn=after_turn,
             poison=self._poison,
         )
-        for listener in config.broker_listeners:
-            try:
-                opened = env.network.listen(
-                    listener.host,
-                    listener.port,
-                    send_buffer_bytes=self._buffer_bytes("socket.send.buffer.bytes", SEND_BUFFER_BYTES),
-                    receive_buffer_bytes=self._buffer_bytes("socket.receive.buffer.bytes", None),
-                )
-            except OSError as error:
-                raise NodeCannotStart(
-                    f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}"
-                ) from error
-            self._servers.append(
+        self._services.append(services)
+        return services
+
+    def _open_client_listeners(self, broker: Broker) -> list[Server]:
+        services = self._connection_services(build_table(broker), broker.run_woken)
+        servers = []
+        for listener in self._config.broker_listeners:
+            opened = self._listen(listener)
+            servers.append(
                 Server(
                     services,
                     opened,
                     listener.name,
-                    idle_ms_max=config.get_int("connections.max.idle.ms"),
+                    idle_ms_max=self._config.get_int("connections.max.idle.ms"),
                     limits=self._limits,
                 )
             )
-            self._ports[listener.name] = opened.port
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
+        return servers
 
-    def _open_metrics(self, broker: Broker, controller: ControllerService) -> None:
+    def _serve(self, server: Server) -> None:
+        self._servers.append(server)
+        self._tasks.start_soon(server.accept_loop)
+        self._tasks.start_soon(server.reap_loop)
+
+    def _run_woken(self) -> None:
+        """What the controller has answered may have woken clients' requests of the broker beside it."""
+        if self._broker is not None:
+            self._broker.run_woken()
+
+    def _open_metrics(self, metadata: MetadataService) -> None:
         """The metrics page, if the configuration wants one; it answers before the broker is registered."""
         address = self._config.metrics_address
         if address is None:
             return
-        assert self._services is not None
         env, (host, port) = self._env, address
         try:
             listener = env.network.listen(host, port)
@@ -345,13 +389,18 @@ class Node:
             raise NodeCannotStart(
                 f"cannot listen on {host or '*'}:{port} for metrics: {error.strerror or error}"
             ) from error
+        assert self._channel is not None
         sources = MetricsSources(
             version=odradek.__version__,
+            node_id=self._config.node_id,
+            cluster_id=self._directories.cluster_id,
+            env=env,
             started_at=self._created_at,
             services=self._services,
             servers=self._servers,
-            broker=broker,
-            controller=controller,
+            broker=self._broker,
+            controller=metadata,
+            channel=self._channel,
             lateness=LoopLateness(),
         )
         metrics = self._metrics = MetricsServer(
@@ -383,17 +432,13 @@ class Node:
             )
             for each in config.advertised_listeners
         ]
-        clean_epochs = [log_dir.clean_shutdown_broker_epoch for log_dir in self._log_dirs]
-        if self._unavailable:
-            # What they held may be lost: this start is not a clean one.
-            clean_epochs.append(None)
-        previous = clean_epochs[0] if len(set(clean_epochs)) == 1 else None
         return BrokerLifecycle(
             broker,
             listeners=listeners,
             rack=config.rack,
-            previous_broker_epoch=-1 if previous is None else previous,
+            previous_broker_epoch=self._directories.clean_shutdown_broker_epoch,
             heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
+            session_timeout_ms=config.get_int("broker.session.timeout.ms"),
             log=self._log,
         )
 
@@ -404,9 +449,10 @@ class Node:
             self._broker.directory_offline(log_dir, reason)
         if self._lifecycle is not None:
             self._lifecycle.hurry()
-        if self._metadata_log is not None and log_dir.directory is self._metadata_dir:
+        directories = self._directories
+        if self._metadata_log is not None and log_dir.directory is directories.metadata_root:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
-        elif all(each.offline_reason is not None for each in self._log_dirs):
+        elif all(each.offline_reason is not None for each in directories.log_dirs):
             self._fail(f"all log directories are offline, the last one because of {reason}")
 
     def _tell_controller(self) -> None:
@@ -425,25 +471,27 @@ class Node:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
-        """Leave in order. A directory that fails meanwhile gets no clean-shutdown marker, and the others do."""
-        assert self._lifecycle is not None
-        assert self._controller is not None
+        """Leave in order."""
+        assert self._metadata is not None
         assert self._metadata_log is not None
         clock = self._env.clock
         began_at = clock.monotonic()
-        if self._config.get_bool("controlled.shutdown.enable"):
-            await self._lifecycle.shut_down()
+        lifecycle = self._lifecycle
+        if lifecycle is not None and self._config.get_bool("controlled.shutdown.enable"):
+            await lifecycle.shut_down()
         if self._broker is not None:
-            self._broker.groups.stop()
-        for server in self._servers:
-            server.close()
+            self._broker.stop()
         if self._metrics is not None:
             self._metrics.close()
-        await self._controller.stop()
+        for server in self._servers:
+            if server.name not in self._config.controller_listener_names:
+                server.close()
+        await self._metadata.stop()
+        for server in self._servers:
+            server.close()
+        if self._peers is not None:
+            self._peers.close()
         await self._env.workers.run(self._metadata_log.close)
-        for log_dir in self._log_dirs:
-            try:
-                await self._env.workers.run(log_dir.close_clean, self._lifecycle.broker_epoch)
-            except DiskError as error:
-                self._log.error("node.directory_not_closed", directory=log_dir.path, error=str(error))
+        if lifecycle is not None:
+            await self._directories.close(lifecycle.broker_epoch)
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))

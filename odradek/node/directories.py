@@ -1,0 +1,167 @@
+"""The directories of a node: opened, locked and checked against each other before anything else starts. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from data_plane.log.config import LogConfig
+from data_plane.log.log_dir import LogDir, LogDirContext
+from metadata_quorum.meta_properties import NotALogDirectory, read_meta_properties
+from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, TaskGroup
+from odradek.node.config import NodeConfig
+
+__all__ = ["Directories", "NodeCannotStart"]
+
+
+class NodeCannotStart(Exception):
+    """The configuration and the disks, or the cluster, do not fit; one line that says what to do."""
+
+
+class Directories:
+    """The log directories, and the one of the metadata log, which may be a further one."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        env: Env,
+        log: Any,
+        *,
+        on_offline: Callable[[LogDir, str], None],
+        config_for: Callable[[str], LogConfig],
+    ) -> None:
+        """`config_for` gives the configuration of a topic's logs, from `load` on."""
+        self._config = config
+        self._env = env
+        self._log = log
+        self._on_offline = on_offline
+        self._config_for = config_for
+        self.log_dirs: list[LogDir] = []
+        self.by_path: dict[str, LogDir] = {}
+        self.unavailable: dict[str, str] = {}
+        """Log directories that could not be opened at the start: path and reason."""
+        self.metadata_root: Dir
+        """Where the metadata log is."""
+        self.metadata_directory_id: bytes
+        """What a voter is known by besides its id: a wiped disk is not the voter that it was."""
+
+    def open(self) -> None:
+        """Open and lock all. Raises `NodeCannotStart`, `NotALogDirectory` or `DiskError`."""
+        config, env = self._config, self._env
+        context = self._context()
+        for path in config.log_dirs:
+            try:
+                workers = env.new_workers() if len(config.log_dirs) > 1 else env.workers
+                log_dir = LogDir.open(
+                    env.open_dir(path), attrs.evolve(context, workers=workers), config_for=self._config_for
+                )
+            except (DiskError, NotALogDirectory) as error:
+                self._pass_over(path, error)
+                continue
+            self.log_dirs.append(log_dir)
+            self.by_path[path] = log_dir
+        if not self.log_dirs:
+            raise NodeCannotStart(f"no log directory can be used: {'; '.join(self.unavailable.values())}")
+        self._check()
+        self._open_metadata_root()
+
+    def _context(self) -> LogDirContext:
+        config, env = self._config, self._env
+        return LogDirContext(
+            clock=env.clock,
+            workers=env.workers,
+            random=env.random,
+            log=self._log,
+            on_offline=self._on_offline,
+            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms=config.get_int(
+                "producer.id.expiration.check.interval.ms"
+            ),
+            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+            checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+            high_watermark_checkpoint_interval_ms=config.get_int(
+                "replica.high.watermark.checkpoint.interval.ms"
+            ),
+        )
+
+    def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:
+        """One directory that cannot be opened takes only its own partitions along, unless the node needs it."""
+        reason = str(error)
+        if isinstance(error, FileMissing):
+            reason = (
+                f"log directory {path} is missing or was never formatted (`odradek storage format` does that)"
+            )
+        if isinstance(error, DiskError) and error.operation == "lock":
+            raise error
+        if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
+            if isinstance(error, FileMissing):
+                raise NodeCannotStart(reason) from error
+            raise error
+        self.unavailable[path] = reason
+        self._log.error("directory.offline", directory=path, reason=reason)
+
+    def _check(self) -> None:
+        config = self._config
+        if len({log_dir.directory_id for log_dir in self.log_dirs}) != len(self.log_dirs):
+            raise NodeCannotStart("two log directories have the same directory.id: one is a copy of another")
+        clusters = {log_dir.cluster_id: None for log_dir in self.log_dirs}
+        if len(clusters) != 1:
+            raise NodeCannotStart(f"the log directories belong to different clusters: {', '.join(clusters)}")
+        for log_dir in self.log_dirs:
+            if log_dir.node_id != config.node_id:
+                raise NodeCannotStart(
+                    f"{log_dir.path} was formatted for node {log_dir.node_id}, but node.id is {config.node_id}"
+                )
+
+    def _open_metadata_root(self) -> None:
+        """One of the log directories, or one of its own, which is locked here."""
+        path = self._config.metadata_log_dir
+        if path in self.by_path:
+            log_dir = self.by_path[path]
+            self.metadata_root, self.metadata_directory_id = log_dir.directory, log_dir.directory_id
+            return
+        root = self._env.open_dir(path)
+        root.lock()
+        meta = read_meta_properties(root)
+        if (meta.cluster_id, meta.node_id) != (self.cluster_id, self._config.node_id):
+            raise NodeCannotStart(
+                f"{path} was formatted for node {meta.node_id} of cluster {meta.cluster_id}, the log directories for "
+                f"node {self._config.node_id} of cluster {self.cluster_id}"
+            )
+        self.metadata_root, self.metadata_directory_id = root, meta.directory_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self.log_dirs[0].cluster_id
+
+    @property
+    def clean_shutdown_broker_epoch(self) -> int:
+        """The broker epoch under which all directories were closed cleanly, else -1."""
+        epochs = [log_dir.clean_shutdown_broker_epoch for log_dir in self.log_dirs]
+        # What an unavailable directory held may be lost: such a start is not a clean one.
+        if self.unavailable or len(set(epochs)) != 1 or epochs[0] is None:
+            return -1
+        return epochs[0]
+
+    async def load(self, tasks: TaskGroup) -> None:
+        """Open every log; all directories at once, each has a device of its own to wait for."""
+        loaded = [self._env.event() for _ in self.log_dirs]
+
+        async def load(log_dir: LogDir, done: Event) -> None:
+            await log_dir.load()
+            done.set()
+
+        for log_dir, done in zip(self.log_dirs, loaded, strict=True):
+            tasks.start_soon(load, log_dir, done)
+        for done in loaded:
+            await done.wait()
+
+    async def close(self, broker_epoch: int) -> None:
+        """Sync and close; one that fails meanwhile gets no clean-shutdown marker, and the others do."""
+        for log_dir in self.log_dirs:
+            try:
+                await self._env.workers.run(log_dir.close_clean, broker_epoch)
+            except DiskError as error:
+                self._log.error("node.directory_not_closed", directory=log_dir.path, error=str(error))
