@@ -6,7 +6,7 @@ with messages over a `PeerChannel`, also when both run in one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -19,8 +19,11 @@ from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log_levels import LogLevels
+from data_plane.log_making import LogMaker
 from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
+from data_plane.replication.replication import Replication
+from data_plane.replication.settings import ReplicationSettings
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
 from metadata_quorum.image import (
@@ -116,6 +119,15 @@ class Broker:
             request_timeout_ms=settings.request_timeout_ms,
             log=log,
         )
+        self.maker = LogMaker(
+            settings.node_id,
+            self.placement,
+            tasks,
+            image=lambda: self.image,
+            config_for=self.log_config,
+            hosted=lambda topics: self.apply_metadata(self.image, MetadataDelta(changed_topics=topics)),
+        )
+        self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
         self._without_room: dict[Replica, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
         self._not_hosted: dict[Replica, None] = {}
@@ -137,9 +149,12 @@ class Broker:
         known = self.image.partition(topic, index)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self.settings.node_id in known.replicas:
+        if self.settings.node_id in known.replicas and not self._is_being_made(topic, index):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _is_being_made(self, topic: str, index: int) -> bool:
+        return (self.image.topics[topic].topic_id, index) in self.maker
 
     def lost_partition_error(self, partition: Partition) -> ErrorCode:
         """Why a partition that was led here is not any more."""
@@ -168,17 +183,19 @@ class Broker:
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Take a new image: create, update and delete logs so that they match it."""
         before, self.image = self.image, image
+        self.maker.begin_change()
         if any(resource in delta.changed_configs for resource in self._own_resources):
             self._apply_broker_config()
         for topic_id in delta.deleted_topics:
             self._delete_topic(topic_id)
-        for name in delta.changed_topics:
+        for name, numbers in delta.changed_topics.items():
             topic = image.topics[name]
-            self._apply_topic(topic, before.topics_by_id.get(topic.topic_id))
+            self._apply_topic(topic, before.topics_by_id.get(topic.topic_id), numbers)
         for name in delta.changed_topic_configs:
             hosted = self.topics.get(name)
             if hosted is not None:
                 self._apply_config(hosted)
+        self.replication.brokers_changed(delta.changed_brokers)
         self.groups.apply_metadata(image, delta)
         self.run_woken()
 
@@ -227,16 +244,22 @@ class Broker:
         else:
             self.recompressed_topics[hosted.topic_id] = None
 
-    def _apply_topic(self, topic: TopicImage, before: TopicImage | None) -> None:
-        """Host what the metadata places here; `before` is the topic as this process knew it, None for a new one."""
+    def _apply_topic(self, topic: TopicImage, before: TopicImage | None, numbers: Iterable[int]) -> None:
+        """Host what the metadata places here of the partitions `numbers`.
+
+        `before` is the topic as this process knew it, None for a new one.
+        """
         hosted = self.topics_by_id.get(topic.topic_id)
         if hosted is None:
             hosted = HostedTopic(topic.name, topic.topic_id, self.log_config(topic.name))
         node_id = self.settings.node_id
-        for index, image in sorted(topic.partitions.items()):
-            if node_id not in image.replicas:
-                continue
+        for index in sorted(numbers):
+            image = topic.partitions[index]
             partition = hosted.partitions.get(index)
+            if node_id not in image.replicas:
+                if partition is not None:
+                    self._give_up(hosted, index, partition)
+                continue
             if partition is None:
                 is_new = before is None or index not in before.partitions
                 partition = self._host(hosted, index, image, is_new=is_new)
@@ -244,21 +267,38 @@ class Broker:
                     continue
             if partition.image is not image:
                 partition.apply(image, node_id)
+                self.replication.match(partition)
         if hosted.partitions:
             self.topics[topic.name] = hosted
             self.topics_by_id[topic.topic_id] = hosted
             self._note_codec(hosted)
+
+    def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
+        """The replica has been moved to other brokers: its log goes."""
+        del hosted.partitions[index]
+        self._delete_replica(hosted, index, partition)
+        self.log.info("partition.moved_away", topic=hosted.name, partition=index)
+
+    def _delete_replica(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
+        self.replication.forget(hosted.topic_id, index)
+        partition.resign()
+        for log_dir in self.log_dirs:
+            if log_dir.get(hosted.name, index) is partition.log:
+                log_dir.delete_log(hosted.name, index)
 
     def _host(
         self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
     ) -> Partition | None:
         """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
         replica = (hosted.topic_id, index)
-        is_new = is_new or self._without_room.get(replica, False)
+        is_new = is_new or self._without_room.get(replica, False) or self.maker.is_new(replica)
         assigned = image.directory_of(self.settings.node_id)
         placement = self.placement
         log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
         if log_dir is None:
+            if not self.maker.may_make_now(hosted.name, index):
+                self.maker.make_later(replica, is_new=is_new)
+                return None
             try:
                 log_dir = placement.create(
                     hosted.name, index, hosted.topic_id, hosted.config, assigned, is_new=is_new
@@ -277,7 +317,7 @@ class Broker:
             self.assignments.note(hosted.topic_id, index, log_dir.directory_id)
         log = log_of(log_dir, hosted.name, index)
         log.config = hosted.config
-        partition = hosted.partitions[index] = Partition(log)
+        partition = hosted.partitions[index] = Partition(log, self.replication)
         return partition
 
     def _try_again_later(self, replica: Replica, *, is_new: bool) -> None:
@@ -286,15 +326,18 @@ class Broker:
         self._without_room[replica] = is_new
 
     def _try_again(self) -> None:
+        self.maker.begin_change()
         replicas = dict(self._without_room)
         for topic_id in dict.fromkeys(topic_id for topic_id, _ in replicas):
             topic = self.image.topics_by_id.get(topic_id)
             if topic is not None:
-                self._apply_topic(topic, topic)
+                self._apply_topic(topic, topic, [index for other, index in replicas if other == topic_id])
         self._without_room = {}
         for (topic_id, index), is_new in replicas.items():
             hosted = self.topics_by_id.get(topic_id)
             topic = self.image.topics_by_id.get(topic_id)
+            if (topic_id, index) in self.maker:
+                continue
             if topic is not None and (hosted is None or index not in hosted.partitions):
                 self._try_again_later((topic_id, index), is_new=is_new)
 
@@ -306,18 +349,20 @@ class Broker:
         if self.topics.get(hosted.name) is hosted:
             del self.topics[hosted.name]
         for index, partition in hosted.partitions.items():
-            partition.is_leader = False
-            partition.wake_watchers()
-            for log_dir in self.log_dirs:
-                if log_dir.get(hosted.name, index) is partition.log:
-                    log_dir.delete_log(hosted.name, index)
+            self._delete_replica(hosted, index, partition)
 
     def set_strays_aside(self) -> None:
         """Logs that the metadata does not know (or knows under another id) are renamed, never removed."""
         for log_dir in self.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):
                 image = self.image.topics.get(topic)
-                if image is None or image.topic_id != log.topic_id or index not in image.partitions:
+                known = None if image is None else image.partitions.get(index)
+                if (
+                    image is None
+                    or image.topic_id != log.topic_id
+                    or known is None
+                    or self.settings.node_id not in known.replicas
+                ):
                     self.log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
                     log_dir.set_stray(topic, index)
 
@@ -329,8 +374,8 @@ class Broker:
                 if log_dir.get(hosted.name, index) is partition.log:
                     del hosted.partitions[index]
                     self._tell_directory_before_its_end(hosted, index, log_dir)
-                    partition.is_leader = False
-                    partition.wake_watchers()
+                    self.replication.forget(hosted.topic_id, index)
+                    partition.resign()
         self.groups.match_leadership()
 
     def _tell_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
@@ -363,12 +408,19 @@ class Broker:
             done(failure)
         self.run_woken()
 
+    def stop(self) -> None:
+        """Answer for no group and make no log any more: the directories are about to be closed."""
+        self.maker.stop()
+        self.groups.stop()
+
     def statistics(self) -> dict[str, Any]:
         """Figures of the broker's parts."""
         return {
             "topics": len(self.topics),
             "partitions": sum(len(hosted.partitions) for hosted in self.topics.values()),
             "groups": self.groups.statistics(),
+            "replication": self.replication.statistics(),
             "fetch_sessions": self.sessions.statistics(),
             "timers": self.timers.statistics(),
+            **self.maker.statistics(),
         }

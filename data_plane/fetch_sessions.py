@@ -35,6 +35,7 @@ class FetchedPartition:
         "fetch_offset",
         "key",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "sent_high_watermark",
         "sent_log_start_offset",
@@ -45,6 +46,7 @@ class FetchedPartition:
         self.fetch_offset = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
+        self.log_start_offset = -1
         self.max_bytes = 0
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
@@ -172,6 +174,7 @@ def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequ
             # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
             fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
             fetched.last_fetched_epoch = asked.last_fetched_epoch
+            fetched.log_start_offset = asked.log_start_offset
             fetched.max_bytes = asked.partition_max_bytes
 
 

@@ -4,6 +4,10 @@ A response holds ranges of segment files, pinned, not bytes: the connection send
 finds less than `min_bytes` parks on the high watermarks of its partitions; an append wakes it, and it is served at
 the end of the turn in which that append happened. Ranges that are not in the page cache are read by a worker first,
 so that a lagging consumer waits for the device alone.
+
+A follower (a replica id that is not negative) reads up to the log's end and parks on that; the offset at which it
+fetches is its promise to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may read
+from followers since version 11 (KIP-392), up to what the follower knows of the high watermark.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from wire.messages.fetch import (
 from wire.structure import ZERO_UUID
 
 TOPIC_IDS_SINCE = 13
+FOLLOWERS_SERVE_SINCE = 11
 REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
@@ -68,10 +73,13 @@ class FetchJob:
         "broker",
         "by_id",
         "committed",
+        "is_follower",
         "listener",
         "max_bytes",
         "min_bytes",
+        "needs_leader",
         "plan",
+        "replica_epoch",
         "replica_id",
     )
 
@@ -85,9 +93,14 @@ class FetchJob:
         self.committed = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        self.replica_id = (
-            request.replica_state.replica_id if api_version >= REPLICA_STATE_SINCE else request.replica_id
-        )
+        if api_version >= REPLICA_STATE_SINCE:
+            self.replica_id = request.replica_state.replica_id
+            self.replica_epoch = request.replica_state.replica_epoch
+        else:
+            self.replica_id = request.replica_id
+            self.replica_epoch = -1
+        self.is_follower = self.replica_id >= 0
+        self.needs_leader = self.is_follower or api_version < FOLLOWERS_SERVE_SINCE
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -97,8 +110,8 @@ class FetchJob:
         hosted = self.broker.topics_by_id.get(name) if self.by_id else self.broker.topics.get(name)  # type: ignore[arg-type]  # by_id says which
         return None if hosted is None else hosted.partitions.get(index)
 
-    def read(self) -> FetchRound:
-        """Read every partition of the plan, in order, within the limits."""
+    def read(self, *, is_first: bool = False) -> FetchRound:
+        """Read every partition of the plan, in order, within the limits. The first time counts for a follower."""
         attempt = FetchRound()
         room = self.max_bytes
         for fetched in self.plan.partitions:
@@ -106,7 +119,7 @@ class FetchJob:
             if partition is None:
                 answer = self._error(fetched, None, self._missing_error(fetched))
             else:
-                answer = self._read_partition(attempt, fetched, partition, room)
+                answer = self._read_partition(attempt, fetched, partition, room, is_first)
                 if answer.records is not None:
                     room = max(0, room - len(answer.records))
             if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
@@ -115,13 +128,19 @@ class FetchJob:
         return attempt
 
     def _read_partition(
-        self, attempt: FetchRound, fetched: FetchedPartition, partition: Partition, room: int
+        self,
+        attempt: FetchRound,
+        fetched: FetchedPartition,
+        partition: Partition,
+        room: int,
+        is_first: bool,
     ) -> PartitionData:
-        code = partition.leader_error(fetched.current_leader_epoch)
+        if self.needs_leader:
+            code = partition.leader_error(fetched.current_leader_epoch)
+        else:
+            code = partition.epoch_error(fetched.current_leader_epoch)
         if code:
             return self._error(fetched, partition, code)
-        if self.replica_id >= 0:
-            return self._error(fetched, partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
         high_watermark = log.high_watermark
         stable = log.last_stable_offset
@@ -145,11 +164,18 @@ class FetchJob:
                     b"",
                 )
         records: Any = b""
+        if self.is_follower:
+            upper_bound = log.log_end_offset
+        else:
+            upper_bound = stable if self.committed else high_watermark
         try:
+            if self.is_follower and is_first:
+                self._note_follower(fetched, partition)
+                high_watermark = stable = log.high_watermark
             got = log.read(
                 fetched.fetch_offset,
                 min(fetched.max_bytes, room),
-                upper_bound=stable if self.committed else high_watermark,
+                upper_bound=upper_bound,
                 min_one=attempt.bytes_read == 0,
             )
         except KafkaError as error:
@@ -176,6 +202,20 @@ class FetchJob:
             -1,
             records,
         )
+
+    def _note_follower(self, fetched: FetchedPartition, partition: Partition) -> None:
+        """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`."""
+        replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
+        log = partition.log
+        if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset and not log.offline:
+            broker = self.broker
+            partition.note_fetch(
+                replica,
+                self.replica_epoch,
+                fetched.fetch_offset,
+                fetched.log_start_offset,
+                int(broker.clock.monotonic() * 1000),
+            )
 
     def _error(
         self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode
@@ -207,10 +247,16 @@ class FetchJob:
         """A cheap look, before reading again, whether a parked fetch can be served."""
         for fetched in self.plan.partitions:
             partition = self.hosted(fetched)
-            if partition is None or not partition.is_leader:
+            if partition is None or (self.needs_leader and not partition.is_leader):
                 return True
             log = partition.log
-            if (log.last_stable_offset if self.committed else log.high_watermark) > fetched.fetch_offset:
+            if self.is_follower:
+                if (
+                    log.log_end_offset > fetched.fetch_offset
+                    or partition.leader_epoch != fetched.current_leader_epoch
+                ):
+                    return True
+            elif (log.last_stable_offset if self.committed else log.high_watermark) > fetched.fetch_offset:
                 return True
         return False
 
@@ -277,7 +323,10 @@ class DelayedFetch(Delayed):
         for fetched in job.plan.partitions:
             partition = job.hosted(fetched)
             if partition is not None:
-                partition.watch(self._wake)
+                if job.is_follower:
+                    partition.watch_end(self._wake)
+                else:
+                    partition.watch(self._wake)
                 self.watched.append(partition)
 
     def _wake(self) -> None:
@@ -310,7 +359,10 @@ class DelayedFetch(Delayed):
     def _stop_waiting(self) -> None:
         self.timer.cancel()
         for partition in self.watched:
-            partition.unwatch(self._wake)
+            if self.job.is_follower:
+                partition.unwatch_end(self._wake)
+            else:
+                partition.unwatch(self._wake)
         self.watched = []
 
     def abandon(self) -> None:
@@ -415,7 +467,7 @@ class FetchHandler:
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], _NO_ENDPOINTS)
         job = FetchJob(broker, plan, request, context)
-        attempt = job.read()
+        attempt = job.read(is_first=True)
         enough = attempt.must_answer or attempt.bytes_read >= job.min_bytes
         if not enough and request.max_wait_ms > 0 and plan.partitions:
             attempt.release()
@@ -432,10 +484,10 @@ class FetchHandler:
 def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
     """KIP-595: where the fetcher's log stops being a prefix of this one, if it does.
 
-    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch that is later than all of this log's.
+    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch that is later than all of this log's, or records that are gone.
     """
     epoch, end_offset = partition.log.end_offset_for_epoch(fetched.last_fetched_epoch)
-    if epoch < 0:
+    if epoch < 0 or fetched.fetch_offset < partition.log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
         return EpochEndOffset(epoch, end_offset)

@@ -32,6 +32,9 @@ MAX_TIMESTAMP_SINCE = 7
 EARLIEST_LOCAL_SINCE = 8
 LATEST_TIERED_SINCE = 9
 EARLIEST_PENDING_UPLOAD_SINCE = 11
+OFFSET_NOT_AVAILABLE_SINCE = 5
+CONSUMER = -1
+"""The replica id of those that are none."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
@@ -70,6 +73,7 @@ class ListOffsetsHandler:
     def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
         committed = request.isolation_level == READ_COMMITTED
+        to_end = request.replica_id != CONSUMER
         asked_of: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
         for topic in request.topics:
             for asked in topic.partitions:
@@ -83,19 +87,19 @@ class ListOffsetsHandler:
                 elif not known:
                     answers.append(_failed(asked, ErrorCode.UNKNOWN_SERVER_ERROR))
                 else:
-                    answers.append(self._answer_partition(name, asked, committed, version))
+                    answers.append(self._answer_partition(name, asked, committed, version, to_end))
             topics.append(ListOffsetsTopicResponse(name, answers))
         return ListOffsetsResponse(0, topics)
 
     def _answer_partition(
-        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int
+        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, to_end: bool
     ) -> ListOffsetsPartitionResponse:
         try:
             partition = self._broker.partition(topic, asked.partition_index)
             code = partition.leader_error(asked.current_leader_epoch)
             if code:
                 return _failed(asked, code)
-            timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version)
+            timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version, to_end)
         except KafkaError as error:
             return _failed(asked, error.code)
         except DiskError as error:
@@ -104,14 +108,25 @@ class ListOffsetsHandler:
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 
 
-def _find(partition: Partition, timestamp: int, committed: bool, version: int) -> tuple[int, int, int]:
+def _find(
+    partition: Partition, timestamp: int, committed: bool, version: int, to_end: bool
+) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
 
-    Raises `KafkaError` UNSUPPORTED_VERSION for a special timestamp that this version or node does not know.
+    `to_end`: a follower asks, for which the log ends where it ends.
+
+    Raises `KafkaError`: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know;
+    OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) while a new leader's high watermark has not reached
+    its own epoch, so that the end of the log is never seen to fall back (KIP-207).
     """
     log = partition.log
     bound = log.last_stable_offset if committed else log.high_watermark
+    lags = not to_end and log.high_watermark < partition.epoch_start_offset
+    if to_end:
+        bound = log.log_end_offset
     if timestamp == LATEST:
+        if lags:
+            raise _not_available(version)
         return -1, bound, partition.leader_epoch
     if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_SINCE):
         epoch = log.epoch_for_offset(log.log_start_offset)
@@ -126,7 +141,17 @@ def _find(partition: Partition, timestamp: int, committed: bool, version: int) -
         found = log.offset_for_timestamp(timestamp, upper_bound=bound)
     else:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if found is None and lags:
+        raise _not_available(version)
     return (-1, -1, -1) if found is None else found
+
+
+def _not_available(version: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE
+        if version >= OFFSET_NOT_AVAILABLE_SINCE
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
 
 
 def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:

@@ -50,10 +50,37 @@ _NO_LEADER = LeaderIdAndEpoch()
 _NO_ENDPOINTS: list[NodeEndpoint] = []
 
 
-class DelayedProduce(Delayed):
-    """Appended, but not yet acknowledged by enough replicas or not yet flushed. One waiter for the whole request."""
+class _Unacknowledged:
+    """One partition's batch that waits for its in-sync replicas (an `AckWaiter`)."""
 
-    __slots__ = ("broker", "listener", "pending", "produce_response", "timer", "unsynced")
+    __slots__ = ("answer", "last_offset", "partition", "produce")
+
+    def __init__(
+        self,
+        produce: DelayedProduce,
+        partition: Partition,
+        last_offset: int,
+        answer: PartitionProduceResponse,
+    ) -> None:
+        self.produce = produce
+        self.partition = partition
+        self.last_offset = last_offset
+        self.answer = answer
+
+    def acknowledged(self, code: ErrorCode) -> None:
+        if code:
+            _set_error(self.answer, code, None)
+        self.produce.settle(self)
+
+    def leadership_lost(self) -> None:
+        self.produce.fail_for_leadership(self.partition, self.answer)
+        self.produce.settle(self)
+
+
+class DelayedProduce(Delayed):
+    """Appended, but not yet acknowledged by enough replicas or not yet flushed."""
+
+    __slots__ = ("broker", "is_queued", "listener", "pending", "produce_response", "timer", "unsynced")
 
     def __init__(
         self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
@@ -63,15 +90,18 @@ class DelayedProduce(Delayed):
         self.broker = broker
         self.listener = listener
         self.produce_response = response
-        self.pending: list[tuple[Partition, int, PartitionProduceResponse]] = []
+        self.pending: list[_Unacknowledged] = []
         self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
+        self.is_queued = False
+        """All that it waits for is known, so that the last answer completes it."""
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
 
     def wait_for_replicas(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse
     ) -> None:
-        self.pending.append((partition, last_offset, answer))
-        partition.watch(self.check)
+        waiter = _Unacknowledged(self, partition, last_offset, answer)
+        self.pending.append(waiter)
+        partition.wait_for_acks(waiter)
 
     def wait_for_sync(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         entry = (partition, answer)
@@ -82,28 +112,25 @@ class DelayedProduce(Delayed):
             if failure is not None:
                 _set_error(answer, failure.code, failure.message)
             elif not partition.is_leader:
-                self._fail_for_leadership(partition, answer)
+                self.fail_for_leadership(partition, answer)
             self.check()
 
         self.broker.sync_partition(partition, done)
 
+    def settle(self, waiter: _Unacknowledged) -> None:
+        """One batch needs to wait no more."""
+        self.pending.remove(waiter)
+        if not self.pending and self.is_queued:
+            self.check()
+
     def check(self) -> None:
-        """Some high watermark or leadership changed."""
-        still_pending = []
-        for partition, last_offset, answer in self.pending:
-            if not partition.is_leader:
-                self._fail_for_leadership(partition, answer)
-                partition.unwatch(self.check)
-            elif partition.log.high_watermark > last_offset:
-                partition.unwatch(self.check)
-            else:
-                still_pending.append((partition, last_offset, answer))
-        self.pending = still_pending
-        if not still_pending and not self.unsynced and self.response is None:
+        """Answer if nothing is left to wait for."""
+        self.is_queued = True
+        if not self.pending and not self.unsynced and self.response is None:
             self.timer.cancel()
             self.complete(self.produce_response)
 
-    def _fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
+    def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
         """Deleted, on a disk that failed, or led elsewhere."""
         code = self.broker.lost_partition_error(partition)
         _set_error(answer, code, None)
@@ -112,20 +139,22 @@ class DelayedProduce(Delayed):
             _add_leader_endpoints(self.broker, self.listener, self.produce_response)
 
     def _time_out(self) -> None:
-        for partition, _, answer in self.pending:
-            _set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
-            partition.unwatch(self.check)
-        self.pending = []
+        for waiter in self.pending:
+            _set_error(waiter.answer, ErrorCode.REQUEST_TIMED_OUT, None)
+        self._forget()
         for _, answer in self.unsynced:
             _set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
         if self.response is None:
             self.complete(self.produce_response)
 
+    def _forget(self) -> None:
+        pending, self.pending = self.pending, []
+        for waiter in pending:
+            waiter.partition.forget_acks(waiter)
+
     def abandon(self) -> None:
         self.timer.cancel()
-        for partition, _, _ in self.pending:
-            partition.unwatch(self.check)
-        self.pending = []
+        self._forget()
 
 
 def _set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
@@ -256,7 +285,10 @@ class ProduceHandler:
             if must_sync:
                 delayed.wait_for_sync(partition, answer)
             if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
-                delayed.wait_for_replicas(partition, last_offset, answer)
+                if partition.is_leader:
+                    delayed.wait_for_replicas(partition, last_offset, answer)
+                else:
+                    delayed.fail_for_leadership(partition, answer)
         delayed.check()
         return delayed
 

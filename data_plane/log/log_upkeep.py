@@ -109,6 +109,8 @@ def truncate_to(log: PartitionLog, offset: int) -> None:
     segment before it where the new one begins.
     """
     if offset >= log.log_end_offset:
+        # A leader that appended nothing has noted its epoch; the next leader may have taken another.
+        log.epochs.truncate_from_end(log.log_end_offset)
         return
     segments = log.segments
     if offset < segments[0].base_offset:

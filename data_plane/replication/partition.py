@@ -1,48 +1,154 @@
 """A partition as its broker sees it: the log, who leads it, and what waits for its high watermark.
 
-The high watermark is the offset below which every in-sync replica has the log; consumers read up to it. It advances
-only while the in-sync replicas number at least `effective_min_isr` (DESIGN: "the gate"), whatever the acks.
-PURE: the log's files are reached only through its own methods.
+Theory of operation
+-------------------
+The high watermark is the offset below which every in-sync replica has the log; consumers read up to it. On the
+leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
+
+* only while the in-sync replicas number at least `effective_min_isr` (DESIGN: "the gate"), whatever the acks;
+* never past a follower that has just caught up and is about to join: else the follower would chase a high watermark
+  that runs ahead of it for ever.
+
+A follower's fetch offset is its promise that it has everything below. It joins the ISR when its promise reaches both
+the high watermark and the start of the leader's epoch (then it has every record that may have been acknowledged), if
+its broker is neither fenced nor leaving, and if the broker epoch of its fetch is the one that the metadata knows
+(KIP-903: a replica that restarted without its data must not be let in by its former self).
+
+A partition without followers (replication factor 1) has no such state at all: `followers` is None.
+
+PURE: the log's files are reached only through its own methods, brokers and the controller through `Cluster`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from data_plane.log.config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
+from data_plane.replication.isr_state import (
+    CommittedIsr,
+    IsrState,
+    PendingExpandIsr,
+    PendingIsr,
+    PendingShrinkIsr,
+)
+from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from metadata_quorum.image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
 """A request that does not say which epoch it knows; any other number is compared (KIP-320)."""
 
+_NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
+"""The controller says that nothing has changed: the committed set holds as before."""
+_OUTDATED = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    )
+)
+"""What happened is not known here; the metadata on its way will tell."""
+
+
+class Cluster(Protocol):
+    """What a partition asks of its broker."""
+
+    @property
+    def lag_ms_max(self) -> int:
+        """`replica.lag.time.max.ms`."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether this broker, fetching with this epoch, may be in sync: known so, not fenced, not leaving."""
+
+    def alter_isr(self, partition: Partition) -> None:
+        """Tell the controller what `partition.isr_state` proposes."""
+
+
+class _Nobody:
+    """The cluster of a partition that has no followers."""
+
+    lag_ms_max = 0
+
+    def now_ms(self) -> int:
+        return 0
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return False
+
+    def alter_isr(self, partition: Partition) -> None:
+        """Nobody to tell."""
+
+
+NOBODY = _Nobody()
+
+
+class AckWaiter(Protocol):
+    """Somebody who waits until all in-sync replicas have a record."""
+
+    last_offset: int
+
+    def acknowledged(self, code: ErrorCode) -> None:
+        """The high watermark has passed `last_offset`: NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+
+    def leadership_lost(self) -> None:
+        """This broker leads no more; what was appended may or may not survive."""
+
 
 class Partition:
     """One replica of a partition on this broker. `image` is the controller's last word about it."""
 
     __slots__ = (
+        "_cluster",
+        "_end_told",
+        "_end_watchers",
+        "_waiting_for_acks",
         "_waiting_for_sync",
         "_watchers",
         "advances_alone",
+        "epoch_start_offset",
+        "followers",
         "has_min_isr",
         "image",
         "is_leader",
+        "isr_state",
         "leader_epoch",
         "log",
+        "partition_epoch",
     )
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: PartitionLog, cluster: Cluster = NOBODY) -> None:
         self.log = log
+        self._cluster = cluster
         self.image: PartitionImage | None = None
         self.is_leader = False
         self.leader_epoch = -1
+        self.partition_epoch = -1
+        """Of the controller's last word, by metadata or by its answer to us, whichever came first."""
         self.has_min_isr = True
         """Whether enough replicas are in sync for an acks=all write; kept, not derived, for the hot path."""
         self.advances_alone = False
-        """Whether this replica is the only one in sync, so that an append moves the high watermark by itself."""
+        """Whether this is the leader and the only replica, so that an append moves the high watermark by itself."""
+        self.isr_state: IsrState = CommittedIsr(())
+        self.followers: dict[int, RemoteReplica] | None = None
+        """The other replicas while this one leads; None without any."""
+        self.epoch_start_offset = 0
+        """Where the log ended when this broker began to lead."""
+        self._end_told = -1
         self._watchers: list[Callable[[], None]] | None = None
+        self._end_watchers: list[Callable[[], None]] | None = None
+        self._waiting_for_acks: deque[AckWaiter] | None = None
         self._waiting_for_sync: list[Callable[[KafkaError | None], None]] | None = None
+
+    # -- the controller's word ------------------------------------------------------------------------------------
 
     def apply(self, image: PartitionImage, node_id: int) -> None:
         """Take the controller's word: leader, epoch, replicas. Watchers are woken, they may have to fail."""
@@ -51,14 +157,41 @@ class Partition:
                 f"{self.log.topic}-{self.log.partition}: leader epoch fell from "
                 f"{self.leader_epoch} to {image.leader_epoch}"
             )
+        if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
+            # The answer to AlterPartition overtook the record that it speaks of; the newer record follows.
+            return
+        begins = image.leader_epoch > self.leader_epoch or not self.is_leader
+        if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
+            self.isr_state = CommittedIsr(image.isr)
         self.image = image
         self.is_leader = image.leader == node_id
         self.leader_epoch = image.leader_epoch
+        self.partition_epoch = image.partition_epoch
+        if self.is_leader:
+            if begins:
+                self.followers = None
+                self.epoch_start_offset = self.log.log_end_offset
+                self.log.assign_epoch(image.leader_epoch)
+            self._match_followers(image, node_id)
+        else:
+            self.followers = None
         self._weigh_isr()
         if self.is_leader:
-            self.log.assign_epoch(image.leader_epoch)
             self._raise_high_watermark()
         self.wake_watchers()
+
+    def _match_followers(self, image: PartitionImage, node_id: int) -> None:
+        """Know each other replica, as the metadata names them now."""
+        known = self.followers or {}
+        now_ms = self._cluster.now_ms()
+        followers = {}
+        for broker_id in image.replicas:
+            if broker_id != node_id:
+                replica = known.get(broker_id)
+                if replica is None:
+                    replica = RemoteReplica(broker_id, now_ms if broker_id in image.isr else 0)
+                followers[broker_id] = replica
+        self.followers = followers or None
 
     def set_config(self, config: LogConfig) -> None:
         """Take the topic's new configuration; `min.insync.replicas` may open or close the gate."""
@@ -66,6 +199,13 @@ class Partition:
         self._weigh_isr()
         if self.is_leader:
             self.advance_high_watermark()
+
+    def resign(self) -> None:
+        """Serve no more: deleted, or on a directory that failed. Everybody who waits is told."""
+        self.is_leader = False
+        self.followers = None
+        self.advances_alone = False
+        self.wake_watchers()
 
     @property
     def effective_min_isr(self) -> int:
@@ -75,30 +215,164 @@ class Partition:
 
     def _weigh_isr(self) -> None:
         if self.image is not None:
-            self.has_min_isr = len(self.image.isr) >= self.effective_min_isr
-            self.advances_alone = self.is_leader and len(self.image.isr) == 1
+            self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
+            self.advances_alone = self.is_leader and self.followers is None
+
+    # -- the leader's log -----------------------------------------------------------------------------------------
 
     def append_as_leader(self, batch: memoryview, now_ms: int) -> AppendResult:
         """Append one batch of a client. Raises `KafkaError`, `DiskError`; nothing is appended then."""
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms)
-        if self.advances_alone and self.has_min_isr:
-            log = self.log
-            log.advance_high_watermark(log.log_end_offset)
-            if self._watchers:
-                self.wake_watchers()
+        if self.advances_alone:
+            if self.has_min_isr:
+                log = self.log
+                log.advance_high_watermark(log.log_end_offset)
+                if self._watchers:
+                    self.wake_watchers()
+        else:
+            self.advance_high_watermark()
         return result
 
     def advance_high_watermark(self) -> None:
-        """Catch up with the log's end, if the gate is open and nobody else is in sync."""
+        """The log has grown, or the gate has opened: followers may fetch, and the high watermark may follow."""
+        if self._end_watchers is not None and self.log.log_end_offset != self._end_told:
+            self._end_told = self.log.log_end_offset
+            for watcher in list(self._end_watchers):
+                watcher()
         if self._raise_high_watermark():
-            self.wake_watchers()
+            self._tell_high_watermark()
 
     def _raise_high_watermark(self) -> bool:
         log = self.log
-        if log.high_watermark < log.log_end_offset and self.advances_alone and self.has_min_isr:
-            log.advance_high_watermark(log.log_end_offset)
-            return True
-        return False
+        end_offset = log.log_end_offset
+        if log.high_watermark >= end_offset or not self.has_min_isr or not self.is_leader:
+            return False
+        offset = end_offset
+        if self.followers is not None:
+            maximal_isr = self.isr_state.maximal_isr
+            for replica in self.followers.values():
+                if replica.log_end_offset < offset and (
+                    replica.broker_id in maximal_isr or self._is_about_to_join(replica, end_offset)
+                ):
+                    offset = replica.log_end_offset
+        if offset <= log.high_watermark:
+            return False
+        log.advance_high_watermark(offset)
+        return True
+
+    def _is_about_to_join(self, replica: RemoteReplica, end_offset: int) -> bool:
+        cluster = self._cluster
+        return replica.is_caught_up(end_offset, cluster.now_ms(), cluster.lag_ms_max) and cluster.is_eligible(
+            replica.broker_id, replica.broker_epoch
+        )
+
+    def follow(self, high_watermark: int, log_start_offset: int) -> None:
+        """As a follower, after an append: what the leader says of its own log."""
+        log = self.log
+        before = log.high_watermark
+        log.advance_high_watermark(high_watermark)
+        if log_start_offset > log.log_start_offset:
+            log.set_log_start_offset(min(log_start_offset, log.high_watermark))
+        if log.high_watermark > before and self._watchers is not None:
+            self._tell_high_watermark()
+
+    # -- followers ------------------------------------------------------------------------------------------------
+
+    def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
+        """The follower that fetches. Raises `KafkaError` for one that this leader does not know (yet)."""
+        replica = None if self.followers is None else self.followers.get(broker_id)
+        if replica is None:
+            # With an epoch that is right the follower may know of a reassignment that has not arrived here.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        return replica
+
+    def note_fetch(
+        self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """A follower fetches at `offset`, which lies in this log and does not diverge: it has all below.
+
+        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an older incarnation of the follower's broker.
+        """
+        if broker_epoch != replica.broker_epoch:
+            if broker_epoch < replica.broker_epoch:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a fetch of an earlier broker epoch")
+            replica.broker_epoch = broker_epoch
+        log = self.log
+        moved = offset != replica.log_end_offset
+        replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
+        if replica.broker_id not in self.isr_state.maximal_isr:
+            self._may_expand(replica)
+        if moved and self._raise_high_watermark():
+            self._tell_high_watermark()
+
+    def _may_expand(self, replica: RemoteReplica) -> None:
+        if (
+            not self.isr_state.is_pending
+            and replica.log_end_offset >= self.log.high_watermark
+            and replica.log_end_offset >= self.epoch_start_offset
+            and self._cluster.is_eligible(replica.broker_id, replica.broker_epoch)
+        ):
+            self.isr_state = PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id)
+            self._cluster.alter_isr(self)
+
+    def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
+        """Propose to go on without the followers that have lagged too long; who they are."""
+        if self.followers is None or self.isr_state.is_pending:
+            return ()
+        end_offset = self.log.log_end_offset
+        lag_ms_max = self._cluster.lag_ms_max
+        leaving = []
+        for broker_id in self.isr_state.isr:
+            replica = self.followers.get(broker_id)
+            if replica is not None and not replica.is_caught_up(end_offset, now_ms, lag_ms_max):
+                leaving.append(broker_id)
+        if leaving:
+            self.isr_state = PendingShrinkIsr(CommittedIsr(self.isr_state.isr), tuple(leaving))
+            self._cluster.alter_isr(self)
+        return tuple(leaving)
+
+    def broker_epoch_of(self, broker_id: int) -> int:
+        """The epoch with which a follower fetched last; -1 for one that has not fetched in this term."""
+        replica = None if self.followers is None else self.followers.get(broker_id)
+        return UNKNOWN_BROKER_EPOCH if replica is None else replica.broker_epoch
+
+    def isr_decided(
+        self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
+    ) -> None:
+        """The controller took the proposal, or found that it holds already."""
+        if (
+            self.isr_state is not proposal
+            or leader_epoch != self.leader_epoch
+            or partition_epoch < self.partition_epoch
+        ):
+            return
+        self.isr_state = CommittedIsr(isr)
+        self.partition_epoch = partition_epoch
+        self._weigh_isr()
+        if self._raise_high_watermark():
+            self._tell_high_watermark()
+
+    def isr_refused(self, proposal: PendingIsr, code: ErrorCode) -> bool:
+        """Whether the proposal should be made again (Kafka's `handleAlterPartitionError`)."""
+        if self.isr_state is not proposal:
+            return False
+        if code in _NOT_APPLIED:
+            self.isr_state = proposal.committed
+            return False
+        return code not in _OUTDATED
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start offset of the replicas that live: below it everybody has deleted (KIP-107)."""
+        lowest = self.log.log_start_offset
+        for replica in (self.followers or {}).values():
+            if self._cluster.is_eligible(replica.broker_id, replica.broker_epoch):
+                lowest = min(lowest, replica.log_start_offset)
+        return lowest
+
+    # -- who waits ------------------------------------------------------------------------------------------------
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` whenever the high watermark or the leadership changes, until `unwatch`."""
@@ -114,21 +388,79 @@ class Partition:
             if not self._watchers:
                 self._watchers = None
 
-    def wake_watchers(self) -> None:
-        """Tell all watchers, in the order in which they came."""
+    def watch_end(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever the log has grown or the leadership changes (a follower waits for records)."""
+        if self._end_watchers is None:
+            self._end_watchers = [watcher]
+            self._end_told = self.log.log_end_offset
+        else:
+            self._end_watchers.append(watcher)
+
+    def unwatch_end(self, watcher: Callable[[], None]) -> None:
+        """As `unwatch`."""
+        if self._end_watchers is not None and watcher in self._end_watchers:
+            self._end_watchers.remove(watcher)
+            if not self._end_watchers:
+                self._end_watchers = None
+
+    def wait_for_acks(self, waiter: AckWaiter) -> None:
+        """Tell the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
+        if self._waiting_for_acks is None:
+            self._waiting_for_acks = deque((waiter,))
+        else:
+            self._waiting_for_acks.append(waiter)
+
+    def forget_acks(self, waiter: AckWaiter) -> None:
+        """It waits no more; unknown ones are fine."""
+        waiting = self._waiting_for_acks
+        if waiting is not None and waiter in waiting:
+            waiting.remove(waiter)
+
+    def _tell_high_watermark(self) -> None:
+        self._acknowledge()
         if self._watchers is not None:
             for watcher in list(self._watchers):
                 watcher()
 
+    def _acknowledge(self) -> None:
+        waiting = self._waiting_for_acks
+        if waiting:
+            high_watermark = self.log.high_watermark
+            enough = len(self.isr_state.maximal_isr) >= self.effective_min_isr
+            code = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            while waiting and waiting[0].last_offset < high_watermark:
+                waiting.popleft().acknowledged(code)
+
+    def wake_watchers(self) -> None:
+        """Tell all who wait, in the order in which they came, that something has changed."""
+        if self._waiting_for_acks:
+            if self.is_leader:
+                self._acknowledge()
+            else:
+                waiting, self._waiting_for_acks = self._waiting_for_acks, None
+                for waiter in waiting:
+                    waiter.leadership_lost()
+        if self._watchers is not None:
+            for watcher in list(self._watchers):
+                watcher()
+        if self._end_watchers is not None:
+            for watcher in list(self._end_watchers):
+                watcher()
+
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
         """Why a request that names this leader epoch (-1: none) cannot be served here (KIP-320's fences)."""
+        code = self.epoch_error(current_leader_epoch)
+        if not code and not self.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return code
+
+    def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
+        """As `leader_error`, for what a follower may answer too."""
         if current_leader_epoch != NO_LEADER_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             if current_leader_epoch > self.leader_epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if not self.is_leader:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
@@ -143,3 +475,17 @@ class Partition:
         """Those whom the flush that begins now will cover."""
         waiters, self._waiting_for_sync = self._waiting_for_sync or [], None
         return waiters
+
+    def statistics(self) -> dict[str, int | bool]:
+        """Figures of the leader's side."""
+        isr = len(self.isr_state.isr)
+        return {
+            "is_leader": self.is_leader,
+            "leader_epoch": self.leader_epoch,
+            "in_sync": isr,
+            "is_under_replicated": self.is_leader
+            and self.image is not None
+            and isr < len(self.image.replicas),
+            "is_under_min_isr": self.is_leader and not self.has_min_isr,
+            "waiting_for_acks": len(self._waiting_for_acks or ()),
+        }

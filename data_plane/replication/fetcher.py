@@ -1,0 +1,485 @@
+"""One leader's follower: fetches all partitions that this broker follows there, over one connection. PORTED.
+
+Theory of operation
+-------------------
+A round is one Fetch request and its answer: the answer's batches go to the logs as they are, one write per partition,
+and the next request's offsets say that they are there. Nothing is parsed, nothing is synced (see DESIGN: a replica
+that restarts uncleanly leaves every ISR before it may lead).
+
+* **An answer counts only for the state that it was asked in**: same leader epoch, same log end offset. What has
+  changed meanwhile (a truncation, another leader, a log set aside) is asked anew.
+* **Logs are cut by epoch only** (`truncation`), when the leader says that they diverge. An offset outside the leader's
+  log is settled with ListOffsets as Kafka does: a follower ahead of its leader (after an unclean election) is cut to
+  the leader's end, one that is behind the leader's start begins anew there.
+* A partition that cannot be served backs off by itself, outside the session; the others go on. A broken connection
+  backs off as a whole and begins a new session.
+
+No task and no timer per partition. What changes from round to round is kept in `_changed`, so a round costs what
+moves, not what is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from data_plane.log.log_types import Origin
+from data_plane.replication.fetch_session import Replica, ReplicaFetchSession, Told
+from data_plane.replication.partition import Partition
+from data_plane.replication.truncation import truncation_offset
+from odradek.env.ports import Conn, ConnectionLost, DiskError, Env
+from wire.connection import ClientConnection, ConnectionClosed, ResponseReceived
+from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
+from wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from data_plane.replication.settings import ReplicationSettings
+    from wire.structure import Message
+
+FETCH_VERSION = 17
+LIST_OFFSETS_VERSION = 9
+LATEST, EARLIEST = -1, -2
+RECEIVE_BYTES = 256 * 1024
+APPEND_BYTES_PER_TURN = 1 << 20
+"""After so much has been written other tasks get a turn."""
+BACKOFF_SECONDS_MIN = 0.02
+CONNECT_SECONDS_MAX = 2.0
+IDLE_SECONDS = 0.02
+_SESSION_ERRORS = frozenset(
+    (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    )
+)
+_EXPECTED = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
+"""One of the two has older metadata: not worth a line in the log."""
+
+
+class Followed:
+    """One partition that is fetched here."""
+
+    __slots__ = ("failures", "leader_epoch", "partition", "replica", "retry_at")
+
+    def __init__(self, replica: Replica, partition: Partition) -> None:
+        self.replica = replica
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.failures = 0
+        self.retry_at = 0.0
+
+    def wanted(self) -> Told:
+        """What the next fetch says of it."""
+        log = self.partition.log
+        return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.log_start_offset
+
+
+class LeaderFetcher:
+    """See the module docstring. `run` lives while `followed` is not empty."""
+
+    def __init__(
+        self,
+        leader_id: int,
+        node_id: int,
+        env: Env,
+        settings: ReplicationSettings,
+        *,
+        address: Callable[[], tuple[str, int] | None],
+        broker_epoch: Callable[[], int],
+        after_round: Callable[[], None],
+        buffer: memoryview,
+        log: Any,
+    ) -> None:
+        """`address` is where the leader is now; None while it is not known. `buffer` is for receiving, shared."""
+        self.leader_id = leader_id
+        self._node_id = node_id
+        self._env = env
+        self._clock = env.clock
+        self._settings = settings
+        self._address = address
+        self._broker_epoch = broker_epoch
+        self._after_round = after_round
+        self._buffer = buffer
+        self._log = log
+        self.followed: dict[Replica, Followed] = {}
+        self._changed: dict[Replica, None] = {}
+        self._gone: dict[Replica, None] = {}
+        self._waiting: dict[Replica, Followed] = {}
+        """Those that back off."""
+        self._out_of_range: list[Followed] = []
+        self._session = ReplicaFetchSession()
+        self._wake = env.event()
+        self._conn: Conn | None = None
+        self._wire: ClientConnection | None = None
+        self._connected_to: tuple[str, int] | None = None
+        self._failures = 0
+        self.is_running = False
+        self.rounds = 0
+        self.bytes_fetched = 0
+
+    # -- which partitions -----------------------------------------------------------------------------------------
+
+    def follow(self, replica: Replica, partition: Partition) -> None:
+        """Fetch this partition in its present leader epoch."""
+        known = self.followed.get(replica)
+        if (
+            known is not None
+            and known.partition is partition
+            and known.leader_epoch == partition.leader_epoch
+        ):
+            return
+        self.followed[replica] = Followed(replica, partition)
+        self._waiting.pop(replica, None)
+        self._changed[replica] = None
+        self._failures = 0
+        self._wake.set()
+
+    def drop(self, replica: Replica) -> None:
+        """Fetch it no more."""
+        if self.followed.pop(replica, None) is not None:
+            self._waiting.pop(replica, None)
+            self._changed.pop(replica, None)
+            self._gone[replica] = None
+            self._wake.set()
+            if not self.followed:
+                self._close()
+
+    def hurry(self) -> None:
+        """The leader's address or state may have changed: try again at once."""
+        self._failures = 0
+        if self._connected_to is not None and self._address() != self._connected_to:
+            self._close()
+        for replica, followed in self._waiting.items():
+            followed.retry_at = 0.0
+            self._changed[replica] = None
+        self._wake.set()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch until nothing is followed."""
+        self.is_running = True
+        while self.followed:
+            try:
+                await self._round()
+                self._failures = 0
+            except (ConnectionLost, ProtocolError, KafkaError) as error:
+                self._close()
+                if self.followed:
+                    self._failures += 1
+                    if self._failures in (1, 10, 100):
+                        self._log.info(
+                            "replication.leader_unreachable", leader=self.leader_id, error=str(error)
+                        )
+                    await self._pause(self._clock.monotonic() + self._backoff_seconds(self._failures))
+        self._close()
+        self._gone.clear()
+        self._session = ReplicaFetchSession()
+        self.is_running = False
+
+    async def _round(self) -> None:
+        """Raises `ConnectionLost`, `ProtocolError`, `KafkaError` REQUEST_TIMED_OUT: the connection is given up."""
+        now = self._clock.monotonic()
+        if self._waiting:
+            self._readmit(now)
+        if len(self._waiting) == len(self.followed) or self._broker_epoch() < 0:
+            earliest = min((each.retry_at for each in self._waiting.values()), default=now)
+            await self._pause(max(earliest, now + IDLE_SECONDS))
+            return
+        if self._conn is None:
+            await self._connect()
+        response = await self._ask(self._request(), FETCH_VERSION, self._settings.fetch_wait_ms_max)
+        self.rounds += 1
+        if isinstance(response, FetchResponse):
+            await self._take(response)
+        if self._out_of_range:
+            await self._settle_ranges()
+        self._after_round()
+
+    async def _pause(self, until: float) -> None:
+        """Sleep until then, or until something changes."""
+        self._wake = self._env.event()
+        with self._clock.timeout_at(until):
+            await self._wake.wait()
+
+    def _backoff_seconds(self, failures: int) -> float:
+        return min(BACKOFF_SECONDS_MIN * 2.0 ** min(failures, 16), self._settings.backoff_ms_max / 1000)
+
+    def _readmit(self, now: float) -> None:
+        for replica, followed in list(self._waiting.items()):
+            if followed.retry_at <= now:
+                del self._waiting[replica]
+                self._changed[replica] = None
+
+    def _back_off(self, followed: Followed) -> None:
+        followed.failures += 1
+        followed.retry_at = self._clock.monotonic() + self._backoff_seconds(followed.failures)
+        self._waiting[followed.replica] = followed
+        self._gone[followed.replica] = None
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        address = self._address()
+        if address is None:
+            raise ConnectionLost(f"broker {self.leader_id} is not registered")
+        with self._clock.timeout_at(self._clock.monotonic() + CONNECT_SECONDS_MAX):
+            conn = await self._env.network.connect(*address)
+            self._conn = conn
+        if self._conn is None:
+            raise ConnectionLost(f"broker {self.leader_id} does not answer")
+        self._connected_to = address
+        self._wire = ClientConnection(
+            self._settings.response_bytes_max + (64 << 20),
+            client_id=f"broker-{self._node_id}-fetcher-0",
+        )
+        self._session.begin()
+
+    def _close(self) -> None:
+        conn, self._conn, self._wire, self._connected_to = self._conn, None, None, None
+        self._session.begin()
+        if conn is not None:
+            conn.close()
+
+    async def _ask(self, request: Message, version: int, wait_ms: int) -> Message:
+        """The answer. Raises as `_round`."""
+        conn, wire = self._conn, self._wire
+        if conn is None or wire is None:
+            raise ConnectionLost("closed")
+        deadline = self._clock.monotonic() + (self._settings.socket_timeout_ms + wait_ms) / 1000
+        with self._clock.timeout_at(deadline):
+            rest = memoryview(wire.send(request, version))
+            while rest:
+                taken = conn.send((rest,))
+                rest = rest[taken:]
+                if rest and not taken:
+                    await conn.writable()
+            while True:
+                event = wire.next_event()
+                if isinstance(event, ResponseReceived):
+                    return event.response
+                if isinstance(event, ConnectionClosed):
+                    raise ConnectionLost("closed by the leader")
+                await conn.readable()
+                self._receive(conn, wire)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"broker {self.leader_id} has not answered")
+
+    def _receive(self, conn: Conn, wire: ClientConnection) -> None:
+        place = wire.place_for_data()
+        if place is not None:
+            count = conn.recv_into(place)
+            if count:
+                wire.received_in_place(count)
+                return
+        else:
+            count = conn.recv_into(self._buffer)
+        if count is not None:
+            wire.receive_data(self._buffer[:count])
+
+    # -- a round --------------------------------------------------------------------------------------------------
+
+    def _request(self) -> FetchRequest:
+        session = self._session
+        settings = self._settings
+        followed = self.followed
+        names = followed if session.epoch == 0 else self._changed
+        wanted = [
+            (replica, followed[replica].wanted())
+            for replica in names
+            if replica in followed and replica not in self._waiting
+        ]
+        unwanted = [replica for replica in self._gone if replica not in followed or replica in self._waiting]
+        topics, forgotten = session.next_request(wanted, unwanted, settings.fetch_bytes_max)
+        self._changed = {}
+        self._gone = {}
+        return FetchRequest(
+            replica_state=ReplicaState(self._node_id, self._broker_epoch()),
+            max_wait_ms=settings.fetch_wait_ms_max,
+            min_bytes=settings.fetch_bytes_min,
+            max_bytes=settings.response_bytes_max,
+            session_id=session.session_id,
+            session_epoch=session.epoch,
+            topics=topics,
+            forgotten_topics_data=forgotten,
+        )
+
+    async def _take(self, response: FetchResponse) -> None:
+        session = self._session
+        if response.error_code:
+            if response.error_code not in _SESSION_ERRORS:
+                raise KafkaError(ErrorCode(response.error_code), "the leader refuses the whole fetch")
+            session.begin()
+            return
+        told = session.told
+        session.answered(response.session_id)
+        written = 0
+        for topic in response.responses:
+            for answer in topic.partitions:
+                replica = (topic.topic_id, answer.partition_index)
+                followed = self.followed.get(replica)
+                if followed is None:
+                    continue
+                written += self._take_partition(followed, answer, told.get(replica))
+                if written >= APPEND_BYTES_PER_TURN:
+                    written = 0
+                    await self._clock.sleep_until(0.0)
+
+    def _take_partition(self, followed: Followed, answer: PartitionData, told: Told | None) -> int:
+        """Bytes appended."""
+        partition = followed.partition
+        wanted = followed.wanted()
+        if told != wanted or partition.leader_epoch != followed.leader_epoch or partition.is_leader:
+            # Asked in another state than the present one: the next round asks again.
+            self._changed[followed.replica] = None
+            return 0
+        if answer.error_code:
+            self._take_error(followed, ErrorCode(answer.error_code))
+            return 0
+        log = partition.log
+        written = 0
+        try:
+            if answer.diverging_epoch.end_offset >= 0:
+                self._truncate(
+                    followed,
+                    truncation_offset(
+                        log.epochs,
+                        log.log_end_offset,
+                        answer.diverging_epoch.epoch,
+                        answer.diverging_epoch.end_offset,
+                    ),
+                )
+            else:
+                records: Any = answer.records
+                if records:
+                    written = len(records)
+                    log.append(records, Origin.REPLICA, followed.leader_epoch, self._clock.wall_ms())
+                partition.follow(answer.high_watermark, answer.log_start_offset)
+            followed.failures = 0
+        except (KafkaError, DiskError) as error:
+            self._log.error(
+                "replication.not_appended", topic=log.topic, partition=log.partition, error=str(error)
+            )
+            if self.followed.get(followed.replica) is followed:
+                self._back_off(followed)
+        self._changed[followed.replica] = None
+        self.bytes_fetched += written
+        return written
+
+    def _truncate(self, followed: Followed, offset: int) -> None:
+        """Cut the log by the leader's word. Raises as `PartitionLog.truncate_to`."""
+        log = followed.partition.log
+        end_offset, high_watermark = log.log_end_offset, log.high_watermark
+        log.truncate_to(offset)
+        level = self._log.warning if offset < high_watermark else self._log.info
+        level(
+            "replication.truncated",
+            topic=log.topic,
+            partition=log.partition,
+            leader=self.leader_id,
+            leader_epoch=followed.leader_epoch,
+            log_end_offset=log.log_end_offset,
+            before=end_offset,
+            high_watermark=high_watermark,
+        )
+
+    def _take_error(self, followed: Followed, code: ErrorCode) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range.append(followed)
+            self._changed[followed.replica] = None
+            return
+        if code not in _EXPECTED:
+            log = followed.partition.log
+            self._log.warning(
+                "replication.refused",
+                topic=log.topic,
+                partition=log.partition,
+                leader=self.leader_id,
+                error=code.name,
+            )
+        self._back_off(followed)
+
+    # -- offsets outside the leader's log -------------------------------------------------------------------------
+
+    async def _settle_ranges(self) -> None:
+        """Kafka's `fetchOffsetAndTruncate`."""
+        lost, self._out_of_range = self._out_of_range, []
+        ends = await self._offsets(lost, LATEST)
+        starts = await self._offsets(lost, EARLIEST)
+        for followed in lost:
+            partition, log = followed.partition, followed.partition.log
+            end, start = ends.get(followed.replica), starts.get(followed.replica)
+            if (
+                self.followed.get(followed.replica) is not followed
+                or partition.leader_epoch != followed.leader_epoch
+                or partition.is_leader
+            ):
+                continue
+            if end is None or start is None:
+                self._back_off(followed)
+                continue
+            try:
+                if end < log.log_end_offset:
+                    self._truncate(followed, end)
+                elif start > log.log_end_offset:
+                    self._log.warning(
+                        "replication.begun_anew",
+                        topic=log.topic,
+                        partition=log.partition,
+                        log_end_offset=log.log_end_offset,
+                        leader_log_start_offset=start,
+                    )
+                    log.truncate_fully_and_start_at(start)
+                else:
+                    # The leader's log moved meanwhile, or something is wrong that cutting would not mend.
+                    self._back_off(followed)
+            except (KafkaError, DiskError) as error:
+                self._log.error(
+                    "replication.not_truncated", topic=log.topic, partition=log.partition, error=str(error)
+                )
+            if self.followed.get(followed.replica) is followed:
+                self._changed[followed.replica] = None
+
+    async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[Replica, int]:
+        """The leader's first or last offsets, where it says them."""
+        topics: dict[str, ListOffsetsTopic] = {}
+        ids: dict[str, bytes] = {}
+        for followed in lost:
+            topic_id, index = followed.replica
+            name = followed.partition.log.topic
+            ids[name] = topic_id
+            topic = topics.setdefault(name, ListOffsetsTopic(name, []))
+            topic.partitions.append(ListOffsetsPartition(index, followed.leader_epoch, timestamp))
+        request = ListOffsetsRequest(self._node_id, 0, list(topics.values()))
+        response = await self._ask(request, LIST_OFFSETS_VERSION, 0)
+        assert isinstance(response, ListOffsetsResponse)
+        return {
+            (ids[topic.name], answer.partition_index): answer.offset
+            for topic in response.topics
+            for answer in topic.partitions
+            if not answer.error_code and topic.name in ids
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures of this leader's fetcher."""
+        return {
+            "leader": self.leader_id,
+            "partitions": len(self.followed),
+            "backing_off": len(self._waiting),
+            "is_connected": self._conn is not None,
+            "rounds": self.rounds,
+            "bytes_fetched": self.bytes_fetched,
+        }

@@ -1,0 +1,172 @@
+"""AlterPartition: a leader's proposals for its in-sync replicas, batched, one request at a time. PORTED.
+
+A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata, the
+leadership gone). Repeating is safe: the controller takes a proposal only for the partition epoch that it was made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from data_plane.replication.isr_state import CommittedIsr, PendingIsr
+from data_plane.replication.partition import Partition
+from odradek.env.ports import Clock, ConnectionLost, TaskGroup
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    BrokerState,
+)
+
+if TYPE_CHECKING:
+    from metadata_quorum.ports import PeerChannel
+
+RETRY_SECONDS_MIN = 0.05
+RETRY_SECONDS_MAX = 1.0
+PARTITIONS_PER_REQUEST = 2_000
+LEADER_RECOVERED = 0
+
+Replica = tuple[bytes, int]
+
+
+class AlterPartitionSender:
+    """What is still to be decided. The task lives while there is something."""
+
+    def __init__(
+        self,
+        node_id: int,
+        controller: PeerChannel,
+        clock: Clock,
+        tasks: TaskGroup,
+        broker_epoch: Callable[[], int],
+        *,
+        timeout_ms: int,
+        log: Any,
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._clock = clock
+        self._tasks = tasks
+        self._broker_epoch = broker_epoch
+        self._timeout_seconds = timeout_ms / 1000
+        self._log = log
+        self._pending: dict[Replica, tuple[Partition, PendingIsr]] = {}
+        self._is_running = False
+        self.requests = 0
+        self.expansions = 0
+        self.shrinks = 0
+
+    def submit(self, partition: Partition) -> None:
+        """Send what `partition.isr_state` proposes."""
+        proposal = partition.isr_state
+        assert not isinstance(proposal, CommittedIsr), "nothing is proposed"
+        log = partition.log
+        self._pending[log.topic_id, log.partition] = (partition, proposal)
+        if not self._is_running:
+            self._is_running = True
+            self._tasks.start_soon(self._run, name="alter partition")
+
+    async def _run(self) -> None:
+        clock = self._clock
+        pause = RETRY_SECONDS_MIN
+        # Others that are proposed in this turn go into the same request.
+        await clock.sleep_until(0.0)
+        while self._drop_outdated():
+            if await self._send():
+                pause = RETRY_SECONDS_MIN
+                await clock.sleep_until(0.0)
+            else:
+                await clock.sleep_until(clock.monotonic() + pause)
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+        self._is_running = False
+
+    def _drop_outdated(self) -> bool:
+        """Whether anything is left to send."""
+        for replica, (partition, proposal) in list(self._pending.items()):
+            if partition.isr_state is not proposal or not partition.is_leader:
+                del self._pending[replica]
+        return bool(self._pending)
+
+    async def _send(self) -> bool:
+        """One request. Whether the controller decided all that was asked."""
+        asked = dict(list(self._pending.items())[:PARTITIONS_PER_REQUEST])
+        request = AlterPartitionRequest(self._node_id, self._broker_epoch(), self._topics(asked))
+        self.requests += 1
+        try:
+            deadline = self._clock.monotonic() + self._timeout_seconds
+            response: AlterPartitionResponse = await self._controller.request(request, deadline, version=3)
+        except (KafkaError, ConnectionLost) as error:
+            self._log.warning("isr.not_told", error=str(error))
+            return False
+        if response.error_code:
+            self._log.warning("isr.not_told", error=ErrorCode(response.error_code).name)
+            return False
+        for topic in response.topics:
+            for answer in topic.partitions:
+                replica = (topic.topic_id, answer.partition_index)
+                sent = asked.get(replica)
+                if sent is not None and self._take(*sent, answer) and self._pending.get(replica) == sent:
+                    del self._pending[replica]
+        return not any(self._pending.get(replica) is sent for replica, sent in asked.items())
+
+    def _topics(
+        self, asked: dict[Replica, tuple[Partition, PendingIsr]]
+    ) -> list[AlterPartitionRequestTopicData]:
+        topics: dict[bytes, AlterPartitionRequestTopicData] = {}
+        for (topic_id, index), (partition, proposal) in asked.items():
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = AlterPartitionRequestTopicData(topic_id, [])
+            isr = [
+                BrokerState(broker_id, self._epoch_of(partition, broker_id))
+                for broker_id in proposal.proposed
+            ]
+            topic.partitions.append(
+                AlterPartitionRequestPartitionData(
+                    index, partition.leader_epoch, [], isr, LEADER_RECOVERED, partition.partition_epoch
+                )
+            )
+        return list(topics.values())
+
+    def _epoch_of(self, partition: Partition, broker_id: int) -> int:
+        return self._broker_epoch() if broker_id == self._node_id else partition.broker_epoch_of(broker_id)
+
+    def _take(self, partition: Partition, proposal: PendingIsr, answer: Any) -> bool:
+        """Whether the proposal needs no other request."""
+        log = partition.log
+        before = proposal.isr
+        code = answer.error_code
+        if not code:
+            partition.isr_decided(proposal, answer.leader_epoch, answer.partition_epoch, tuple(answer.isr))
+            grown = len(answer.isr) > len(before)
+            self.expansions += grown
+            self.shrinks += not grown
+            self._log.info(
+                "isr.expanded" if grown else "isr.shrunk",
+                topic=log.topic,
+                partition=log.partition,
+                isr=list(answer.isr),
+                before=list(before),
+            )
+            return True
+        again = partition.isr_refused(proposal, ErrorCode(code))
+        self._log.info(
+            "isr.refused",
+            topic=log.topic,
+            partition=log.partition,
+            proposed=list(proposal.proposed),
+            error=ErrorCode(code).name,
+        )
+        return not again
+
+    def statistics(self) -> dict[str, int]:
+        """Proposals under way, requests, changes since the start."""
+        return {
+            "pending": len(self._pending),
+            "requests": self.requests,
+            "expansions": self.expansions,
+            "shrinks": self.shrinks,
+        }

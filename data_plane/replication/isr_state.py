@@ -1,0 +1,85 @@
+"""What a leader knows of its in-sync replicas: told by the controller, or proposed and not yet decided. PURE.
+
+While a proposal is under way nobody knows which of the two sets holds, so the *maximal* one counts for the high
+watermark: a record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's
+`PartitionState`). The gate of `min.insync.replicas` counts the committed set, the one that certainly was in force.
+
+    CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (new or as before)
+                                     |
+                                     +---- newer metadata --------------------> CommittedIsr
+
+A proposal whose fate is unknown (fenced, outdated) stays pending: only metadata ends it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+
+@attrs.frozen(eq=False)
+class CommittedIsr:
+    """The set that the controller has written."""
+
+    isr: tuple[int, ...]
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        return self.isr
+
+    @property
+    def is_pending(self) -> bool:
+        return False
+
+
+@attrs.frozen(eq=False)
+class PendingExpandIsr:
+    """One more replica shall be in sync. It counts as if it were already."""
+
+    committed: CommittedIsr
+    joining: int
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.committed.isr
+
+    @property
+    def proposed(self) -> tuple[int, ...]:
+        return (*self.committed.isr, self.joining)
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        return self.proposed
+
+    @property
+    def is_pending(self) -> bool:
+        return True
+
+
+@attrs.frozen(eq=False)
+class PendingShrinkIsr:
+    """Some replicas shall not be in sync any more. They count until the controller has said so."""
+
+    committed: CommittedIsr
+    leaving: tuple[int, ...]
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.committed.isr
+
+    @property
+    def proposed(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.committed.isr if broker not in self.leaving)
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        return self.committed.isr
+
+    @property
+    def is_pending(self) -> bool:
+        return True
+
+
+PendingIsr: TypeAlias = PendingExpandIsr | PendingShrinkIsr
+IsrState: TypeAlias = CommittedIsr | PendingIsr

@@ -1,0 +1,54 @@
+"""A follower as its leader sees it: how far its log is, and since when it has not been caught up. PURE."""
+
+from __future__ import annotations
+
+UNKNOWN_OFFSET = -1
+UNKNOWN_BROKER_EPOCH = -1
+
+
+class RemoteReplica:
+    """One follower in one term of its leader. Times are monotonic milliseconds."""
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, broker_id: int, last_caught_up_ms: int) -> None:
+        """A member of the in-sync replicas begins as caught up now, any other with 0: it was never seen."""
+        self.broker_id = broker_id
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
+        self.last_fetch_ms = 0
+        self.last_caught_up_ms = last_caught_up_ms
+
+    def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
+        """A fetch at `offset` says that the follower has everything below it.
+
+        It is caught up now if that is all of the leader's log, or was so at its last fetch if it has by now what the
+        leader had then: so a follower under steady load, always one fetch behind, counts as caught up.
+        """
+        if offset >= leader_end_offset:
+            caught_up_ms = now_ms
+        elif offset >= self.last_fetch_leader_end_offset:
+            caught_up_ms = self.last_fetch_ms
+        else:
+            caught_up_ms = 0
+        if caught_up_ms > self.last_caught_up_ms:
+            self.last_caught_up_ms = caught_up_ms
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = offset
+        if leader_end_offset > self.last_fetch_leader_end_offset:
+            self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_ms = now_ms
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
+        """Whether it has all of the log, or had it not longer than `lag_ms_max` ago."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max

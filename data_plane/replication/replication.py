@@ -1,0 +1,188 @@
+"""Replication of a broker: who is followed where, what leaders ask the controller, who lags. PORTED.
+
+One object per broker. Partitions ask it about the cluster (`partition.Cluster`); the broker tells it of every partition
+that the metadata changes (`match`) and of those that it serves no more (`forget`). Tasks begin when there is something
+to do: a broker whose partitions have no other replicas runs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from data_plane.replication.fetch_session import Replica
+from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
+from data_plane.replication.isr_changes import AlterPartitionSender
+from data_plane.replication.partition import Partition
+from data_plane.replication.settings import ReplicationSettings
+
+if TYPE_CHECKING:
+    from data_plane.broker import Broker
+
+NO_BROKER_EPOCH = -1
+
+
+class Replication:
+    """See the module docstring."""
+
+    def __init__(self, broker: Broker, settings: ReplicationSettings) -> None:
+        self._broker = broker
+        self.settings = settings
+        self.node_id = broker.settings.node_id
+        self.broker_epoch = NO_BROKER_EPOCH
+        """Of this broker's registration; nothing is fetched before it has one."""
+        self.isr_changes = AlterPartitionSender(
+            self.node_id,
+            broker.controller,
+            broker.clock,
+            broker.tasks,
+            self._own_epoch,
+            timeout_ms=broker.settings.request_timeout_ms,
+            log=broker.log,
+        )
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        """By the leader's id."""
+        self._followed_at: dict[Replica, int] = {}
+        self._buffer: memoryview | None = None
+        self._watches_lag = False
+
+    def _own_epoch(self) -> int:
+        return self.broker_epoch
+
+    # -- what partitions ask (partition.Cluster) ------------------------------------------------------------------
+
+    @property
+    def lag_ms_max(self) -> int:
+        return self.settings.lag_ms_max
+
+    def now_ms(self) -> int:
+        return int(self._broker.clock.monotonic() * 1000)
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        known = self._broker.image.brokers.get(broker_id)
+        return known is not None and known.is_active and known.epoch == broker_epoch
+
+    def alter_isr(self, partition: Partition) -> None:
+        self.isr_changes.submit(partition)
+
+    # -- what the broker tells ------------------------------------------------------------------------------------
+
+    def registered(self, broker_epoch: int) -> None:
+        """The controller has given this broker an epoch."""
+        self.broker_epoch = broker_epoch
+        self._hurry()
+
+    def match(self, partition: Partition) -> None:
+        """The metadata has changed this partition: follow its leader, or follow nobody."""
+        log = partition.log
+        replica = (log.topic_id, log.partition)
+        image = partition.image
+        if image is None or partition.is_leader or image.leader < 0:
+            self._unfollow(replica)
+            if partition.followers is not None:
+                self._watch_lag()
+            return
+        known = self._followed_at.get(replica)
+        if known is not None and known != image.leader:
+            self._unfollow(replica)
+        self._followed_at[replica] = image.leader
+        fetcher = self._fetcher(image.leader)
+        fetcher.follow(replica, partition)
+        if not fetcher.is_running:
+            fetcher.is_running = True
+            self._broker.tasks.start_soon(fetcher.run, name=f"fetch from broker {image.leader}")
+
+    def forget(self, topic_id: bytes, index: int) -> None:
+        """This broker serves the partition no more."""
+        self._unfollow((topic_id, index))
+
+    def brokers_changed(self, broker_ids: Iterable[int]) -> None:
+        """Addresses, fences or epochs of these are different now."""
+        for broker_id in broker_ids:
+            fetcher = self._fetchers.get(broker_id)
+            if fetcher is not None:
+                fetcher.hurry()
+
+    def _hurry(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.hurry()
+
+    def _unfollow(self, replica: Replica) -> None:
+        leader = self._followed_at.pop(replica, None)
+        if leader is not None:
+            self._fetchers[leader].drop(replica)
+
+    def _fetcher(self, leader_id: int) -> LeaderFetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            broker = self._broker
+            if self._buffer is None:
+                self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+            fetcher = self._fetchers[leader_id] = LeaderFetcher(
+                leader_id,
+                self.node_id,
+                broker.env,
+                self.settings,
+                address=lambda: self._address_of(leader_id),
+                broker_epoch=self._own_epoch,
+                after_round=broker.run_woken,
+                buffer=self._buffer,
+                log=broker.log,
+            )
+        return fetcher
+
+    def _address_of(self, broker_id: int) -> tuple[str, int] | None:
+        known = self._broker.image.brokers.get(broker_id)
+        endpoint = None if known is None else known.endpoint(self.settings.listener)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    # -- who lags -------------------------------------------------------------------------------------------------
+
+    def _watch_lag(self) -> None:
+        if not self._watches_lag:
+            self._watches_lag = True
+            self._look_later()
+
+    def _look_later(self) -> None:
+        broker = self._broker
+        broker.timers.at(broker.clock.monotonic() + self.settings.lag_ms_max / 2000, self._look_for_lag)
+
+    def _look_for_lag(self) -> None:
+        """Half as often as a follower may lag, as Kafka does: it leaves after 1 to 1.5 times that."""
+        now_ms = self.now_ms()
+        leads = False
+        for hosted in self._broker.topics.values():
+            for partition in hosted.partitions.values():
+                if partition.followers is not None:
+                    leads = True
+                    lagging = partition.shrink_isr(now_ms)
+                    if lagging:
+                        self._broker.log.info(
+                            "isr.lagging",
+                            topic=hosted.name,
+                            partition=partition.log.partition,
+                            lagging=list(lagging),
+                        )
+        if leads:
+            self._look_later()
+        else:
+            self._watches_lag = False
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures of the parts; counts of partitions are of those led here."""
+        led = [
+            partition.statistics()
+            for hosted in self._broker.topics.values()
+            for partition in hosted.partitions.values()
+            if partition.is_leader
+        ]
+        return {
+            "led": len(led),
+            "under_replicated": sum(bool(each["is_under_replicated"]) for each in led),
+            "under_min_isr": sum(bool(each["is_under_min_isr"]) for each in led),
+            "followed": len(self._followed_at),
+            "isr_changes": self.isr_changes.statistics(),
+            "fetchers": [
+                fetcher.statistics() for _, fetcher in sorted(self._fetchers.items()) if fetcher.followed
+            ],
+        }

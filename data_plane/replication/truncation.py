@@ -1,0 +1,30 @@
+"""Where a follower cuts its log when its leader says that they diverge (KIP-101, KIP-279, KIP-595). PURE.
+
+A fetch names the epoch of the follower's last record. The leader answers with the largest epoch not above it that the
+leader knows, and where that epoch ends in the leader's log. The follower's log agrees with the leader's at least up to
+the smaller of the two ends of that epoch; if the follower does not know that epoch either, it cuts to where its own
+next smaller one ends and asks again.
+
+Never by the high watermark: it arrives late, so a follower that has become leader meanwhile may know a lower one than
+what has been acknowledged (KIP-101's example of a lost record).
+"""
+
+from __future__ import annotations
+
+from data_plane.log.leader_epochs import LeaderEpochs
+
+
+def truncation_offset(
+    epochs: LeaderEpochs, log_end_offset: int, leader_epoch: int, leader_end_offset: int
+) -> int:
+    """The offset to cut at. `leader_epoch`, `leader_end_offset`: the answer's diverging epoch and its end.
+
+    The result may be the log's end: then only epochs without records have to go.
+    """
+    epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
+    if epoch < 0:
+        # This log knows no epoch that is as early, or none at all.
+        return min(leader_end_offset, log_end_offset)
+    if epoch != leader_epoch:
+        return min(end_offset, log_end_offset)
+    return min(end_offset, leader_end_offset, log_end_offset)
