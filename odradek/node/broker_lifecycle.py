@@ -130,6 +130,7 @@ class BrokerLifecycle:
             response: BrokerRegistrationResponse | None = await self._ask(request)
             if response is not None and response.error_code == ErrorCode.NONE:
                 self.broker_epoch = response.broker_epoch
+                broker.replication.registered(response.broker_epoch)
                 self._previous_broker_epoch = response.broker_epoch
                 self._log.info("broker.registered", broker_epoch=self.broker_epoch)
                 return
