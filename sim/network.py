@@ -109,6 +109,10 @@ class Fabric:
         for send in self._cut.pop((source, target), ()):
             send()
 
+    def cuts(self) -> list[tuple[str, str]]:
+        """The directions that are cut."""
+        return list(self._cut)
+
     def slow(self, source: str, target: str, seconds: float) -> None:
         """Let everything from `source` to `target` take up to so much longer; 0: as fast as the weather is."""
         self._slow[source, target] = seconds

@@ -64,9 +64,10 @@ class Storm:
         self._under_way = 0
         """Troubles of whatever kind that are not over."""
         self._begun = 0
-        self._lost_power: Member | None = None
+        self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
-        self._died_since: dict[str, None] = {}
+        self.died_since: tuple[str, ...] = ()
+        """The brokers that have died since, that one among them."""
 
     async def run(self) -> None:
         """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
@@ -138,7 +139,7 @@ class Storm:
 
     async def _everybody(self, random: Random) -> None:
         """All processes die at the same moment, and come back one after the other."""
-        if self._lost_power is not None:
+        if self.lost_power is not None:
             return
         self._begin("everybody")
         victims = [member for member in self._cluster.members if member.is_up()]
@@ -159,8 +160,8 @@ class Storm:
         if not member.is_up():
             return
         if is_broker:
-            self._lost_power = member
-            self._died_since = {member.name: None}
+            self.lost_power = member
+            self.died_since = (member.name,)
         self._begin(f"power {how} {member.name}")
         if how == "cut":
             await member.cut(random, 100, CUT_SECONDS_MAX)
@@ -183,14 +184,14 @@ class Storm:
         self._end()
 
     def _note_death(self, member: Member) -> None:
-        if self._lost_power is not None and member in self._cluster.brokers:
-            self._died_since[member.name] = None
+        if self.lost_power is not None and member in self._cluster.brokers:
+            self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
     def _may_die(self, member: Member) -> bool:
         """Whether one broker is left that was up when another one lost its power."""
-        if self._lost_power is None or member not in self._cluster.brokers:
+        if self.lost_power is None or member not in self._cluster.brokers:
             return True
-        return len(self._died_since | {member.name: None}) < REPLICAS
+        return len({*self.died_since, member.name}) < REPLICAS
 
     async def _may_lose_power(self, member: Member) -> bool:
         """Whether the cluster is whole and nothing else goes on."""
@@ -199,7 +200,7 @@ class Storm:
         begun = self._begun
         if await self._cluster.trouble() is not None or self._begun != begun:
             return False
-        self._lost_power = None
+        self.lost_power = None
         return True
 
     # --- links, pauses, clocks

@@ -1,0 +1,101 @@
+"""The rules by which storms stay within the fault model, on nodes that do nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.cluster import Cluster, Shape
+from sim.operators import Operator
+from sim.storm import KINDS, REPLICAS, Storm, StormPlan
+from sim.world import World
+
+
+class QuietCluster(Cluster):
+    """A cluster of which nobody asks anything; `wrong` is what it says of itself."""
+
+    wrong: str | None = None
+
+    async def trouble(self) -> str | None:
+        return self.wrong
+
+
+def storm(seed: int, *kinds: str, seconds: float = 60.0, power: bool = True) -> tuple[Storm, QuietCluster]:
+    """A storm over three brokers with controllers of their own."""
+    cluster = QuietCluster(World(seed), Shape(controllers=3))
+    made = Storm(
+        cluster, StormPlan(seconds, kinds, power), ("client",), Operator(cluster, [("t", 0)], REPLICAS)
+    )
+    return made, cluster
+
+
+def run(made: Storm, cluster: QuietCluster) -> None:
+    """Run nodes that idle through the storm."""
+
+    async def main() -> None:
+        for member in cluster.members:
+            member.launch()
+        await made.run()
+
+    cluster.world.run(main)
+
+
+@pytest.fixture(autouse=True)
+def idle_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What dies here need not do anything else."""
+
+    async def idle(config: Any, env: Any, *, started: Any, stop: Any, **_: Any) -> None:
+        started({})
+        await stop.wait()
+
+    monkeypatch.setattr("sim.members.run_node", idle)
+
+
+def test_a_storm_undoes_what_it_did() -> None:
+    """Links, clocks and pauses: after it everybody hears everybody, and nobody is frozen."""
+    made, cluster = storm(1, "links", "slow", "pauses")
+    run(made, cluster)
+    fabric = cluster.world.fabric
+    assert {word.split()[0] for word in made.counts} == {"links", "slow", "pause"}
+    assert fabric.cuts() == []
+    assert all(not cluster.world.node_env(member.name).paused for member in cluster.members)
+
+
+def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """'A promise holds while one in-sync replica keeps its synced and page-cache data.'"""
+    losses: list[tuple[str, ...]] = []
+    for seed in range(6):
+        made, cluster = storm(seed, "deaths", "deaths", "deaths", seconds=200.0)
+        crash = cluster.world.crash
+
+        def watched(
+            name: str, keep: str = "all", made: Storm = made, crash: Any = crash, **options: Any
+        ) -> None:
+            if name.startswith("node") and made.lost_power is not None:
+                losses.append(made.died_since)
+            crash(name, keep, **options)
+
+        monkeypatch.setattr(cluster.world, "crash", watched)
+        run(made, cluster)
+    assert losses
+    assert all(len(died) < REPLICAS for died in losses)
+
+
+def test_no_power_fails_while_the_cluster_is_not_whole() -> None:
+    """Only controllers lose their power then: what they promise was synced."""
+    made, cluster = storm(3, "deaths", "deaths", seconds=300.0)
+    cluster.wrong = "a replica is behind"
+    run(made, cluster)
+    powers = [what for what in made.counts if what.startswith("power")]
+    assert powers
+    assert all("controller" in what for what in powers)
+
+
+def test_plans_are_swarms() -> None:
+    """Each kind of trouble is missing in some runs and there in others."""
+    plans = [StormPlan.draw(World(seed).random) for seed in range(40)]
+    for kind in set(KINDS):
+        assert 0 < sum(kind in plan.kinds for plan in plans) < 40
+    assert {plan.power for plan in plans} == {True, False}
+    assert {plan.seconds for plan in [StormPlan.draw(World(1).random, 5.0)]} == {5.0}
