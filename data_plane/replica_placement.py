@@ -78,7 +78,7 @@ class ReplicaPlacement:
             DiskError: no directory is online.
         """
         failure: DiskError | None = None
-        for log_dir in self._candidates(topic, index, assigned, is_new=is_new):
+        for log_dir in self.candidates(topic, index, assigned, is_new=is_new):
             try:
                 log_dir.create_log(topic, index, topic_id, config)
             except DiskError as error:
@@ -91,7 +91,7 @@ class ReplicaPlacement:
             failure = DiskError(path, path, "create", 0, "all log directories are offline")
         raise failure
 
-    def _candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
+    def candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
         """Where a new log may go, the best first. Raises `DirectoryAway`."""
         if assigned in _UNDECIDED:
             if not is_new and self._some_are_away():
@@ -134,7 +134,7 @@ def directories_for_new_log(online: Sequence[LogDir]) -> list[LogDir]:
 
     def rank(log_dir: LogDir) -> tuple[bool, int, int]:
         free = log_dir.space.free_bytes
-        return free < half, len(log_dir.logs), -free
+        return free < half, len(log_dir.logs) + log_dir.logs_being_made, -free
 
     return sorted(online, key=rank)
 

@@ -97,6 +97,8 @@ class LogDir:
         self.context = context
         self.config_for = config_for
         self.logs: dict[tuple[str, int], PartitionLog] = {}
+        self.logs_being_made = 0
+        """By workers; they count where logs are spread over directories."""
         self.offline_reason: str | None = None
         self.clean_shutdown_broker_epoch: int | None = None
         """The broker epoch that ended cleanly; None after a crash, -1 where the marker names none."""
@@ -222,22 +224,31 @@ class LogDir:
                 return existing
             context.log.warning("partition.stray", topic=topic, partition=partition, directory=self.path)
             self.set_stray(topic, partition)
-        options = LoadOptions(
-            is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
-        )
-        name = f"{topic}-{partition}"
         try:
-            directory = self.directory.subdir(name, create=True)
-            write_topic_id(directory, topic_id)
-            log = open_partition_log(directory, topic, partition, config, self, options)
+            log = self.make_log(topic, partition, topic_id, config)
         except DiskError as error:
             self.disk_failed_unless_full(error)
             raise
+        self.adopt(log)
+        return log
+
+    def make_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
+        """The files of an empty log (blocking; may run in a worker); `adopt` puts it into service. Raises `DiskError`."""
+        context = self.context
+        options = LoadOptions(
+            is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
+        )
+        directory = self.directory.subdir(f"{topic}-{partition}", create=True)
+        write_topic_id(directory, topic_id)
+        log = open_partition_log(directory, topic, partition, config, self, options)
         log.entry_is_dirty = True
+        return log
+
+    def adopt(self, log: PartitionLog) -> None:
+        """Take a log that `make_log` has made into service."""
         with self._small_files_lock:
             self._entry_is_dirty = True
-        self.logs[topic, partition] = log
-        return log
+        self.logs[log.topic, log.partition] = log
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Take a log out of service; its files go after `file.delete.delay.ms`."""
@@ -370,7 +381,7 @@ class LogDir:
         if self.offline_reason is not None or not self._is_loaded:
             return
         try:
-            for log in self.logs.values():
+            for log in list(self.logs.values()):
                 log.close()
             self.write_recovery_points()
             self.directory.write_atomic(LOG_START_FILE, self.log_starts())

@@ -1,0 +1,158 @@
+"""Topics of many partitions in the simulated world: their logs are made in steps, and the node serves on meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable
+
+import attrs
+
+from data_plane.log_making import INLINE_LOGS_MAX
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_bad_batches import good_batch
+from tests.node.test_connection_loop import Client
+from tests.node.test_node_in_a_world import play, request
+from wire.errors import ErrorCode
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+PARTITIONS = 300
+SLOW_DISK = Weather(worker_seconds=(0.2, 0.4))
+
+
+@attrs.define
+class Clients:
+    """Asks of a node with the directories /one and /two."""
+
+    client: Client
+    connect: Callable[[], Awaitable[Client]]
+
+    async def create(self, topic: str = "t", partitions: int = PARTITIONS) -> None:
+        request_ = CreateTopicsRequest([CreatableTopic(topic, partitions, 1)], 10_000)
+        assert (await request(self.client, request_, 5)).topics[0].error_code == 0
+
+    async def delete(self, topic: str = "t") -> None:
+        answer = await request(self.client, DeleteTopicsRequest([], [topic], 10_000), 5)
+        assert answer.responses[0].error_code == 0
+
+    async def produce(self, partition: int, topic: str = "t") -> ErrorCode:
+        data = PartitionProduceData(partition, good_batch(2, timestamp_ms=1))
+        answer = await request(
+            self.client, ProduceRequest(None, -1, 5000, [TopicProduceData(topic, bytes(16), [data])]), 9
+        )
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+    async def hosted(self, topic: str = "t") -> dict[str, int]:
+        """How many partitions of a topic each directory holds."""
+        results = (await request(self.client, DescribeLogDirsRequest(None), 4)).results
+        return {
+            result.log_dir: sum(len(found.partitions) for found in result.topics if found.name == topic)
+            for result in results
+        }
+
+
+def play_with_two(
+    script: Callable[[World, Clients], Awaitable[None]], weather: Weather | None = None
+) -> None:
+    async def connected(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        await script(world, Clients(await connect(), connect))
+
+    play(connected, weather or Weather(), log_dirs="/one,/two")
+
+
+async def until_hosted(world: World, clients: Clients, count: int = PARTITIONS, topic: str = "t") -> None:
+    while sum((await clients.hosted(topic)).values()) < count:
+        await world.sleep(0.01)
+
+
+def test_a_large_topic_is_spread_over_the_disks_and_served() -> None:
+    """Every partition takes records in the end, and the directories hold as many each."""
+
+    async def script(world: World, clients: Clients) -> None:
+        await clients.create()
+        await until_hosted(world, clients)
+        assert await clients.hosted() == {"/one": PARTITIONS // 2, "/two": PARTITIONS // 2}
+        for partition in range(PARTITIONS):
+            assert await clients.produce(partition) is ErrorCode.NONE
+
+    play_with_two(script)
+
+
+def test_others_are_served_while_logs_are_made() -> None:
+    """The loop is free: requests are answered, other topics come and go; a partition whose log is not there yet is
+    one that clients retry."""
+
+    async def script(world: World, clients: Clients) -> None:
+        await clients.create("small", 1)
+        await clients.create()
+        codes = [await clients.produce(partition) for partition in (0, PARTITIONS - 1)]
+        assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert await clients.produce(0, "small") is ErrorCode.NONE
+        await clients.create("other", 2)
+        assert await clients.produce(1, "other") is ErrorCode.NONE
+        other = await clients.connect()
+        assert (await request(other, ApiVersionsRequest(), 0)).error_code == 0
+        assert sum((await clients.hosted()).values()) < PARTITIONS
+        await until_hosted(world, clients)
+        assert await clients.produce(PARTITIONS - 1) is ErrorCode.NONE
+
+    play_with_two(script, SLOW_DISK)
+
+
+def test_a_topic_deleted_while_its_logs_are_made_leaves_none() -> None:
+    """Also when one of the same name is made at once: its logs are its own."""
+
+    async def script(world: World, clients: Clients) -> None:
+        await clients.create()
+        await clients.delete()
+        await clients.create(partitions=INLINE_LOGS_MAX * 3)
+        await until_hosted(world, clients, INLINE_LOGS_MAX * 3)
+        for partition in range(INLINE_LOGS_MAX * 3):
+            assert await clients.produce(partition) is ErrorCode.NONE
+        await clients.delete()
+        await world.sleep(120)
+        assert sum((await clients.hosted()).values()) == 0
+        disk = world.machine("server").disk
+        names = [name for path in ("/one", "/two") for name in disk.open_dir(path).list()]
+        assert [name for name in names if name.startswith("t-")] == []
+
+    play_with_two(script, SLOW_DISK)
+
+
+def test_a_full_disk_is_passed_over_by_many_logs() -> None:
+    """What a worker could not make there goes to the next directory."""
+
+    async def script(world: World, clients: Clients) -> None:
+        world.machine("server").disk.fail_next(
+            errno.ENOSPC, operation="open", path_part="/two/t-", times=1 << 30
+        )
+        await clients.create()
+        await until_hosted(world, clients)
+        assert await clients.hosted() == {"/one": PARTITIONS, "/two": 0}
+
+    play_with_two(script)
+
+
+def test_a_disk_that_fails_while_logs_are_made_takes_its_own_along() -> None:
+    """The rest goes to the other directory, and is served."""
+
+    async def script(world: World, clients: Clients) -> None:
+        disk = world.machine("server").disk
+        await clients.create()
+        disk.fail_next(errno.EIO, path_part="/two", times=1 << 30)
+        results = (await request(clients.client, DescribeLogDirsRequest(None), 4)).results
+        while not any(result.error_code for result in results):
+            await world.sleep(0.01)
+            results = (await request(clients.client, DescribeLogDirsRequest(None), 4)).results
+        codes = [await clients.produce(partition) for partition in range(PARTITIONS)]
+        while ErrorCode.NOT_LEADER_OR_FOLLOWER in codes:
+            await world.sleep(0.1)
+            codes = [await clients.produce(partition) for partition in range(PARTITIONS)]
+        assert set(codes) == {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR}
+        assert codes.count(ErrorCode.NONE) > PARTITIONS // 2
+
+    play_with_two(script, SLOW_DISK)
