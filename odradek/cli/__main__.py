@@ -12,7 +12,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from odradek.cli import cluster, config, consume, dev, disk, group, log, produce, server, storage, topic
+from odradek.cli import (
+    broker,
+    cluster,
+    config,
+    consume,
+    dev,
+    disk,
+    group,
+    log,
+    partition,
+    produce,
+    quorum,
+    server,
+    storage,
+    topic,
+)
 from odradek.cli.failure import FAILURE, CliError
 
 __all__ = ["main"]
@@ -39,7 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dev, server, storage, topic, produce, consume, group, config, cluster, disk, log):
+    for module in (dev, server, storage, topic, produce, consume, group, config):
+        module.register(groups)
+    for module in (cluster, broker, partition, quorum, disk, log):
         module.register(groups)
     return parser
 

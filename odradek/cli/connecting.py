@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from odradek.cli.failure import USAGE, CliError
 
 if TYPE_CHECKING:
+    from odradek.client.admin import QuorumDescription
     from odradek.client.blocking import Client
     from wire.errors import KafkaError
 
-__all__ = ["call_failure", "connected", "kafka_failure"]
+__all__ = ["call_failure", "connected", "connected_to_controller", "kafka_failure"]
 
 
 @contextmanager
@@ -32,6 +33,22 @@ def connected(args: argparse.Namespace) -> Iterator[Client]:
             yield client
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
+
+
+@contextmanager
+def connected_to_controller(
+    args: argparse.Namespace, client: Client, quorum: QuorumDescription
+) -> Iterator[tuple[Client, str]]:
+    """A client of the controller that leads the quorum, and the name of its listener."""
+    from odradek.client.blocking import Client
+
+    leader = quorum.leader
+    if leader is None or not leader.endpoints:
+        raise CliError("the quorum has no leader just now, or does not say where it listens: try again")
+    listener, host, port = leader.endpoints[0]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with Client(address, client_id="odradek-cli", timeout_ms=int(args.timeout * 1000)) as controller:
+        yield controller, listener
 
 
 def call_failure(error: Exception) -> CliError:

@@ -20,6 +20,7 @@ __all__ = [
     "Progress",
     "bytes_field",
     "bytes_text",
+    "counted",
     "paint",
     "print_json",
     "print_table",
@@ -132,6 +133,11 @@ def bytes_text(count: int | None) -> str | None:
             break
         amount /= 1024
     return f"{count} B" if unit == "B" else f"{amount:.{0 if amount >= 100 else 1}f} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things for people: 1 partition, 2 partitions."""
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def span_text(milliseconds: int | None) -> str | None:

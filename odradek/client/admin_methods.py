@@ -78,6 +78,7 @@ class BlockingAdminMethods:
 
     # The quorum of controllers
     describe_quorum = _blocking(admin.describe_quorum)
+    describe_controllers = _blocking(admin.describe_controllers)
     add_raft_voter = _blocking(admin.add_raft_voter)
     remove_raft_voter = _blocking(admin.remove_raft_voter)
 
@@ -134,6 +135,7 @@ class AsyncAdminMethods:
 
     # The quorum of controllers
     describe_quorum = _async(admin.describe_quorum)
+    describe_controllers = _async(admin.describe_controllers)
     add_raft_voter = _async(admin.add_raft_voter)
     remove_raft_voter = _async(admin.remove_raft_voter)
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from odradek.client.cluster import Broker
 from odradek.client.operation import Operation
+from odradek.client.requests import request
 from odradek.client.scatter import deadline_of, decided, item_error
 from wire.errors import ErrorCode, KafkaError
 
@@ -22,6 +24,7 @@ __all__ = [
     "QuorumDescription",
     "QuorumReplica",
     "add_raft_voter",
+    "describe_controllers",
     "describe_quorum",
     "remove_raft_voter",
     "unregister_broker",
@@ -120,6 +123,22 @@ def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operat
         replicas(found.current_voters),
         replicas(found.observers),
     )
+
+
+def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
+    """The controllers that have registered, voters or not (KIP-919); only a controller answers, so the client's
+    bootstrap address must be one's. Raises `KafkaError` and `ClientError`."""
+    from wire.messages.describe_cluster import DescribeClusterRequest
+
+    controllers = 2
+    deadline = deadline_of(core, timeout)
+    message = DescribeClusterRequest(endpoint_type=controllers)
+    response = yield from request(core, message, timeout=deadline - core.now)
+    error = item_error(response.error_code, response.error_message, "controllers")
+    if error is not None:
+        raise error
+    found = [Broker(each.broker_id, each.host, each.port, each.rack) for each in response.brokers]
+    return tuple(sorted(found, key=lambda each: each.node_id))
 
 
 def add_raft_voter(

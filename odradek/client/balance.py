@@ -33,7 +33,17 @@ from typing import TypeAlias
 
 import attrs
 
-__all__ = ["CannotPlan", "Move", "Placement", "Site", "balance", "drain", "seconds_of", "traffic_of"]
+__all__ = [
+    "CannotPlan",
+    "Move",
+    "Placement",
+    "Site",
+    "balance",
+    "drain",
+    "resize",
+    "seconds_of",
+    "traffic_of",
+]
 
 Key: TypeAlias = tuple[str, int]
 _SLACK_BYTES = 1 << 20
@@ -97,15 +107,21 @@ class Move:
         return self.size * len(self.adding)
 
 
-def balance(sites: Sequence[Site], partitions: Iterable[Placement], *, tolerance: float = 0.05) -> list[Move]:
-    """The moves that even the load with the fewest bytes, in order of topics and partitions."""
-    model = _Model(sites, partitions, tolerance)
+def balance(
+    sites: Sequence[Site],
+    partitions: Iterable[Placement],
+    *,
+    tolerance: float = 0.05,
+    only: Collection[Key] | None = None,
+) -> list[Move]:
+    """The moves that even the load with the fewest bytes, in order of topics and partitions; `only` of these."""
+    model = _Model(sites, partitions, tolerance, only)
     model.mend_spread()
     # Evening the counts may give bytes a new way to go; every round makes things better, few are ever needed.
     for _ in range(4):
         if not (model.even_bytes() | model.even_counts()):
             break
-    model.even_leaders(list(model.partitions))
+    model.even_leaders(model.movable)
     return model.moves()
 
 
@@ -115,14 +131,32 @@ def drain(
     leaving: Collection[int],
     *,
     tolerance: float = 0.05,
+    only: Collection[Key] | None = None,
 ) -> list[Move]:
-    """The moves that leave nothing on the brokers `leaving`; `sites` may list them.
+    """The moves that leave nothing (or none of `only`) on the brokers `leaving`; `sites` may list them.
 
     Raises `CannotPlan` when a partition has more replicas than there are brokers left.
     """
-    model = _Model([site for site in sites if site.node_id not in leaving], partitions, tolerance)
+    remaining = [site for site in sites if site.node_id not in leaving]
+    model = _Model(remaining, partitions, tolerance, only)
     moved = model.clear(leaving)
     model.even_leaders(moved)
+    return model.moves()
+
+
+def resize(
+    sites: Sequence[Site],
+    partitions: Iterable[Placement],
+    replicas: int,
+    *,
+    tolerance: float = 0.05,
+    only: Collection[Key] | None = None,
+) -> list[Move]:
+    """The moves that give every partition so many replicas; preferred leaders stay. Raises `CannotPlan`."""
+    if not 0 < replicas <= len(sites):
+        raise CannotPlan(f"{replicas} replicas cannot be: {len(sites)} brokers are there")
+    model = _Model(sites, partitions, tolerance, only)
+    model.resize(replicas)
     return model.moves()
 
 
@@ -143,7 +177,13 @@ def seconds_of(moves: Iterable[Move], bytes_per_second: float) -> float:
 class _Model:
     """The cluster as it would be after the steps planned so far."""
 
-    def __init__(self, sites: Sequence[Site], partitions: Iterable[Placement], tolerance: float) -> None:
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        partitions: Iterable[Placement],
+        tolerance: float,
+        only: Collection[Key] | None,
+    ) -> None:
         self.sites = {site.node_id: site for site in sorted(sites, key=lambda site: site.node_id)}
         # A rack that only some brokers name says nothing about the others.
         self._knows_racks = all(site.rack is not None for site in sites)
@@ -153,6 +193,8 @@ class _Model:
         }
         self._host_of: dict[int, object] = {node: site.host for node, site in self.sites.items()}
         self.partitions = {each.key: each for each in sorted(partitions, key=lambda each: each.key)}
+        self.movable = [key for key in self.partitions if only is None or key in only]
+        self._fixed = self.partitions.keys() - set(self.movable)
         self.replicas = {key: list(each.replicas) for key, each in self.partitions.items()}
         self._load = dict.fromkeys(self.sites, 0)
         self._held: dict[int, list[tuple[int, Key]]] = {node: [] for node in self.sites}
@@ -184,7 +226,7 @@ class _Model:
     def clear(self, leaving: Collection[int]) -> list[Key]:
         """Move everything off these brokers. The partitions that were moved; raises `CannotPlan`."""
         affected = [
-            key for key, each in self.partitions.items() if any(node in leaving for node in each.replicas)
+            key for key in self.movable if any(node in leaving for node in self.partitions[key].replicas)
         ]
         affected.sort(key=lambda key: (-self.partitions[key].size, key))
         for key in affected:
@@ -195,6 +237,7 @@ class _Model:
 
     def _refuge(self, key: Key, node: int, leaving: Collection[int]) -> int:
         others = [each for each in self.replicas[key] if each != node]
+        staying = [each for each in others if each not in leaving]
         free = [each for each in self.sites if each not in others]
         if not free:
             topic, partition = key
@@ -202,18 +245,35 @@ class _Model:
                 f"{topic}-{partition} has {len(others) + 1} replicas, and only {len(self.sites)} brokers would remain"
             )
 
-        def rank(candidate: int) -> tuple[int, int, int, int, int]:
-            staying = [each for each in others if each not in leaving]
-            racks, hosts = self._spread([*staying, candidate])
-            return -racks, -hosts, self._load[candidate], len(self._held[candidate]), candidate
+        return min(free, key=lambda candidate: self._rank(staying, candidate))
 
-        return min(free, key=rank)
+    def _rank(self, others: list[int], candidate: int) -> tuple[int, int, int, int, int]:
+        """The lower, the better a place beside `others`."""
+        racks, hosts = self._spread([*others, candidate])
+        return -racks, -hosts, self._load[candidate], len(self._held[candidate]), candidate
+
+    def resize(self, count: int) -> None:
+        """Add replicas on the best places, drop them from the worst."""
+        for key in self.movable:
+            replicas = self.replicas[key]
+            while len(replicas) < count:
+                free = [node for node in self.sites if node not in replicas]
+                if not free:
+                    raise CannotPlan(f"{key[0]}-{key[1]}: no broker is left for another replica")
+                self._put(key, min(free, key=lambda node: self._rank(replicas, node)))
+            while len(replicas) > count:
+                self._drop(key, max(replicas[1:], key=lambda node: self._dispensable(replicas, node)))
+
+    def _dispensable(self, replicas: list[int], node: int) -> tuple[int, int, int, int]:
+        """The higher, the less a partition loses with this replica."""
+        racks, hosts = self._spread([each for each in replicas if each != node])
+        return racks, hosts, self._load.get(node, 1 << 62), node
 
     def mend_spread(self) -> None:
         """Let every partition span as many racks as it can."""
         if not self._knows_racks or self._racks < 2:
             return
-        for key in self.partitions:
+        for key in self.movable:
             while (step := self._mending(key)) is not None:
                 self._move(key, *step)
 
@@ -386,7 +446,7 @@ class _Model:
 
     def _may_move(self, key: Key, giver: int, taker: int) -> bool:
         replicas = self.replicas[key]
-        if taker in replicas:
+        if taker in replicas or key in self._fixed:
             return False
         others = [node for node in replicas if node != giver]
         return not any(
@@ -407,19 +467,25 @@ class _Model:
 
     def _move(self, key: Key, giver: int, taker: int) -> None:
         replicas = self.replicas[key]
-        size = self.partitions[key].size
         place = replicas.index(giver)
+        self._drop(key, giver)
+        self._put(key, taker)
         if place:
-            replicas[place] = taker
-        else:
-            # A newcomer lacks everything: those that have it lead on.
-            replicas.remove(giver)
-            replicas.append(taker)
-        if giver in self._load:
-            self._load[giver] -= size
-            held = self._held[giver]
+            # A newcomer takes the place of the one that goes, but never the first: those that have the data lead on.
+            replicas.insert(place, replicas.pop())
+
+    def _drop(self, key: Key, node: int) -> None:
+        self.replicas[key].remove(node)
+        if node in self._load:
+            size = self.partitions[key].size
+            self._load[node] -= size
+            held = self._held[node]
             del held[bisect_left(held, (size, key))]
-            self._crowds[giver][key[0]] -= 1
-        self._crowds[taker][key[0]] += 1
-        self._load[taker] += size
-        insort(self._held[taker], (size, key))
+            self._crowds[node][key[0]] -= 1
+
+    def _put(self, key: Key, node: int) -> None:
+        self.replicas[key].append(node)
+        size = self.partitions[key].size
+        self._load[node] += size
+        insort(self._held[node], (size, key))
+        self._crowds[node][key[0]] += 1

@@ -1,0 +1,337 @@
+"""`odradek partition list|move|balance|elect`: who holds partitions, and who leads them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import call_failure, connected
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import (
+    RED,
+    YELLOW,
+    bytes_text,
+    counted,
+    paint,
+    print_json,
+    print_table,
+)
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.plans import add_plan_options, carry_out, topic_partitions
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ClusterSurvey
+    from odradek.client.balance import Move
+    from odradek.client.blocking import Client
+    from odradek.client.cluster import Partition
+
+__all__ = ["register"]
+
+Key = tuple[str, int]
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser(
+        "partition", help="list, move, balance partitions, elect their leaders"
+    ).add_subparsers(metavar="COMMAND", required=True)
+
+    listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
+    _add_topics(listing, "only of these topics, or these partitions of them (default: all)")
+    listing.add_argument("--broker", type=natural, metavar="ID", help="only those with a replica there")
+    which = listing.add_mutually_exclusive_group()
+    which.add_argument("--moving", action="store_true", help="only those on their way to other brokers")
+    which.add_argument("--under-replicated", action="store_true", help="only those with replicas out of sync")
+    which.add_argument("--offline", action="store_true", help="only those without a leader")
+    add_connection_options(listing)
+
+    move = add_command(commands, "move", _move, "give partitions other replicas, or stop what is moving")
+    _add_topics(move, "topics, or some of their partitions, like words:0-3,7")
+    how = move.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--to",
+        type=_brokers,
+        metavar="ID,ID",
+        help="the brokers that shall hold them, the preferred leader first",
+    )
+    how.add_argument(
+        "--from",
+        dest="leaving",
+        type=_brokers,
+        metavar="ID,ID",
+        help="the brokers that shall hold none of them any longer",
+    )
+    how.add_argument(
+        "--replicas", type=natural, metavar="N", help="have so many replicas of each, on the lightest brokers"
+    )
+    how.add_argument("--cancel", action="store_true", help="let what moves stay where it was")
+    how.add_argument(
+        "--unthrottle", action="store_true", help="take away throttles that an interrupted move left behind"
+    )
+    add_plan_options(move)
+    add_connection_options(move)
+
+    balance = add_command(
+        commands, "balance", _balance, "even the load of the brokers, by as few bytes as can be"
+    )
+    _add_topics(balance, "move only these topics, or these partitions of them (default: all)")
+    balance.add_argument(
+        "--tolerance",
+        type=_percentage,
+        metavar="PERCENT",
+        default=0.05,
+        help="let brokers differ so much from the mean (default: 5)",
+    )
+    add_plan_options(balance)
+    add_connection_options(balance)
+
+    elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
+    _add_topics(elect, "only of these topics, or these partitions of them (default: all)")
+    elect.add_argument(
+        "--unclean",
+        action="store_true",
+        help="let a replica lead that is not in sync where no other is left: records are lost",
+    )
+    elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
+    add_connection_options(elect)
+
+
+def _add_topics(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("topics", metavar="TOPIC[:N,N-N]", nargs="*", type=topic_partitions, help=help_text)
+
+
+def _brokers(text: str) -> tuple[int, ...]:
+    nodes = tuple(natural(part.strip()) for part in text.split(","))
+    if len(set(nodes)) < len(nodes):
+        raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
+    return nodes
+
+
+def _percentage(text: str) -> float:
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
+    return number / 100
+
+
+def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partition]:
+    """The partitions that are named; all where none is. Raises `CliError` for one that does not exist."""
+    topics = {topic.name: topic for topic in survey.topics}
+    named = args.topics or [(topic.name, None) for topic in survey.topics]
+    wanted = {}
+    for name, indexes in named:
+        if name not in topics:
+            raise CliError(f"topic {name} does not exist (UNKNOWN_TOPIC_OR_PARTITION)")
+        partitions = topics[name].partitions
+        for index in sorted(partitions) if indexes is None else indexes:
+            if index not in partitions:
+                raise CliError(f"topic {name} has no partition {index} (it has {len(partitions)})")
+            wanted[name, index] = partitions[index]
+    return wanted
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        survey = client.admin.survey_cluster()
+    wanted = _wanted(args, survey)
+    if args.broker is not None:
+        wanted = {key: each for key, each in wanted.items() if args.broker in each.replicas}
+    if args.moving:
+        wanted = {key: each for key, each in wanted.items() if key in survey.reassignments}
+    if args.under_replicated:
+        wanted = {key: each for key, each in wanted.items() if len(each.isr) < len(each.replicas)}
+    if args.offline:
+        wanted = {key: each for key, each in wanted.items() if each.leader < 0}
+    if args.json:
+        print_json({"partitions": [_document(key, each, survey) for key, each in wanted.items()]})
+        return 0
+    rows = []
+    for (name, index), each in wanted.items():
+        move = survey.reassignments.get((name, index))
+        rows.append(
+            (
+                name,
+                index,
+                each.leader if each.leader >= 0 else "none",
+                each.replicas,
+                each.isr,
+                bytes_text(survey.sizes.get((name, index))),
+                None if move is None else f"to {','.join(map(str, move.target))}",
+            )
+        )
+    print_table(("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "SIZE", "MOVING"), rows)
+    return 0
+
+
+def _document(key: Key, each: Partition, survey: ClusterSurvey) -> dict[str, Any]:
+    move = survey.reassignments.get(key)
+    return {
+        "topic": key[0],
+        "partition": key[1],
+        "leader": each.leader if each.leader >= 0 else None,
+        "leader_epoch": each.leader_epoch,
+        "replicas": list(each.replicas),
+        "isr": list(each.isr),
+        "size": survey.sizes.get(key),
+        "adding": [] if move is None else list(move.adding),
+        "removing": [] if move is None else list(move.removing),
+    }
+
+
+def _move(args: argparse.Namespace) -> int:
+    if args.unthrottle:
+        return _unthrottle(args)
+    if not args.topics and not args.cancel:
+        raise CliError("name the topics to move, like words or words:0-3", USAGE)
+    with connected(args) as client:
+        survey = client.admin.survey_cluster()
+        wanted = _wanted(args, survey)
+        if args.cancel:
+            return _cancel(args, client, [key for key in wanted if key in survey.reassignments])
+        busy = next((key for key in wanted if key in survey.reassignments), None)
+        if busy is not None:
+            raise CliError(
+                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), "
+                "or `odradek partition move --cancel`"
+            )
+        moves = _planned(args, survey, wanted)
+        return carry_out(args, client, moves, survey, "nothing to move: they are there already")
+
+
+def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, Partition]) -> list[Move]:
+    from odradek.client.balance import CannotPlan, Move, drain, resize
+
+    known = {broker.node_id for broker in survey.cluster.brokers}
+    strangers = [node for node in (*(args.to or ()), *(args.leaving or ())) if node not in known]
+    if strangers:
+        brokers = ", ".join(map(str, sorted(known)))
+        raise CliError(f"there is no broker {strangers[0]} (brokers: {brokers})")
+    if args.to is not None:
+        return [
+            Move(name, index, each.replicas, args.to, survey.sizes.get((name, index), 0))
+            for (name, index), each in wanted.items()
+            if each.replicas != args.to
+        ]
+    try:
+        if args.leaving is not None:
+            return drain(survey.sites, survey.placements, args.leaving, only=wanted)
+        return resize(survey.sites, survey.placements, args.replicas, only=wanted)
+    except CannotPlan as error:
+        raise CliError(str(error)) from error
+
+
+def _cancel(args: argparse.Namespace, client: Client, keys: list[Key]) -> int:
+    outcomes = client.admin.alter_partition_reassignments(dict.fromkeys(keys)) if args.execute else {}
+    failed = [error for error in outcomes.values() if error is not None]
+    if args.json:
+        print_json(
+            {
+                "executed": bool(args.execute),
+                "cancelled": [{"topic": name, "partition": index} for name, index in keys],
+            }
+        )
+    elif not keys:
+        print("nothing is moving")
+    else:
+        for name, index in keys:
+            print(f"{name}-{index} {'stays' if args.execute else 'would stay'} where it was")
+        if not args.execute:
+            print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+    if failed:
+        raise call_failure(failed[0])
+    return 0
+
+
+def _unthrottle(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        moving = client.admin.list_partition_reassignments()
+        if moving:
+            raise CliError(
+                f"{counted(len(moving), 'partition')} still moving (`odradek partition list --moving`): "
+                "wait, or cancel them"
+            )
+        cluster = client.admin.describe_cluster()
+        topics = client.admin.describe_topics()
+        client.admin.unthrottle([each.node_id for each in cluster.brokers], [each.name for each in topics])
+    if args.json:
+        print_json({"unthrottled": True})
+    else:
+        print("no broker and no topic is throttled for moves")
+    return 0
+
+
+def _balance(args: argparse.Namespace) -> int:
+    from odradek.client.balance import balance
+
+    with connected(args) as client:
+        survey = client.admin.survey_cluster()
+        only = _wanted(args, survey) if args.topics else None
+        moves = balance(survey.sites, survey.placements, tolerance=args.tolerance, only=only)
+        return carry_out(args, client, moves, survey, "nothing to move: the brokers are even")
+
+
+def _elect(args: argparse.Namespace) -> int:
+    from odradek.client.admin import ElectionType
+    from wire.errors import ErrorCode
+
+    if args.unclean and not args.topics:
+        raise CliError("--unclean loses records: name the topics or partitions", USAGE)
+    with connected(args) as client:
+        survey = client.admin.survey_cluster()
+        wanted = _wanted(args, survey)
+        if args.unclean:
+            keys = [key for key, each in wanted.items() if each.leader < 0]
+        else:
+            keys = [key for key, each in wanted.items() if each.replicas and each.leader != each.replicas[0]]
+        outcomes = {}
+        if args.execute and keys:
+            kind = ElectionType.UNCLEAN if args.unclean else ElectionType.PREFERRED
+            outcomes = client.admin.elect_leaders(keys, kind)
+    errors = {
+        key: error
+        for key, error in outcomes.items()
+        if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+    }
+    if args.json:
+        print_json(
+            {
+                "executed": bool(args.execute),
+                "partitions": [_elected(key, wanted[key], errors) for key in keys],
+            }
+        )
+    elif not keys:
+        print("every partition is led" + ("" if args.unclean else " by its preferred replica"))
+    else:
+        print_table(
+            ("TOPIC", "PARTITION", "LEADER", "NEXT" if not args.execute else "RESULT"),
+            [_row(args, key, wanted[key], errors) for key in keys],
+        )
+        if not args.execute:
+            print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+            if args.unclean:
+                print(paint(RED, "records that only the lost replicas had will be gone for good"))
+    if errors:
+        raise call_failure(next(iter(errors.values())))
+    return 0
+
+
+def _elected(key: Key, each: Partition, errors: dict[Key, Any]) -> dict[str, Any]:
+    return {
+        "topic": key[0],
+        "partition": key[1],
+        "leader_before": each.leader if each.leader >= 0 else None,
+        "preferred": each.replicas[0] if each.replicas else None,
+        "error": errors[key].code.name if key in errors else None,
+    }
+
+
+def _row(args: argparse.Namespace, key: Key, each: Partition, errors: dict[Key, Any]) -> tuple[Any, ...]:
+    leader = each.leader if each.leader >= 0 else "none"
+    if args.execute:
+        result = errors[key].code.name if key in errors else "elected"
+    else:
+        result = f"one of {','.join(map(str, each.replicas))}" if args.unclean else str(each.replicas[0])
+    return *key, leader, result
