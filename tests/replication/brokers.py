@@ -1,0 +1,409 @@
+"""Three brokers of a simulated world that replicate one topic, and a controller from memory that a script drives.
+
+The controller keeps KRaft's rules for what matters here: partition epochs, AlterPartition with broker epochs, a new
+leader from the ISR, an unclean restart leaves the ISR. Images reach each broker in order, each after a delay of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import attrs
+import structlog
+import trio
+
+from data_plane.broker import Broker, BrokerSettings
+from data_plane.groups.settings import GroupSettings
+from data_plane.handlers.build import build_table
+from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.replication.partition import Partition
+from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.image import (
+    RESOURCE_TOPIC,
+    BrokerImage,
+    ListenerImage,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from metadata_quorum.layered_map import LayeredMap
+from metadata_quorum.peers import PeerConnections
+from metadata_quorum.storage_format import format_storage
+from odradek.env.ports import ConnectionLost, Env, TaskGroup
+from odradek.node.buffers import ReceiveBuffers
+from odradek.node.connection_limits import ConnectionLimits
+from odradek.node.connection_services import ConnectionServices
+from odradek.node.server import Server
+from sim.disk import Keep
+from sim.weather import Weather
+from sim.world import World
+from tests.log.support import batch
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.record_batch import iter_batches, records
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+TOPIC, TOPIC_ID = "t", bytes(range(1, 17))
+PORT = 9092
+LAG_MS_MAX = 2000
+NODES = (1, 2, 3)
+PATIENCE_SECONDS = 60.0
+
+
+def host(node_id: int) -> str:
+    return f"node-{node_id}"
+
+
+class Controller:
+    """What the cluster's state is, and who is told of it."""
+
+    def __init__(self, replicas: tuple[int, ...], partitions: int, min_isr: int) -> None:
+        self.brokers: dict[int, BrokerImage] = {}
+        self.partitions = {
+            index: PartitionImage(-1, 0, 0, replicas, replicas, (bytes(16),) * len(replicas))
+            for index in range(partitions)
+        }
+        self.min_isr = min_isr
+        self.offset = 0
+        self.next_epoch = 100
+        self.changed = trio.Event()
+        self.alterations: list[tuple[int, ...]] = []
+        self.is_deaf = False
+        """Whether requests get no answer."""
+
+    def image(self) -> MetadataImage:
+        topic = TopicImage(TOPIC, TOPIC_ID, dict(self.partitions))
+        return MetadataImage(
+            offset=self.offset,
+            cluster_id=CLUSTER_ID,
+            topics=LayeredMap({TOPIC: topic}),
+            topics_by_id=LayeredMap({TOPIC_ID: topic}),
+            brokers=dict(self.brokers),
+            configs=LayeredMap({(RESOURCE_TOPIC, TOPIC): {"min.insync.replicas": str(self.min_isr)}}),
+        )
+
+    def _tell(self) -> None:
+        self.offset += 1
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
+
+    def alter(self, index: int, **fields: Any) -> None:
+        """Any change of a partition; its epoch goes up."""
+        old = self.partitions[index]
+        self.partitions[index] = attrs.evolve(old, partition_epoch=old.partition_epoch + 1, **fields)
+        self._tell()
+
+    def elect(self, index: int, leader: int, *, isr: tuple[int, ...] | None = None) -> None:
+        """A new term for the partition."""
+        old = self.partitions[index]
+        self.alter(
+            index, leader=leader, leader_epoch=old.leader_epoch + 1, isr=old.isr if isr is None else isr
+        )
+
+    def register(self, node_id: int, rack: str | None = None) -> int:
+        """A new incarnation, not cleanly stopped before: out of every ISR that has others. Its broker epoch."""
+        self.fence(node_id)
+        self.next_epoch += 1
+        self.brokers[node_id] = BrokerImage(
+            node_id,
+            self.next_epoch,
+            bytes(16),
+            (ListenerImage("PLAINTEXT", host(node_id), PORT, 0),),
+            (),
+            rack,
+            False,
+            False,
+            (),
+        )
+        for index, partition in self.partitions.items():
+            if partition.leader < 0 and node_id in partition.isr:
+                self.elect(index, node_id)
+        self._tell()
+        return self.next_epoch
+
+    def fence(self, node_id: int) -> None:
+        """It is gone, as far as the controller knows."""
+        if node_id not in self.brokers:
+            return
+        self.brokers[node_id] = attrs.evolve(self.brokers[node_id], fenced=True)
+        for index, partition in self.partitions.items():
+            if node_id in partition.isr:
+                isr = tuple(each for each in partition.isr if each != node_id) or partition.isr
+                alive = [each for each in isr if each != node_id and self._lives(each)]
+                if partition.leader == node_id:
+                    self.elect(index, alive[0] if alive else -1, isr=isr)
+                elif isr != partition.isr:
+                    self.alter(index, isr=isr)
+        self._tell()
+
+    def _lives(self, node_id: int) -> bool:
+        known = self.brokers.get(node_id)
+        return known is not None and not known.fenced
+
+    def decide(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Kafka's checks that a leader's proposal can fail."""
+        known = self.brokers.get(request.broker_id)
+        if known is None or known.epoch != request.broker_epoch:
+            return AlterPartitionResponse(0, ErrorCode.STALE_BROKER_EPOCH, [])
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                code = self._judge(request.broker_id, asked)
+                if not code:
+                    isr = tuple(state.broker_id for state in asked.new_isr_with_epochs)
+                    self.alterations.append(isr)
+                    self.alter(asked.partition_index, isr=isr)
+                now = self.partitions[asked.partition_index]
+                answers.append(
+                    AlterPartitionResponsePartitionData(
+                        asked.partition_index,
+                        code,
+                        now.leader,
+                        now.leader_epoch,
+                        list(now.isr),
+                        0,
+                        now.partition_epoch,
+                    )
+                )
+            topics.append(AlterPartitionResponseTopicData(topic.topic_id, answers))
+        return AlterPartitionResponse(0, 0, topics)
+
+    def _judge(self, broker_id: int, asked: Any) -> ErrorCode:
+        now = self.partitions[asked.partition_index]
+        if asked.leader_epoch < now.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if now.leader != broker_id:
+            return ErrorCode.INVALID_REQUEST
+        if asked.partition_epoch != now.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        for state in asked.new_isr_with_epochs:
+            known = self.brokers.get(state.broker_id)
+            if known is None or known.fenced or state.broker_epoch not in (-1, known.epoch):
+                return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+
+class Channel:
+    """How one broker asks the controller: a message each way, each with a delay."""
+
+    def __init__(self, cluster: ReplicatedTopic, env: Env) -> None:
+        self._cluster = cluster
+        self._env = env
+
+    async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
+        cluster, clock = self._cluster, self._env.clock
+        await clock.sleep_until(clock.monotonic() + cluster.random.random() * 0.02)
+        if cluster.controller.is_deaf:
+            await clock.sleep_until(deadline)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        assert isinstance(message, AlterPartitionRequest)
+        response = cluster.controller.decide(message)
+        await clock.sleep_until(clock.monotonic() + cluster.random.random() * 0.02)
+        if cluster.random.random() < cluster.answers_lost:
+            raise ConnectionLost("the answer is lost")
+        return response
+
+
+@attrs.define(eq=False)
+class Member:
+    """A running broker."""
+
+    env: Env
+    broker: Broker
+
+    def partition(self, index: int = 0) -> Partition:
+        return self.broker.topics[TOPIC].partitions[index]
+
+
+class ReplicatedTopic:
+    """The cluster of one test."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        weather: Weather | None = None,
+        *,
+        partitions: int = 1,
+        min_isr: int = 1,
+        replicas: tuple[int, ...] = NODES,
+        **settings: str,
+    ) -> None:
+        self.world = World(seed, weather or Weather())
+        self.random = Random(f"{seed}/cluster")
+        self.controller = Controller(replicas, partitions, min_isr)
+        self.settings = {"replica.lag.time.max.ms": str(LAG_MS_MAX)} | {
+            key.replace("_", "."): value for key, value in settings.items()
+        }
+        self.members: dict[int, Member] = {}
+        self.metadata_seconds = 0.02
+        """How long an image takes to a broker, at most."""
+        self.answers_lost = 0.0
+        self.racks: dict[int, str] = {}
+        self._peers: PeerConnections | None = None
+
+    def play(self, script: Callable[[ReplicatedTopic], Awaitable[None]]) -> None:
+        """Start all three, elect broker 1 of each partition's replicas, then the script."""
+
+        async def main() -> None:
+            for node_id in NODES:
+                await self.start(node_id)
+            for index, partition in self.controller.partitions.items():
+                self.controller.elect(index, partition.replicas[index % len(partition.replicas)])
+            await script(self)
+
+        self.world.run(main)
+
+    async def start(self, node_id: int) -> None:
+        """Start the broker's process; returns when it serves."""
+        ready = trio.Event()
+
+        async def serve(env: Env) -> None:
+            async with trio.open_nursery() as tasks:
+                await self._serve(node_id, env, tasks, ready)
+
+        self.world.start(host(node_id), serve)
+        await ready.wait()
+
+    async def _serve(self, node_id: int, env: Env, tasks: TaskGroup, ready: trio.Event) -> None:
+        root = env.open_dir("/data", create=True)
+        if not root.list():
+            format_storage(
+                [root],
+                root,
+                cluster_id=CLUSTER_ID,
+                node_id=node_id,
+                directory_ids=[env.new_uuid()],
+                voter=None,
+                timestamp_ms=1,
+            )
+        log = structlog.get_logger().bind(node=node_id)
+        context = LogDirContext(clock=env.clock, workers=env.workers, random=env.random, log=log)
+        layers = BrokerConfigLayers(self.settings)
+        log_dir = LogDir.open(root, context, config_for=lambda topic: broker.log_config(topic))
+        settings = BrokerSettings(
+            node_id=node_id,
+            cluster_id=CLUSTER_ID,
+            auto_create_topics_enable=False,
+            fetch_max_bytes=1 << 26,
+            fetch_session_slots_max=100,
+            fetch_session_eviction_ms=120_000,
+            request_timeout_ms=1000,
+            request_partitions_max=2000,
+            groups=GroupSettings(),
+            config_layers=layers,
+        )
+        broker = Broker(settings, env, [log_dir], Channel(self, env), tasks, log)
+        await log_dir.load()
+        tasks.start_soon(log_dir.run_background)
+        tasks.start_soon(broker.timers.run)
+        services = ConnectionServices(
+            table=build_table(broker),
+            buffers=ReceiveBuffers(1 << 28),
+            clock=env.clock,
+            tasks=tasks,
+            new_event=env.event,
+            log=log,
+            frame_bytes_max=1 << 27,
+            after_turn=broker.run_woken,
+            poison=True,
+        )
+        listener = env.network.listen("", PORT)
+        server = Server(services, listener, "PLAINTEXT", idle_ms_max=600_000, limits=ConnectionLimits())
+        epoch = self.controller.register(node_id, self.racks.get(node_id))
+        image = self.controller.image()
+        broker.apply_metadata(image, MetadataDelta.everything(image))
+        broker.replication.registered(epoch)
+        self.members[node_id] = Member(env, broker)
+        tasks.start_soon(self._feed, env, broker, image.offset)
+        tasks.start_soon(server.accept_loop)
+        ready.set()
+
+    async def _feed(self, env: Env, broker: Broker, offset: int) -> None:
+        """Images of the controller, in order; several changes may come as one."""
+        everything = MetadataDelta(
+            changed_topics={TOPIC: tuple(self.controller.partitions)}, changed_brokers=NODES
+        )
+        while True:
+            while self.controller.offset == offset:
+                await self.controller.changed.wait()
+            image = self.controller.image()
+            offset = image.offset
+            await env.clock.sleep_until(env.clock.monotonic() + self.random.random() * self.metadata_seconds)
+            broker.apply_metadata(image, everything)
+
+    def crash(self, node_id: int, keep: Keep = "all") -> None:
+        self.members.pop(node_id, None)
+        self.world.crash(host(node_id), keep)
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    def _ask(self, node_id: int) -> Any:
+        env = self.world.node_env("client")
+        if self._peers is None:
+            self._peers = PeerConnections(
+                env, self.world.tasks, client_id="client", log=structlog.get_logger()
+            )
+        return self._peers.channel(host(node_id), PORT), env.clock
+
+    async def produce(
+        self,
+        node_id: int,
+        value: bytes,
+        *,
+        index: int = 0,
+        acks: int = -1,
+        timeout_ms: int = 1000,
+        count: int = 1,
+    ) -> tuple[int, int]:
+        """(error code, base offset). Raises `ConnectionLost`, `KafkaError` REQUEST_TIMED_OUT."""
+        channel, clock = self._ask(node_id)
+        data = PartitionProduceData(index, batch(count, value=value))
+        request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData(TOPIC, bytes(16), [data])])
+        response = await channel.request(request, clock.monotonic() + 5.0, version=9)
+        answer = response.responses[0].partition_responses[0]
+        return answer.error_code, answer.base_offset
+
+    async def fetch(self, node_id: int, offset: int, *, index: int = 0, rack: str = "") -> Any:
+        """The partition's part of the answer, for a consumer."""
+        channel, clock = self._ask(node_id)
+        topic = FetchTopic("", TOPIC_ID, [FetchPartition(index, -1, offset, -1, -1, 1 << 20)])
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=[topic], rack_id=rack
+        )
+        response = await channel.request(request, clock.monotonic() + 5.0, version=17)
+        return response.responses[0].partitions[0]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let time pass until it holds; fails when it never does."""
+        deadline = self.world.now + PATIENCE_SECONDS
+        while not condition():
+            assert self.world.now < deadline, "it never came to be"
+            await self.world.sleep(0.01)
+
+    async def in_sync(self, *node_ids: int, index: int = 0) -> None:
+        """Wait until exactly these are in the controller's ISR."""
+        await self.until(lambda: sorted(self.controller.partitions[index].isr) == sorted(node_ids))
+
+    def contents(self, node_id: int, index: int = 0, *, first: int = 0) -> dict[int, bytes]:
+        """Offset and value of each record in a replica's log."""
+        log = self.members[node_id].partition(index).log
+        found: dict[int, bytes] = {}
+        offset = max(first, log.log_start_offset)
+        while offset < log.log_end_offset:
+            data = log.read_bytes(offset, 1 << 20, upper_bound=log.log_end_offset, min_one=True)
+            for position, header in iter_batches(data):
+                for record in records(data, position, decompressed_bytes_max=1 << 20):
+                    found[record.offset] = bytes(record.value or b"")
+                offset = header.last_offset + 1
+        return found

@@ -1,0 +1,146 @@
+"""Three brokers replicate: what is acknowledged, who is in sync, what is cut, who may read where."""
+
+from __future__ import annotations
+
+from tests.replication.brokers import NODES, ReplicatedTopic
+from wire.errors import ErrorCode
+
+
+def test_an_acknowledged_record_is_on_every_replica() -> None:
+    """acks=all: "all in-sync replicas have received the message"; the logs are equal, and followers know it soon."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(5):
+            code, offset = await cluster.produce(1, b"%d" % serial)
+            assert (code, offset) == (0, serial)
+            assert all(cluster.contents(node)[serial] == b"%d" % serial for node in NODES)
+        await cluster.until(
+            lambda: all(member.partition().log.high_watermark == 5 for member in cluster.members.values())
+        )
+
+    ReplicatedTopic(min_isr=2).play(script)
+
+
+def test_the_isr_shrinks_and_grows() -> None:
+    """replica.lag.time.max.ms: who does not catch up leaves; back, it catches up first and then joins."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"a")
+        cluster.crash(3)
+        code, _ = await cluster.produce(1, b"b", timeout_ms=500)
+        assert code == ErrorCode.REQUEST_TIMED_OUT
+        await cluster.in_sync(1, 2)
+        await cluster.until(lambda: cluster.members[1].partition().log.high_watermark == 2)
+        assert (await cluster.produce(1, b"c"))[0] == 0
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(3) == {0: b"a", 1: b"b", 2: b"c"}
+
+    ReplicatedTopic().play(script)
+
+
+def test_the_gate() -> None:
+    """KIP-966: below min.insync.replicas acks=all is refused, and nobody sees what others write."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        cluster.crash(3)
+        cluster.controller.fence(3)
+        cluster.crash(2)
+        cluster.controller.fence(2)
+        await cluster.until(lambda: not cluster.members[1].partition().has_min_isr)
+        assert (await cluster.produce(1, b"a"))[0] == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await cluster.produce(1, b"b", acks=1)) == (0, 0)
+        assert (await cluster.fetch(1, 0)).high_watermark == 0
+        await cluster.start(2)
+        await cluster.in_sync(1, 2)
+        await cluster.until(lambda: cluster.members[1].partition().log.high_watermark == 1)
+
+    ReplicatedTopic(min_isr=2).play(script)
+
+
+def test_a_new_leader_cuts_what_was_not_acknowledged() -> None:
+    """KIP-101: the old leader's tail goes by epoch, and what was acknowledged stays."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"kept")
+        for other in (2, 3):
+            cluster.world.partition("node-1", f"node-{other}")
+        assert (await cluster.produce(1, b"lost", timeout_ms=100))[0] == ErrorCode.REQUEST_TIMED_OUT
+        cluster.controller.elect(0, 2, isr=(2, 3))
+        await cluster.until(lambda: cluster.members[2].partition().is_leader)
+        assert (await cluster.produce(2, b"new"))[:2] == (0, 1)
+        for other in (2, 3):
+            cluster.world.heal("node-1", f"node-{other}")
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(1) == cluster.contents(2) == {0: b"kept", 1: b"new"}
+        assert (
+            cluster.members[1].partition().log.epochs.entries
+            == cluster.members[2].partition().log.epochs.entries
+        )
+
+    ReplicatedTopic().play(script)
+
+
+def test_waiting_produces_fail_with_the_leadership() -> None:
+    """NOT_LEADER_OR_FOLLOWER as soon as this broker hears of another leader, not at the deadline."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        cluster.world.pause("node-2")
+        waiting = []
+
+        async def produce() -> None:
+            waiting.append((await cluster.produce(1, b"a", timeout_ms=60_000))[0])
+
+        done = cluster.world.spawn(produce)
+        await cluster.world.sleep(0.5)
+        cluster.controller.elect(0, 3)
+        await cluster.world.wait(done, 2.0)
+        assert waiting == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+    ReplicatedTopic().play(script)
+
+
+def test_a_lost_answer_of_the_controller() -> None:
+    """The proposal is made again, is outdated by then, and the metadata ends it."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        cluster.answers_lost = 1.0
+        cluster.crash(3)
+        await cluster.in_sync(1, 2)
+        await cluster.until(lambda: not cluster.members[1].partition().isr_state.is_pending)
+        assert cluster.members[1].partition().isr_state.isr == (1, 2)
+        cluster.answers_lost = 0.0
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+
+    ReplicatedTopic().play(script)
+
+
+def test_a_follower_that_lost_its_disk() -> None:
+    """It refetches everything before it is in sync again."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(3):
+            await cluster.produce(1, b"%d" % serial)
+        cluster.crash(3, "synced")
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(3) == {serial: b"%d" % serial for serial in range(3)}
+
+    ReplicatedTopic().play(script)
+
+
+def test_consumers_may_read_from_followers() -> None:
+    """KIP-392, since version 11: up to the high watermark that the follower knows."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"a")
+        await cluster.until(lambda: cluster.members[2].partition().log.high_watermark == 1)
+        answer = await cluster.fetch(2, 0)
+        assert (answer.error_code, answer.high_watermark) == (0, 1)
+        assert answer.records
+        cluster.world.partition("node-2", "node-1")
+        assert (await cluster.fetch(2, 1)).records == b""
+        assert (await cluster.fetch(2, 2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    ReplicatedTopic().play(script)

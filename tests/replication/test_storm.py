@@ -1,0 +1,142 @@
+"""Crashes, power cuts, partitions and elections from a seed: nothing acknowledged is lost, reordered or seen to change."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from odradek.env.ports import ConnectionLost
+from sim.weather import Weather
+from tests.replication.brokers import NODES, ReplicatedTopic, host
+from wire.errors import KafkaError
+
+SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3").split()]
+STORM_SECONDS = 30.0
+
+
+class Storm:
+    """One producer that waits for each acknowledgement, one reader, and trouble beside them."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"{seed}/storm")
+        weather = Weather.draw(Random(f"{seed}/weather"))
+        self.cluster = ReplicatedTopic(seed, weather, min_isr=self.random.choice((1, 2)))
+        self.cluster.metadata_seconds = self.random.choice((0.01, 0.5, 2.0))
+        self.cluster.answers_lost = self.random.choice((0.0, 0.1))
+        self.acknowledged: dict[int, bytes] = {}
+        self.seen: dict[int, bytes] = {}
+        self.is_over = False
+
+    async def run(self, cluster: ReplicatedTopic) -> None:
+        done = [cluster.world.spawn(self._produce), cluster.world.spawn(self._watch_high_watermarks)]
+        end = cluster.world.now + STORM_SECONDS
+        while cluster.world.now < end:
+            await cluster.world.sleep(self.random.random() * 2)
+            await self._trouble()
+        await self._calm_down()
+        self.is_over = True
+        for each in done:
+            await each.wait()
+        await cluster.in_sync(*NODES)
+        await cluster.until(self._is_settled)
+        self._check()
+
+    async def _produce(self) -> None:
+        cluster = self.cluster
+        serial = 0
+        while not self.is_over:
+            serial += 1
+            value = b"%d" % serial
+            leader = cluster.controller.partitions[0].leader
+            try:
+                code, offset = await cluster.produce(max(leader, 1), value, timeout_ms=1000)
+            except (ConnectionLost, KafkaError):
+                await cluster.world.sleep(0.1)
+                continue
+            if code:
+                await cluster.world.sleep(0.1)
+            else:
+                assert offset not in self.acknowledged
+                self.acknowledged[offset] = value
+
+    async def _watch_high_watermarks(self) -> None:
+        """What is below any replica's high watermark stays as it is."""
+        cluster = self.cluster
+        while not self.is_over:
+            await cluster.world.sleep(0.05)
+            for node_id, member in list(cluster.members.items()):
+                if 0 in member.broker.topics["t"].partitions:
+                    log = member.partition().log
+                    start = max(0, log.high_watermark - 5)
+                    for offset, value in cluster.contents(node_id, first=start).items():
+                        if offset < log.high_watermark:
+                            assert self.seen.setdefault(offset, value) == value
+
+    async def _trouble(self) -> None:
+        cluster, random = self.cluster, self.random
+        node_id = random.choice(NODES)
+        lives = node_id in cluster.members
+        what = random.choice(("crash", "crash", "power", "cut", "heal", "elect", "start", "start", "pause"))
+        now = cluster.controller.partitions[0]
+        if what in ("crash", "power") and lives:
+            others = [each for each in now.isr if each != node_id and each in cluster.members]
+            # The fault model: one in-sync replica keeps what its page cache holds.
+            cluster.crash(node_id, "random" if what == "power" and others else "all")
+            if random.random() < 0.5:
+                await cluster.world.sleep(random.random())
+            if random.random() < 0.5:
+                cluster.controller.fence(node_id)
+        elif what == "cut":
+            other = random.choice([each for each in NODES if each != node_id])
+            cluster.world.cut(host(node_id), host(other))
+        elif what == "heal":
+            self._heal()
+        elif what == "elect":
+            candidates = [each for each in now.isr if each in cluster.members]
+            if candidates:
+                cluster.controller.elect(0, random.choice(candidates))
+        elif what == "start" and not lives:
+            await cluster.start(node_id)
+        elif what == "pause" and lives:
+            cluster.world.pause(host(node_id))
+            await cluster.world.sleep(random.random() * 3)
+            cluster.world.resume(host(node_id))
+
+    def _heal(self) -> None:
+        for here in NODES:
+            for there in NODES:
+                if here < there:
+                    self.cluster.world.heal(host(here), host(there))
+
+    async def _calm_down(self) -> None:
+        cluster = self.cluster
+        self._heal()
+        for node_id in NODES:
+            if node_id not in cluster.members:
+                await cluster.start(node_id)
+        cluster.answers_lost = 0.0
+        if cluster.controller.partitions[0].leader < 0:
+            cluster.controller.elect(0, cluster.controller.partitions[0].isr[0])
+
+    def _is_settled(self) -> bool:
+        logs = [member.partition().log for member in self.cluster.members.values()]
+        return len({log.log_end_offset for log in logs}) == 1 and all(
+            log.high_watermark == log.log_end_offset for log in logs
+        )
+
+    def _check(self) -> None:
+        contents = [self.cluster.contents(node_id) for node_id in NODES]
+        assert contents[0] == contents[1] == contents[2]
+        for known in (self.acknowledged, self.seen):
+            for offset, value in known.items():
+                assert contents[0].get(offset) == value, f"offset {offset}"
+        assert len(self.acknowledged) > 5
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost(seed: int) -> None:
+    """ "A committed message will not be lost, as long as there is at least one in sync replica alive, at all times." """
+    storm = Storm(seed)
+    storm.cluster.play(storm.run)
