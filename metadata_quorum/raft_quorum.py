@@ -290,7 +290,7 @@ class RaftQuorum:
     async def run(self) -> None:
         """Do what the core wants, until cancelled. Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant."""
         self._tasks.start_soon(self._keep_time, name="quorum clock")
-        self._pump()
+        self._report(self.core.tick)
         while True:
             if self._failure is not None:
                 raise self._failure
