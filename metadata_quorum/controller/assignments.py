@@ -56,11 +56,11 @@ def partition_record(
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[_default_directory(image, replica) for replica in replicas],
+        directories=[default_directory(image, replica) for replica in replicas],
     )
 
 
-def _default_directory(image: MetadataImage, broker_id: int) -> bytes:
+def default_directory(image: MetadataImage, broker_id: int) -> bytes:
     """A broker with one directory has no choice; others tell later where they put the replica."""
     directories = image.brokers[broker_id].log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -4,6 +4,9 @@ A broker registers (fenced), catches up with the metadata log, asks with its hea
 fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset at
 which its registration was decided.
 
+**Controlled shutdown.** The broker gives up its leaderships and its places in ISRs, and is let go when all active brokers
+know who leads in its stead.
+
 **Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. Unless that is the
 epoch of its last registration, it may have lost records that it acknowledged (nothing is synced before an
 acknowledgement), so it leaves every ISR before it can be unfenced.
@@ -27,6 +30,7 @@ from metadata_quorum.image import (
     MetadataImage,
     TopicImage,
 )
+from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -65,7 +69,7 @@ def register_broker(
     records: list[Message] = []
     if existing is not None and not amended:
         clean = existing.epoch == request.previous_broker_epoch
-        records += _remove_from_isrs(image, existing.broker_id, settings, unclean=not clean)
+        records += remove_from_isrs(image, existing.broker_id, settings, unclean=not clean)
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -80,7 +84,8 @@ def register_broker(
         log_dirs=sorted(request.log_dirs),
     )
     records.append(record)
-    sessions.touch(request.broker_id, context.now_ms)
+    if not amended:
+        sessions.begin(request.broker_id, context.now_ms)
     return Decision(records, BrokerRegistrationResponse(0, ErrorCode.NONE, record.broker_epoch))
 
 
@@ -151,9 +156,14 @@ def heartbeat(
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], BrokerHeartbeatResponse(0, ErrorCode.STALE_BROKER_EPOCH))
-    sessions.touch(broker.broker_id, context.now_ms)
+    sessions.touch(broker.broker_id, context.now_ms, request.current_metadata_offset)
     caught_up = request.current_metadata_offset >= broker.epoch
-    records: list[Message] = []
+    records = _directories_offline(image, broker, request.offline_log_dirs, settings)
+    records += _directories_cordoned(broker, request.cordoned_log_dirs)
+    if records:
+        # What follows must not lead to a directory that has just been lost.
+        image = _after(image, records, context)
+        broker = image.brokers[broker.broker_id]
     shut_down = False
     fenced, stopping = broker.fenced, broker.in_controlled_shutdown
     # A registration cannot say "no directory left", and a broker without one can serve nothing.
@@ -167,23 +177,29 @@ def heartbeat(
     elif want_fence:
         fenced, shut_down = True, request.want_shut_down
         records += fence(image, broker, settings)
-    elif request.want_shut_down or broker.in_controlled_shutdown:
-        if _leads_anything(image, broker.broker_id) and not stopping:
-            stopping = True
+    elif request.want_shut_down or stopping:
+        leads = _leads_anything(image, broker.broker_id)
+        if not stopping and leads:
             records += _begin_controlled_shutdown(image, broker, settings)
-        elif not _leads_anything(image, broker.broker_id):
+        elif not leads and (not stopping or sessions.others_know(image, broker.broker_id)):
             fenced, shut_down = True, True
             records += fence(image, broker, settings)
-    records += _directories_offline(image, broker, request.offline_log_dirs, settings)
-    records += _directories_cordoned(broker, request.cordoned_log_dirs)
+        sessions.leaderships_moved(broker.broker_id, context.next_offset + len(records) - 1)
     if shut_down:
         sessions.remove(broker.broker_id)
     return Decision(records, BrokerHeartbeatResponse(0, ErrorCode.NONE, caught_up, fenced, shut_down))
 
 
+def _after(image: MetadataImage, records: list[Message], context: DecisionContext) -> MetadataImage:
+    builder = ImageBuilder(image)
+    for offset, record in enumerate(records, context.next_offset):
+        builder.replay(offset, record, context.epoch)
+    return builder.build()[0]
+
+
 def fence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
     """The broker loses its leaderships and its place in every ISR of which it is not the last member."""
-    records = _remove_from_isrs(image, broker.broker_id, settings)
+    records = remove_from_isrs(image, broker.broker_id, settings)
     records.append(
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE)
     )
@@ -217,7 +233,7 @@ def _begin_controlled_shutdown(
             in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN,
         )
     ]
-    return records + _remove_from_isrs(image, broker.broker_id, settings)
+    return records + remove_from_isrs(image, broker.broker_id, settings)
 
 
 def fence_expired(
@@ -260,9 +276,10 @@ def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
     )
 
 
-def _remove_from_isrs(
+def remove_from_isrs(
     image: MetadataImage, broker_id: int, settings: ControllerSettings, *, unclean: bool = False
 ) -> list[Message]:
+    """The records that take a broker out of leaderships and ISRs; after an `unclean` restart also out of ELRs."""
     acceptable = acceptable_leaders(image, without=broker_id)
     records: list[Message] = []
     for topic in _topics(image):

@@ -20,9 +20,10 @@ from metadata_quorum.config_defs import (
     topic_defs,
     validate_topic_configs,
 )
+from metadata_quorum.controller.config_effects import partition_changes
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import MIN_ISR
-from metadata_quorum.controller.topics import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.group_configs import validate_group_configs
 from metadata_quorum.image import (
     RESOURCE_BROKER,
@@ -31,7 +32,7 @@ from metadata_quorum.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
-from metadata_quorum.state_machine import Decision
+from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as absolute
@@ -61,7 +62,10 @@ Response = TypeVar(
 
 
 def incremental_alter_configs(
-    image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, settings: ControllerSettings
+    image: MetadataImage,
+    request: incremental.IncrementalAlterConfigsRequest,
+    context: DecisionContext,
+    settings: ControllerSettings,
 ) -> Decision:
     """Change single keys of resources."""
 
@@ -79,11 +83,16 @@ def incremental_alter_configs(
         image, request.resources, changes_of, incremental.AlterConfigsResourceResponse, settings
     )
     response = incremental.IncrementalAlterConfigsResponse(0, responses)
-    return Decision([] if request.validate_only else records, response)
+    if request.validate_only:
+        return Decision([], response)
+    return Decision(records + partition_changes(image, records, context, settings), response)
 
 
 def alter_configs(
-    image: MetadataImage, request: absolute.AlterConfigsRequest, settings: ControllerSettings
+    image: MetadataImage,
+    request: absolute.AlterConfigsRequest,
+    context: DecisionContext,
+    settings: ControllerSettings,
 ) -> Decision:
     """Replace all overrides of resources: a key that is not named is taken away."""
 
@@ -99,7 +108,10 @@ def alter_configs(
     records, responses = _each(
         image, request.resources, changes_of, absolute.AlterConfigsResourceResponse, settings
     )
-    return Decision([] if request.validate_only else records, absolute.AlterConfigsResponse(0, responses))
+    response = absolute.AlterConfigsResponse(0, responses)
+    if request.validate_only:
+        return Decision([], response)
+    return Decision(records + partition_changes(image, records, context, settings), response)
 
 
 def _each(

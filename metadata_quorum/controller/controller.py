@@ -16,29 +16,43 @@ from metadata_quorum.controller import (
     brokers,
     configs,
     directories,
+    elections,
     features,
     partitions,
     producer_ids,
+    reassignment,
+    registrations,
     topics,
 )
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
+from metadata_quorum.controller.elections import BalanceLeaders, ElectUncleanLeaders
+from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
+from metadata_quorum.controller.refusals import refusal
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.image_builder import ImageBuilder, Interned
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.alter_configs import AlterConfigsRequest
-from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.alter_partition import AlterPartitionRequest
+from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from wire.messages.broker_registration import BrokerRegistrationRequest
+from wire.messages.controller_registration import ControllerRegistrationRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from wire.messages.unregister_broker import UnregisterBrokerRequest
+from wire.messages.update_features import UpdateFeaturesRequest
 from wire.structure import Message
+
+SESSION_CHECKS_PER_TIMEOUT = 9
 
 
 @attrs.frozen
@@ -51,6 +65,16 @@ class Activate:
     bootstrap: tuple[Message, ...]
 
 
+@attrs.frozen
+class PeriodicTask:
+    """What the active controller asks itself every `period_ms`, and again at once while `has_more(response)`."""
+
+    name: str
+    request: Any
+    period_ms: int
+    has_more: Callable[[Any], bool]
+
+
 _Decide = Callable[[MetadataImage, Any, DecisionContext], Decision]
 
 
@@ -61,44 +85,40 @@ class Controller:
         self.settings = settings
         self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
         self._interned = Interned()
-        sessions = self.sessions
         self._table: dict[type, _Decide] = {
             Activate: self._activate,
-            FenceExpiredBrokers: lambda image, _, context: brokers.fence_expired(
-                image, context, sessions, settings
-            ),
-            BrokerRegistrationRequest: lambda image, request, context: brokers.register_broker(
-                image, request, context, sessions, settings
-            ),
-            BrokerHeartbeatRequest: lambda image, request, context: brokers.heartbeat(
-                image, request, context, sessions, settings
-            ),
-            CreateTopicsRequest: lambda image, request, context: topics.create_topics(
-                image, request, context, settings
-            ),
-            DeleteTopicsRequest: lambda image, request, context: topics.delete_topics(
-                image, request, context, settings
-            ),
-            CreatePartitionsRequest: partitions.create_partitions,
-            IncrementalAlterConfigsRequest: lambda image, request, _: configs.incremental_alter_configs(
-                image, request, settings
-            ),
-            AlterConfigsRequest: lambda image, request, _: configs.alter_configs(image, request, settings),
-            AssignReplicasToDirsRequest: lambda image, request, _: directories.assign_replicas_to_dirs(
-                image, request, settings
-            ),
-            AlterPartitionRequest: lambda image, request, context: alter_partition.alter_partition(
-                image, request, context, settings
-            ),
-            AllocateProducerIdsRequest: lambda image, request, _: producer_ids.allocate_producer_ids(
-                image, request
-            ),
+            **_of_nodes(self.sessions, settings),
+            **_of_clients(self.sessions, settings),
+            **_of_timers(self.sessions, settings),
         }
 
     @property
     def requests(self) -> tuple[type, ...]:
         """The request messages that can be decided."""
         return tuple(cls for cls in self._table if issubclass(cls, Message))
+
+    @property
+    def periodic_tasks(self) -> tuple[PeriodicTask, ...]:
+        """What the node has to submit by its clock while this controller is active."""
+        settings = self.settings
+        tasks = [
+            PeriodicTask(
+                "fence expired brokers",
+                FenceExpiredBrokers(),
+                max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT),
+                bool,
+            ),
+            PeriodicTask(
+                "elect unclean leaders",
+                ElectUncleanLeaders(),
+                settings.unclean_leader_election_interval_ms,
+                _turn_was_full,
+            ),
+        ]
+        if settings.auto_leader_rebalance_enable:
+            period_ms = settings.leader_imbalance_check_interval_ms
+            tasks.append(PeriodicTask("balance leaders", BalanceLeaders(), period_ms, _turn_was_full))
+        return tuple(tasks)
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
         """Records and response. Changes nothing but soft state."""
@@ -115,27 +135,7 @@ class Controller:
 
     def refuse(self, request: Any, code: ErrorCode) -> Any:
         """A response that carries only an error."""
-        if isinstance(request, CreateTopicsRequest):
-            return topics.refuse_create_topics(request, code, code.message)
-        if isinstance(request, DeleteTopicsRequest):
-            return topics.refuse_delete_topics(request, code, code.message)
-        if isinstance(request, CreatePartitionsRequest):
-            return partitions.refuse_create_partitions(request, code, code.message)
-        if isinstance(request, IncrementalAlterConfigsRequest):
-            return configs.refuse_incremental(request, code, code.message)
-        if isinstance(request, AlterConfigsRequest):
-            return configs.refuse_absolute(request, code, code.message)
-        if isinstance(request, BrokerRegistrationRequest):
-            return BrokerRegistrationResponse(0, code, -1)
-        if isinstance(request, BrokerHeartbeatRequest):
-            return BrokerHeartbeatResponse(0, code)
-        if isinstance(request, AlterPartitionRequest):
-            return AlterPartitionResponse(0, code, [])
-        if isinstance(request, AssignReplicasToDirsRequest):
-            return AssignReplicasToDirsResponse(0, code, [])
-        if isinstance(request, AllocateProducerIdsRequest):
-            return AllocateProducerIdsResponse(0, code, 0, 0)
-        return None
+        return refusal(request, code)
 
     def _activate(self, image: MetadataImage, request: Activate, context: DecisionContext) -> Decision:
         self.sessions.start(image, context.now_ms)
@@ -145,3 +145,71 @@ class Controller:
         if features.enables_eligible_replicas(records):
             records += features.cluster_wide_min_isr(image, self.settings)
         return Decision(records, image.offset)
+
+
+def _turn_was_full(elected: int | None) -> bool:
+    return elected is not None and elected >= ELECTIONS_PER_TURN_MAX
+
+
+def _of_nodes(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
+    """What brokers and controllers ask for themselves."""
+    return {
+        BrokerRegistrationRequest: lambda image, request, context: brokers.register_broker(
+            image, request, context, sessions, settings
+        ),
+        BrokerHeartbeatRequest: lambda image, request, context: brokers.heartbeat(
+            image, request, context, sessions, settings
+        ),
+        AlterPartitionRequest: lambda image, request, context: alter_partition.alter_partition(
+            image, request, context, settings
+        ),
+        AssignReplicasToDirsRequest: lambda image, request, _: directories.assign_replicas_to_dirs(
+            image, request, settings
+        ),
+        AllocateProducerIdsRequest: lambda image, request, _: producer_ids.allocate_producer_ids(
+            image, request
+        ),
+        ControllerRegistrationRequest: registrations.register_controller,
+    }
+
+
+def _of_clients(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
+    """What clients ask, forwarded by whichever broker they asked."""
+    return {
+        CreateTopicsRequest: lambda image, request, context: topics.create_topics(
+            image, request, context, settings
+        ),
+        DeleteTopicsRequest: lambda image, request, context: topics.delete_topics(
+            image, request, context, settings
+        ),
+        CreatePartitionsRequest: partitions.create_partitions,
+        IncrementalAlterConfigsRequest: lambda image, request, context: configs.incremental_alter_configs(
+            image, request, context, settings
+        ),
+        AlterConfigsRequest: lambda image, request, context: configs.alter_configs(
+            image, request, context, settings
+        ),
+        ElectLeadersRequest: lambda image, request, _: elections.elect_leaders(image, request, settings),
+        AlterPartitionReassignmentsRequest: lambda image, request, _: (
+            reassignment.alter_partition_reassignments(image, request, settings)
+        ),
+        ListPartitionReassignmentsRequest: lambda image, request, _: (
+            reassignment.list_partition_reassignments(image, request)
+        ),
+        UnregisterBrokerRequest: lambda image, request, _: registrations.unregister_broker(
+            image, request, sessions, settings
+        ),
+        UpdateFeaturesRequest: lambda image, request, context: features.update_features(
+            image, request, context, settings
+        ),
+    }
+
+
+def _of_timers(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
+    return {
+        FenceExpiredBrokers: lambda image, _, context: brokers.fence_expired(
+            image, context, sessions, settings
+        ),
+        BalanceLeaders: lambda image, _, __: elections.balance_leaders(image, settings),
+        ElectUncleanLeaders: lambda image, _, __: elections.elect_unclean_leaders(image, settings),
+    }

@@ -1,16 +1,123 @@
-"""UpdateFeatures: levels that the whole cluster speaks (KIP-584, KIP-1022), and what a level brings with it."""
+"""UpdateFeatures: levels that the whole cluster speaks (KIP-584, KIP-1022), and what a level brings with it.
+
+A level is finalized only if this controller and every registered node support it. Kafka's checks, order and texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from metadata_quorum.config_defs import broker_defs
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import MIN_ISR
-from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
-from metadata_quorum.image import RESOURCE_BROKER, MetadataImage
+from metadata_quorum.features import (
+    ELIGIBLE_LEADER_REPLICAS,
+    KRAFT_VERSION,
+    KRAFT_VERSION_LEVEL,
+    SUPPORTED_FEATURES,
+)
+from metadata_quorum.image import RESOURCE_BROKER, FeatureRange, MetadataImage
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
+from wire.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from wire.structure import Message
+
+UPGRADE = 1
+SAFE_DOWNGRADE = 2
+UNSAFE_DOWNGRADE = 3
+RESULTS_UNTIL = 1
+"""The last version of the response that names every feature."""
+
+
+def update_features(
+    image: MetadataImage,
+    request: UpdateFeaturesRequest,
+    context: DecisionContext,
+    settings: ControllerSettings,
+) -> Decision:
+    """All of the levels or none."""
+    records: list[Message] = []
+    try:
+        for update in request.feature_updates:
+            records += _update(image, update, context.api_version)
+    except KafkaError as error:
+        message = (
+            f"The update failed for all features since the following feature had an error: {error.message}"
+        )
+        return Decision([], UpdateFeaturesResponse(0, error.code, message, []))
+    if enables_eligible_replicas(records):
+        records += cluster_wide_min_isr(image, settings)
+    results = []
+    if context.api_version <= RESULTS_UNTIL:
+        results = [
+            UpdatableFeatureResult(update.feature, ErrorCode.NONE, None) for update in request.feature_updates
+        ]
+    response = UpdateFeaturesResponse(0, ErrorCode.NONE, None, results)
+    return Decision([] if request.validate_only else records, response)
+
+
+def _update(image: MetadataImage, update: FeatureUpdateKey, api_version: int) -> list[Message]:
+    """The record of one level, none when it holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
+    name, level = update.feature, update.max_version_level
+    upgrade_type = update.upgrade_type
+    if api_version == 0:
+        upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+    if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise _invalid(update, "The controller does not support the given upgrade type.")
+    current = KRAFT_VERSION_LEVEL if name == KRAFT_VERSION else image.features.get(name, 0)
+    if level < 0:
+        raise _invalid(update, "A feature version cannot be less than 0.")
+    for what, low, high in _nodes(image, name):
+        if not low <= level <= high and level != 0:
+            supports = (
+                "does not support this feature."
+                if high == 0
+                else f"only supports versions {_range(low, high)}"
+            )
+            raise _invalid(update, f"{what} {supports}")
+    if level < current and upgrade_type == UPGRADE:
+        raise _invalid(
+            update,
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
+            "unsafe downgrade.",
+        )
+    if level > current and upgrade_type != UPGRADE:
+        raise _invalid(update, "Can't downgrade to a newer version.")
+    if level == current:
+        return []
+    if not SUPPORTED_FEATURES[name][0] <= level or name == KRAFT_VERSION:
+        raise _invalid(update, "This version of the cluster cannot do without it.")
+    return [FeatureLevelRecord(name, level)]
+
+
+def _nodes(image: MetadataImage, name: str) -> Iterator[tuple[str, int, int]]:
+    """The levels that each node supports: this one, brokers, controllers."""
+    yield "Local controller", *SUPPORTED_FEATURES.get(name, (0, 0))
+    for broker_id, broker in sorted(image.brokers.items()):
+        yield f"Broker {broker_id}", *_supported(broker.features, name)
+    for controller_id, controller in sorted(image.controllers.items()):
+        yield f"Controller {controller_id}", *_supported(controller.features, name)
+
+
+def _supported(features: Iterable[FeatureRange], name: str) -> tuple[int, int]:
+    return next(((each.min_level, each.max_level) for each in features if each.name == name), (0, 0))
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _invalid(update: FeatureUpdateKey, reason: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}",
+    )
 
 
 def enables_eligible_replicas(records: Iterable[Message]) -> bool:

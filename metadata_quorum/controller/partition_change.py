@@ -134,8 +134,8 @@ def _keep_eligible(
     candidates = set(partition.elr)
     if rules.eligible_replicas:
         candidates.update(partition.isr)
-        if len(target.isr) >= rules.min_isr:
-            candidates.clear()
+    if len(target.isr) >= (rules.min_isr if rules.eligible_replicas else 1):
+        candidates.clear()
     candidates.discard(-1 if unclean_restart is None else unclean_restart)
     elr = tuple(sorted(each for each in candidates if each in target.replicas and each not in target.isr))
     target.elr = partition.elr if set(elr) == set(partition.elr) else elr

@@ -9,8 +9,8 @@ from metadata_quorum.controller.assignments import (
     check_told_replicas,
     partition_record,
 )
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
-from metadata_quorum.controller.topics import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.image import MetadataImage, TopicImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError

@@ -15,5 +15,8 @@ class ControllerSettings:
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
     broker_session_timeout_ms: int = 9000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: int = 300_000
+    unclean_leader_election_interval_ms: int = 300_000
     remote_storage_enable: bool = False
     static_config: Mapping[str, str] = attrs.field(factory=dict)

@@ -10,6 +10,7 @@ from metadata_quorum.controller.assignments import (
     check_told_replicas,
     partition_record,
 )
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
 from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.effective_config import BrokerConfigLayers, topic_creation_entries
@@ -33,8 +34,6 @@ from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsReques
 from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.structure import ZERO_UUID, Message
 
-RECORDS_PER_REQUEST_MAX = 10_000
-"""Kafka's limit of what one request may write; a request beyond it gets POLICY_VIOLATION as a whole."""
 TOPIC_DELETION_DISABLED_SINCE = 3
 
 
@@ -58,10 +57,7 @@ def create_topics(
                 result, topic_records = _create_or_refuse(image, topic, context, settings)
                 results.append(result)
                 records += topic_records
-                if len(records) > RECORDS_PER_REQUEST_MAX:
-                    raise KafkaError(
-                        ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
-                    )
+                check_batch(records)
     except KafkaError as error:
         return Decision([], refuse_create_topics(request, error.code, error.message))
     for name, count in counts.items():

@@ -20,6 +20,16 @@ Commands (times in milliseconds; names stand for ids, the first use of a name ma
                                                 AlterPartition; a replica's broker epoch is the current one if not told
     partitions [NAME]                           the state of partitions
     brokers                                     the state of brokers
+    elect NAME-N,...|all preferred|unclean      ElectLeaders
+    reassign NAME-N REPLICA,...|cancel [NAME-N ...] [keep-factor]
+                                                AlterPartitionReassignments
+    reassignments [NAME-N,...]                  ListPartitionReassignments
+    balance | elect-unclean                     what the controller's own timers ask
+    unregister ID
+    controller ID [host=H] [level=N] [incarnation=NAME]
+                                                ControllerRegistration
+    features NAME=LEVEL[!|!!]... [validate] [version=N]
+                                                UpdateFeatures; ! is a safe downgrade, !! an unsafe one
     resign                                      a new leader takes over: soft state is gone
 
 Output: the records of the decision, one a line with the fields that differ from their defaults, then `->` and the
@@ -41,16 +51,11 @@ from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.image import MetadataImage, PartitionImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from metadata_quorum.storage_format import bootstrap_records
+from tests.quorum.controller_commands import PartitionCommands, options_of
 from wire.errors import ErrorCode
 from wire.messages import alter_configs as absolute
 from wire.messages import incremental_alter_configs as incremental
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.alter_partition import (
-    AlterPartitionRequest,
-    AlterPartitionRequestPartitionData,
-    AlterPartitionRequestTopicData,
-    BrokerState,
-)
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from wire.messages.create_partitions import (
@@ -100,7 +105,7 @@ class InstantLog:
             listener(self.high_watermark)
 
 
-class ControllerScript:
+class ControllerScript(PartitionCommands):
     """Runs the commands of one script against one controller."""
 
     def __init__(self) -> None:
@@ -163,7 +168,7 @@ class ControllerScript:
         return lines or ["ok"]
 
     def do_settings(self, words: list[str]) -> list[str]:
-        values = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
+        values: dict[str, Any] = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
         self._settings = attrs.evolve(self._settings, **values)
         return []
 
@@ -177,7 +182,7 @@ class ControllerScript:
             lines += [*map(self.tell, records), f"-> fenced {fenced}"]
 
     def do_register(self, words: list[str]) -> list[str]:
-        options = _options(words[1:])
+        options = options_of(words[1:])
         broker_id = int(words[0])
         level = int(options.get("level", "30"))
         request = BrokerRegistrationRequest(
@@ -200,7 +205,7 @@ class ControllerScript:
         ]
 
     def do_heartbeat(self, words: list[str]) -> list[str]:
-        options = _options(words[1:])
+        options = options_of(words[1:])
         broker_id = int(words[0])
         known = self.image.brokers.get(broker_id)
         request = BrokerHeartbeatRequest(
@@ -319,53 +324,13 @@ class ControllerScript:
         return lines
 
     def do_producer_ids(self, words: list[str]) -> list[str]:
-        options = _options(words[1:])
+        options = options_of(words[1:])
         known = self.image.brokers.get(int(words[0]))
         epoch = int(options.get("epoch", known.epoch if known is not None else 0))
         records, response = self.decide(AllocateProducerIdsRequest(int(words[0]), epoch))
         code = ErrorCode(response.error_code).name
         answer = f"-> {code} start={response.producer_id_start} count={response.producer_id_len}"
         return [*map(self.tell, records), answer]
-
-    def do_isr(self, words: list[str]) -> list[str]:
-        name, _, number = words[0].rpartition("-")
-        options = _options(words[3:])
-        version = int(options.get("version", "3"))
-        topic = self.image.topics.get(name)
-        known = None if topic is None else topic.partitions.get(int(number))
-        epochs: tuple[int, ...] = (known.leader_epoch, known.partition_epoch) if known is not None else (0, 0)
-        if "epoch" in options:
-            epochs = _numbers(options["epoch"], "/")
-        members = [_broker_state(self.image, word) for word in words[2].split(",") if word]
-        data = AlterPartitionRequestPartitionData(
-            partition_index=int(number),
-            leader_epoch=epochs[0],
-            partition_epoch=epochs[1],
-            leader_recovery_state=int("recovering" in options),
-        )
-        if version >= 3:
-            data.new_isr_with_epochs = members
-        else:
-            data.new_isr = [member.broker_id for member in members]
-        leader = self.image.brokers.get(int(words[1]))
-        request = AlterPartitionRequest(
-            broker_id=int(words[1]),
-            broker_epoch=int(options.get("broker", leader.epoch if leader is not None else 0)),
-            topics=[
-                AlterPartitionRequestTopicData(topic.topic_id if topic else self.id_of("unknown"), [data])
-            ],
-        )
-        records, response = self.decide(request, version)
-        lines = [self.tell(record) for record in records]
-        if response.error_code:
-            return [*lines, f"-> {ErrorCode(response.error_code).name}"]
-        for answer in (each for topic in response.topics for each in topic.partitions):
-            line = f"-> {name}-{answer.partition_index} {ErrorCode(answer.error_code).name}"
-            if not answer.error_code:
-                line += f" leader={answer.leader_id} epoch={answer.leader_epoch}/{answer.partition_epoch}"
-                line += f" isr={answer.isr}" + (" recovering" if answer.leader_recovery_state else "")
-            lines.append(line)
-        return lines
 
     def do_resign(self, words: list[str]) -> list[str]:
         image = self.image
@@ -450,28 +415,10 @@ def _outcome(name: str, result: Any) -> str:
     return f"{line}: {result.error_message}" if result.error_message else line
 
 
-def _numbers(text: str, separator: str = ",") -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(separator) if number)
-
-
-def _broker_state(image: MetadataImage, word: str) -> BrokerState:
-    broker_id, at, epoch = word.partition("@")
-    known = image.brokers.get(int(broker_id))
-    return BrokerState(int(broker_id), int(epoch) if at else known.epoch if known is not None else 0)
-
-
-def _value(text: str) -> object:
+def _value(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     return int(text)
-
-
-def _options(words: list[str]) -> dict[str, str]:
-    options = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        options[key] = value
-    return options
 
 
 def _creatable(name: str, words: list[str]) -> CreatableTopic:

@@ -1,0 +1,61 @@
+"""What changed configuration means for partitions at once, in the batch that changes it.
+
+* A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so those that were
+  eligible may miss what it passes: they are eligible no more. (Kafka forgets all eligible replicas with each change, also
+  the only ones that are left of a partition without a leader.)
+* Where `unclean.leader.election.enable` becomes true, partitions without a leader need not wait for the timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
+from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.controller.topic_rules import MIN_ISR, UNCLEAN_ELECTION, topic_rules
+from metadata_quorum.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from metadata_quorum.image_builder import ImageBuilder
+from metadata_quorum.state_machine import DecisionContext
+from wire.messages.metadata_records import ConfigRecord
+from wire.structure import Message
+
+
+def partition_changes(
+    image: MetadataImage, records: Sequence[Message], context: DecisionContext, settings: ControllerSettings
+) -> list[Message]:
+    """The partition changes that follow from the configuration records of one decision."""
+    names = _affected_topics(image, records)
+    if not names:
+        return []
+    builder = ImageBuilder(image)
+    for offset, record in enumerate(records, context.next_offset):
+        builder.replay(offset, record)
+    future, _ = builder.build()
+    acceptable = acceptable_leaders(future)
+    changes: list[Message] = []
+    elections = 0
+    for name in names:
+        topic: TopicImage = future.topics[name]
+        rules = topic_rules(future, settings, topic)
+        for number, partition in topic.partitions.items():
+            leaderless = partition.leader == NO_LEADER and rules.unclean_election
+            if not partition.elr and not (leaderless and elections < ELECTIONS_PER_TURN_MAX):
+                continue
+            change = change_partition(topic.topic_id, number, partition, acceptable, rules)
+            if change is not None:
+                elections += leaderless
+                changes.append(change)
+    return changes
+
+
+def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:
+    """By name, in order: those whose rules may differ after the records."""
+    names: set[str] = set()
+    for record in records:
+        if isinstance(record, ConfigRecord) and record.name in (MIN_ISR, UNCLEAN_ELECTION):
+            if record.resource_type == RESOURCE_TOPIC:
+                names.add(record.resource_name)
+            elif record.resource_type == RESOURCE_BROKER and not record.resource_name:
+                return sorted(image.topics)
+    return sorted(names)

@@ -1,0 +1,54 @@
+"""The response that tells of one error for the whole of a request: what a controller answers that does not lead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metadata_quorum.controller import configs, elections, partitions, reassignment, topics
+from wire.errors import ErrorCode
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from wire.messages.alter_configs import AlterConfigsRequest
+from wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
+from wire.messages.create_partitions import CreatePartitionsRequest
+from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.elect_leaders import ElectLeadersRequest
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from wire.structure import Message
+
+_REFUSALS: dict[type, Callable[[Any, ErrorCode, str], Message]] = {
+    CreateTopicsRequest: topics.refuse_create_topics,
+    DeleteTopicsRequest: topics.refuse_delete_topics,
+    CreatePartitionsRequest: partitions.refuse_create_partitions,
+    IncrementalAlterConfigsRequest: configs.refuse_incremental,
+    AlterConfigsRequest: configs.refuse_absolute,
+    AlterPartitionReassignmentsRequest: reassignment.refuse_alter,
+    ListPartitionReassignmentsRequest: reassignment.refuse_list,
+    ElectLeadersRequest: elections.refuse_elect_leaders,
+    UnregisterBrokerRequest: lambda _, code, text: UnregisterBrokerResponse(0, code, text),
+    ControllerRegistrationRequest: lambda _, code, text: ControllerRegistrationResponse(0, code, text),
+    UpdateFeaturesRequest: lambda _, code, text: UpdateFeaturesResponse(0, code, text, []),
+    BrokerRegistrationRequest: lambda _, code, text: BrokerRegistrationResponse(0, code, -1),
+    BrokerHeartbeatRequest: lambda _, code, text: BrokerHeartbeatResponse(0, code),
+    AlterPartitionRequest: lambda _, code, text: AlterPartitionResponse(0, code, []),
+    AssignReplicasToDirsRequest: lambda _, code, text: AssignReplicasToDirsResponse(0, code, []),
+    AllocateProducerIdsRequest: lambda _, code, text: AllocateProducerIdsResponse(0, code, 0, 0),
+}
+
+
+def refusal(request: Any, code: ErrorCode, message: str | None = None) -> Any:
+    """The response of a request's kind; None for what no peer has asked."""
+    refuse = _REFUSALS.get(type(request))
+    return None if refuse is None else refuse(request, code, code.message if message is None else message)
