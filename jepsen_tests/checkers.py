@@ -28,7 +28,7 @@ from itertools import pairwise
 
 import attrs
 
-from jepsen_tests.history import CORRUPT, Assign, Commit, History, Own, Poll, Send
+from jepsen_tests.history import CORRUPT, Assign, Commit, History, Own, Poll, Restart, Send
 
 __all__ = ["CHECKERS", "Anomaly", "VersionOrder", "check"]
 
@@ -98,11 +98,29 @@ def inconsistent_offsets(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """One value at two offsets: idempotent producers send each once, whatever they retry."""
+    """One value at two offsets: an idempotent producer's record is stored once, whatever is retried.
+
+    But for what a producer that restarted its sequence sent again of its own accord.
+    """
+    restarts: dict[str, list[float]] = {}
+    for operation in history.operations:
+        if isinstance(operation, Restart):
+            restarts.setdefault(operation.process, []).append(operation.invoked)
+    sends = {(send.key, send.value): send for send in history.sends()}
     for key, order in orders.items():
         for value, offsets in order.offsets_of.items():
-            if len(offsets) > 1 and value != CORRUPT:
+            if len(offsets) < 2 or value == CORRUPT:
+                continue
+            send = sends.get((key, value))
+            if send is None or not _under_way(send, restarts.get(send.process, ())):
                 yield Anomaly("duplicate", key, f"value {value} is at the offsets {sorted(offsets)}")
+
+
+def _under_way(send: Send, moments: Sequence[float]) -> bool:
+    """Whether one of the moments lies between a send's begin and its answer."""
+    return any(
+        send.invoked <= moment and (send.completed is None or moment <= send.completed) for moment in moments
+    )
 
 
 def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:

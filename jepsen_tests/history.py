@@ -42,6 +42,20 @@ class Send:
 
 
 @attrs.define
+class Restart:
+    """A producer gave up its sequence numbers and went on in a new epoch, sending again what was not answered.
+
+    librdkafka does so by itself when an answer tells it of a gap, which after a change of leaders is the echo of its own
+    retries (confluentinc/librdkafka#4953): what it sends again may be in the log already.
+    """
+
+    kind: ClassVar[str] = "restart"
+    process: str
+    invoked: float
+    detail: str
+
+
+@attrs.define
 class Poll:
     """What one call of a consumer returned, by key in the order of arrival.
 
@@ -104,8 +118,8 @@ class Fault:
     detail: str
 
 
-Operation = Send | Poll | Assign | Own | Commit | Fault
-_KINDS: dict[str, type[Any]] = {each.kind: each for each in (Send, Poll, Assign, Own, Commit, Fault)}
+Operation = Send | Restart | Poll | Assign | Own | Commit | Fault
+_KINDS: dict[str, type[Any]] = {each.kind: each for each in (Send, Restart, Poll, Assign, Own, Commit, Fault)}
 
 
 @attrs.define

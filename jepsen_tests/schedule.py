@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 TARGETS: dict[str, tuple[str, ...]] = {
-    "kill": ("one", "leader", "leader", "controller", "majority", "all"),
+    "kill": ("one", "one", "leader", "leader", "controller", "controller", "majority", "all"),
     "pause": ("one", "leader", "leader", "controller", "majority"),
     "partition": ("isolate", "isolate-leader", "isolate-controller", "one-way", "bridge", "all"),
 }

@@ -7,6 +7,7 @@ some seconds, then it is dropped, as a process that crashes or restarts is, and 
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import threading
 import time
@@ -18,7 +19,7 @@ import attrs
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Operation, Own, Poll, Send
+from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Operation, Own, Poll, Restart, Send
 
 TOPIC = "jepsen"
 GROUP = "jepsen-group"
@@ -27,15 +28,17 @@ QUEUE_SENDS_MAX = 20_000
 _TICK_SECONDS = 0.01
 _POLL_SECONDS = 0.2
 _POLL_RECORDS = 500
-_LIFE_SECONDS = (6.0, 18.0)
+_LIFE_SECONDS = (8.0, 24.0)
+_CRASHES = 0.4
+"""This part of the producers does not wait for its last answers."""
 _FLUSH_SECONDS = 3.0
 
 _CERTAINLY_NOT_SENT = {
-    KafkaError._PURGE_QUEUE,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.MSG_SIZE_TOO_LARGE,
 }
+"""Not among them: _PURGE_QUEUE, since a record that waits for its second attempt is in the queue, too."""
 _COMMIT_REFUSED = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -57,6 +60,8 @@ PRODUCER_SETTINGS: Mapping[str, Any] = {
     "request.timeout.ms": 5000,
     "message.timeout.ms": 300_000,
     "retry.backoff.max.ms": 500,
+    "debug": "eos",
+    "log_level": 7,
 }
 CONSUMER_SETTINGS: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -106,6 +111,26 @@ class Recorder:
     def error(self, client: str, error: str) -> None:
         where = f"{client.rpartition('.')[0] or client}: {error}"
         self.errors[where] = self.errors.get(where, 0) + 1
+
+
+class RestartListener(logging.Handler):
+    """Hears from librdkafka's debug log (context `eos`) when a producer leaves its epoch behind."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._name = name
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "epoch bump" in text or "bumped epoch" in text:
+            self._recorder.add(Restart(self._name, self._recorder.now(), text))
+
+    def logger(self) -> logging.Logger:
+        """A logger of its own, known to nobody else, that ends here."""
+        logger = logging.Logger(self._name, logging.DEBUG)
+        logger.addHandler(self)
+        return logger
 
 
 @attrs.define
@@ -185,7 +210,8 @@ class Workload:
     # Producers
 
     def _produce(self, name: str, dice: random.Random, rate: float) -> None:
-        producer = confluent_kafka.Producer(self._client(name, PRODUCER_SETTINGS))
+        logger = RestartListener(self.recorder, name).logger()
+        producer = confluent_kafka.Producer({**self._client(name, PRODUCER_SETTINGS), "logger": logger})
         started = time.monotonic()
         end = started + dice.uniform(*_LIFE_SECONDS)
         sent = 0
@@ -194,11 +220,11 @@ class Workload:
                 self._send(producer, name, dice.randrange(self.partitions))
                 sent += 1
             producer.poll(_TICK_SECONDS)
-        while self._stop.is_set() and len(producer):
-            producer.flush(0.5)
-        if producer.flush(_FLUSH_SECONDS):
-            producer.purge()
-            producer.poll(0)
+        crashes = dice.random() < _CRASHES and not self._stop.is_set()
+        while len(producer):
+            producer.flush(_FLUSH_SECONDS)
+            if crashes:
+                producer.purge()
 
     def _send(self, producer: confluent_kafka.Producer, name: str, partition: int) -> None:
         value = next(self._values)

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from jepsen_tests.checkers import CHECKERS, check, version_orders
-from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Own, Poll, Record, Send
+from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Own, Poll, Record, Restart, Send
 
 KEY = "t-0"
 
@@ -69,6 +69,10 @@ class Script:
         self.history.operations.append(Assign(process, self._tick(), [KEY]))
         return self
 
+    def restart(self, process: str = "p") -> Script:
+        self.history.operations.append(Restart(process, self.now + 0.25, "bumped epoch"))
+        return self
+
     def own(self, process: str) -> Script:
         self.history.operations.append(Own(process, self._tick(), "g", [KEY]))
         return self
@@ -100,6 +104,7 @@ LEGAL = {
     "a group may go back between calls": three().own("m1").poll((0, 1), (1, 2), (2, 3), process="m1").poll((0, 1), process="m1"),
     "a rebalance within a call may jump": three().own("m").poll((0, 1), (2, 3), (1, 2), process="m", rebalanced=True),
     "two producers in any order": Script().send(1, 1, process="p").send(2, 0, process="q").poll((0, 2), (1, 1)),
+    "a producer that restarts its sequence may send again": Script().send(1, 0).restart().poll((0, 1), (1, 1)),
     "a group goes on at its commit": three().own("m1").poll((0, 1), (1, 2), process="m1").commit(2).own("m2").poll((2, 3), process="m2"),
     "what was not committed is read again": three().own("m1").poll((0, 1), (1, 2), (2, 3), process="m1").commit(1).own("m2").poll((1, 2), (2, 3), process="m2"),
     "a failed commit promises nothing": three().poll((0, 1), (1, 2), (2, 3)).commit(3, outcome="fail").own("m2").poll((0, 1), process="m2"),
@@ -145,6 +150,11 @@ def test_every_checker_has_a_history_that_it_rejects() -> None:
             for anomaly in checker(script.history, version_orders(script.history))
         ]
         assert found, checker.__name__
+
+
+def test_a_restart_excuses_only_what_was_under_way() -> None:
+    """A value acknowledged before its producer restarted was not sent again by it."""
+    assert Script().send(1, 0).send(2, 1).restart().poll((0, 1), (1, 2), (2, 1)).names() == ["duplicate"]
 
 
 def test_a_seeded_loss_is_found_in_a_long_history() -> None:
