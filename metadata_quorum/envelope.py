@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from wire.api import request_class, request_header_version, response_class, response_header_version
-from wire.codec import ErrorCounts, counting_encoder, decode, encoder
+from wire.codec import ErrorCounts, counting_encoder, decode, decode_bounded, encoder
 from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
 from wire.frames import is_supported, parse_request_header, parse_response_header
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -82,7 +82,7 @@ def open_request(envelope: EnvelopeRequest) -> Enclosed:
         api_key, version, correlation_id, client_id, body = parse_request_header(data, 0, len(data))
         if not is_supported(api_key, version):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {api_key} has no version {version}")
-        request = decode(request_class(api_key), version, data, body, exact=False)
+        request = decode_bounded(request_class(api_key), version, data, body)
     except (RemoteProtocolError, ValueError) as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     return Enclosed(api_key, version, correlation_id, Sender(principal, client_id, address), request)

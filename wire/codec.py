@@ -24,7 +24,14 @@ Spills: TypeAlias = list[tuple[int, Any]]
 ErrorCounts: TypeAlias = dict[int, int]
 """Error code -> how often it was written; 0 is not in it."""
 
+ELEMENTS_MAX = 100_000
+"""Array elements of one request, nested ones included: 15 MiB of objects at most, decoded in a tenth of a second.
+
+Three megabytes of the smallest structures would be a million of them, 150 MiB and a second. No client asks of so many
+things at once: Kafka itself takes at most 10,000 records of one request of an administrator."""
+
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
+_bounded_decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 
@@ -40,6 +47,17 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
     function = _decoders.get((cls, version))
     if function is None:
         function = _decoders[cls, version] = make_decoder(cls, version)
+    return function
+
+
+def bounded_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
+    """Like `decoder`, for what strangers send: more than `ELEMENTS_MAX` array elements are a MalformedMessage.
+
+    A message of at most `ELEMENTS_MAX` bytes has no more elements: there `decoder` is as safe, and faster.
+    """
+    function = _bounded_decoders.get((cls, version))
+    if function is None:
+        function = _bounded_decoders[cls, version] = make_decoder(cls, version, ELEMENTS_MAX)
     return function
 
 
@@ -72,6 +90,12 @@ def decode(cls: type[M], version: int, buf: Buffer, offset: int = 0, exact: bool
     if exact and end != len(buf):
         raise MalformedMessage(f"{cls.__name__} version {version}: {len(buf) - end} bytes too many")
     return message
+
+
+def decode_bounded(cls: type[M], version: int, buf: Buffer, offset: int = 0) -> M:
+    """Decode what a stranger has sent; bytes behind it are ignored. Raises MalformedMessage."""
+    function = decoder if len(buf) - offset <= ELEMENTS_MAX else bounded_decoder
+    return function(cls, version)(buf, offset)[0]
 
 
 def encode(message: Message, version: int) -> bytes:

@@ -14,6 +14,9 @@ in line: an array is a loop, nothing is called per field.
   first. The same comparison refuses negative lengths, which are nulls where no null is allowed.
 - Memory: an array's count is compared with the bytes that remain, divided by the least size of an element,
   before anything is read.
+- Elements: with a bound, each array's count is also taken from what is left of it. A decoder without a bound costs
+  nothing for it; for a message of fewer bytes than the bound allows elements the two do the same, since the least
+  element is a byte.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
   end where its size says.
 
@@ -65,9 +68,10 @@ def _skip_tags(buf: memoryview, o: int, count: int) -> int:
 class _DecoderSource:
     """Collects the lines of one function, and the names that they use."""
 
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Message], version: int, elements_max: int | None = None) -> None:
         self.cls = cls
         self.version = version
+        self.elements_max = elements_max
         self.flexible = is_flexible(cls, version)
         self.indent = 2
         self.lines: list[str] = []
@@ -229,6 +233,10 @@ class _DecoderSource:
         size = element_size_min(field, self.version, self.flexible)
         self.line(f"if not 0 <= {n}{f' * {size}' if size > 1 else ''} <= end - o:")
         self.refuse(f"{field.name} is null or has more elements than the message has bytes")
+        if self.elements_max is not None:
+            self.line(f"left -= {n}")
+            self.line("if left < 0:")
+            self.refuse(f"more than {self.elements_max} elements")
         fixed = FIXED.get(field.type)
         if fixed is not None and field.type != "uuid":
             code, width = fixed
@@ -292,6 +300,7 @@ class _DecoderSource:
             "def decode(buf, o):",
             "    if type(buf) is not memoryview: buf = memoryview(buf)",
             "    end = len(buf)",
+            *([] if self.elements_max is None else [f"    left = {self.elements_max}"]),
             "    try:",
         ]
         tail = [
@@ -307,9 +316,9 @@ def decoder_source(cls: type[Message], version: int) -> str:
     return _DecoderSource(cls, version).source()
 
 
-def make_decoder(cls: type[Message], version: int) -> Callable[..., Any]:
-    """Compile the decoder of one message class at one version."""
-    source = _DecoderSource(cls, version)
+def make_decoder(cls: type[Message], version: int, elements_max: int | None = None) -> Callable[..., Any]:
+    """Compile the decoder of one message class at one version; it refuses more array elements than that in all."""
+    source = _DecoderSource(cls, version, elements_max)
     text = source.source()
     exec(compile(text, f"<decoder of {cls.__name__} version {version}>", "exec"), source.names)
     function: Callable[..., Any] = source.names["decode"]

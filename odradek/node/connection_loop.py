@@ -38,6 +38,7 @@ from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
 from odradek.node.buffers import PooledBuffer
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.send_queue import SendQueue
+from wire.codec import ELEMENTS_MAX
 from wire.errors import ProtocolError, RemoteProtocolError
 from wire.frames import skip_tags
 
@@ -338,7 +339,7 @@ class Connection:
                 offset = skip_tags(frame, offset, size)
         context.api_version = api_version
         entry.request_bytes += size + 4
-        request, _ = entry.decode(frame, offset)
+        request, _ = (entry.decode if size <= ELEMENTS_MAX else entry.decode_large)(frame, offset)
         self._answer(entry, correlation_id, size, entry.handle(context, request))
 
     def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:

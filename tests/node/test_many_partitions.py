@@ -13,11 +13,14 @@ from sim.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
+from wire.api_keys import ApiKey
+from wire.codec import encode
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.headers import RequestHeader
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 PARTITIONS = 300
@@ -156,3 +159,18 @@ def test_a_disk_that_fails_while_logs_are_made_takes_its_own_along() -> None:
         assert codes.count(ErrorCode.NONE) > PARTITIONS // 2
 
     play_with_two(script, SLOW_DISK)
+
+
+def test_a_request_of_too_many_elements_ends_its_connection() -> None:
+    """Three megabytes of the smallest topics would be a million objects; others are served on."""
+
+    async def script(world: World, clients: Clients) -> None:
+        other = await clients.connect()
+        body = encode(DeleteTopicsRequest([], [""] * 3_000_000), 5)
+        header = encode(RequestHeader(ApiKey.DELETE_TOPICS, 5, 1, None), 2)
+        frame = header + body
+        await other.send(len(frame).to_bytes(4, "big") + frame)
+        assert await other.is_closed()
+        assert (await request(clients.client, ApiVersionsRequest(), 0)).error_code == 0
+
+    play_with_two(script)
