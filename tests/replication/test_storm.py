@@ -60,6 +60,7 @@ class Storm:
             else:
                 assert offset not in self.acknowledged
                 self.acknowledged[offset] = value
+            await cluster.world.sleep(0.02)
 
     async def _watch_high_watermarks(self) -> None:
         """What is below any replica's high watermark stays as it is."""
@@ -83,10 +84,11 @@ class Storm:
         if what in ("crash", "power") and lives:
             others = [each for each in now.isr if each != node_id and each in cluster.members]
             # The fault model: one in-sync replica keeps what its page cache holds.
-            cluster.crash(node_id, "random" if what == "power" and others else "all")
-            if random.random() < 0.5:
+            loses = what == "power" and bool(others)
+            cluster.crash(node_id, "random" if loses else "all")
+            if not loses and random.random() < 0.5:
                 await cluster.world.sleep(random.random())
-            if random.random() < 0.5:
+            if loses or random.random() < 0.5:
                 cluster.controller.fence(node_id)
         elif what == "cut":
             other = random.choice([each for each in NODES if each != node_id])
