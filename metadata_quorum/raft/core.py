@@ -112,6 +112,9 @@ class RaftCore:
             # It led this epoch and may have appended what a crash took: it must not lead the same epoch again.
             return Resigned(state.leader_epoch, voted, deadline)
         leader_id = None if state.leader_id < 0 else state.leader_id
+        if leader_id is not None and self.log.voters.get(leader_id) is not None:
+            # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.
+            return Follower(state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout)
         return Unattached(state.leader_epoch, voted, leader_id, deadline)
 
     # -- what everybody may ask ---------------------------------------------------------------------------------
@@ -243,6 +246,14 @@ class RaftCore:
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.fetch_deadline = now + self.config.fetch_timeout
+
+    def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
+        """A chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
+        self._at(now)
+        if isinstance(self.role, Leader):
+            progress = self.role.progress.get(replica.node_id)
+            if progress is not None and replica.matches(progress.key):
+                progress.last_fetch = self.now
 
     def snapshot_failed(self, now: float) -> None:
         """The snapshot could not be loaded: fetch again, and hear what the leader says then."""
