@@ -30,7 +30,7 @@ from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskFull
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import HEADER_SIZE, iter_batches, parse_header
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -105,12 +105,24 @@ class MetadataLog:
         if count > 1:
             # Strictly: a batch that is torn later on must not be taken for rot.
             self._write_synced_offset(log.log_end_offset, last_offset_of(batches) + 1)
-        result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
+        try:
+            result = log.append(memoryview(batches), Origin.RAFT, leader_epoch, self._clock.wall_ms())
+        except KafkaError as error:
+            raise self._disk_error("append", error) from error
         return result.last_offset
+
+    def _disk_error(self, operation: str, error: KafkaError) -> Exception:
+        """The log class tells clients that the directory is offline; the quorum is to end with a disk's error."""
+        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            return error
+        return DiskError(self._root.path, self.directory.path, operation, 0, str(error))
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
         end_offset = self._log.log_end_offset if upper_bound is None else upper_bound
-        return self._log.read_bytes(offset, bytes_max, upper_bound=end_offset, min_one=True)
+        try:
+            return self._log.read_bytes(offset, bytes_max, upper_bound=end_offset, min_one=True)
+        except KafkaError as error:
+            raise self._disk_error("read", error) from error
 
     def flush(self) -> int:
         self._log.flush()
@@ -126,7 +138,7 @@ class MetadataLog:
         except KafkaError as error:
             if isinstance(error.__cause__, DiskFull):
                 raise error.__cause__ from None
-            raise
+            raise self._disk_error("truncate", error) from error
         if log.log_end_offset != end_offset:
             raise MetadataLogCorrupt(
                 f"{self.directory.path} cannot be cut at offset {end_offset}: a batch reaches over it"

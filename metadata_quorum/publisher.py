@@ -18,6 +18,7 @@ from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.image_builder import ImageBuilder, Interned
 from metadata_quorum.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.turns import Turns
 from odradek.env.ports import Workers
 
 __all__ = ["MetadataPublisher", "Observer"]
@@ -36,13 +37,15 @@ class MetadataPublisher:
         self,
         cluster_id: str,
         read_committed: Callable[[int, int], bytes],
+        reading: Turns,
         workers: Workers,
     ) -> None:
-        """`read_committed(offset, bytes_max)`: whole batches below the high watermark."""
+        """`read_committed(offset, bytes_max)`: whole batches below the high watermark; it is called within `reading`."""
         self.image = MetadataImage.empty(cluster_id)
         self.next_offset = 0
         self._cluster_id = cluster_id
         self._read_committed = read_committed
+        self._reading = reading
         self._workers = workers
         self._interned = Interned()
         self._builder = ImageBuilder(self.image, self._interned)
@@ -59,10 +62,14 @@ class MetadataPublisher:
         self._observers.append(observer)
 
     async def replay(self, high_watermark: int) -> None:
-        """Replay what is committed below `high_watermark` and publish it. Raises `MetadataLogCorrupt`,
-        `InvalidMetadata`, `DiskError`."""
+        """Replay what is committed below `high_watermark` and publish it.
+
+        Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has taken the place of what was to be replayed,
+        `MetadataLogCorrupt`, `InvalidMetadata`, `DiskError`.
+        """
         while self.next_offset < high_watermark:
-            image, delta, size, timestamp_ms = await self._workers.run(self._replay_some)
+            async with self._reading:
+                image, delta, size, timestamp_ms = await self._workers.run(self._replay_some)
             if image is not None:
                 self.publish(image, delta, size, timestamp_ms)
 

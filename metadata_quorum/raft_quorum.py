@@ -18,8 +18,7 @@ the voters if the log does not hold them yet.
 waits, `has_room` turns false; a leader with other voters gives up its lead. Any other `DiskError`, and any broken
 invariant of the core, ends `run` with that error, and with it the node.
 
-Requests of other nodes come in through `receive`; `voters_rpc.py` and `describe_quorum.py` answer those that are not
-Raft's own.
+What others ask is in `quorum_requests.py`, what snapshots do to the log in `quorum_snapshots.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ import attrs
 from metadata_quorum.checkpoint_files import StoredSnapshot
 from metadata_quorum.metadata_batches import batch_of_control_records, batch_of_values, encode_values
 from metadata_quorum.peers import PeerConnections
-from metadata_quorum.ports import CommitListener, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.quorum_requests import QuorumRequests
+from metadata_quorum.quorum_snapshots import DropBelow, InstallSnapshot, QuorumSnapshots
 from metadata_quorum.raft import wire_messages
 from metadata_quorum.raft.core import RaftConfig, RaftCore
 from metadata_quorum.raft.effects import (
@@ -50,14 +51,14 @@ from metadata_quorum.raft.effects import (
     Truncate,
 )
 from metadata_quorum.raft.log_reading import read_log_state
-from metadata_quorum.raft.log_state import Batch, LogState
+from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Leader as LeaderRole
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
+from metadata_quorum.turns import Turns
 from odradek.env.ports import Clock, ConnectionLost, DiskFull, Event, TaskGroup, Workers
 from wire.errors import ErrorCode, KafkaError, ProtocolError
-from wire.messages import begin_quorum_epoch, end_quorum_epoch, fetch, vote
 from wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -72,15 +73,10 @@ BATCH_BYTES_MAX = 8 << 20
 WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 IDLE_SECONDS_MAX = 3600.0
+ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow
+"""What `run` does, before anything behind it."""
 FIRST_BOOTSTRAP_ID = -2
 """Bootstrap servers have addresses but no ids yet: they are asked under -2, -3 and so on, as in Kafka."""
-
-_RAFT_REQUESTS = (
-    vote.VoteRequest,
-    begin_quorum_epoch.BeginQuorumEpochRequest,
-    end_quorum_epoch.EndQuorumEpochRequest,
-    fetch.FetchRequest,
-)
 
 
 @attrs.frozen
@@ -93,15 +89,6 @@ class _Waiting:
     values: list[bytes]
     control: list[Message] | None = None
     voters: VoterSet | None = None
-
-
-@attrs.frozen
-class _Asked:
-    """A peer's request that the core has not answered yet."""
-
-    message: Message
-    bytes_max: int
-    respond: Callable[[Message], None]
 
 
 class RaftQuorum:
@@ -140,13 +127,15 @@ class RaftQuorum:
         self._bootstrap = {FIRST_BOOTSTRAP_ID - at: address for at, address in enumerate(bootstrap)}
         self._peers: PeerConnections
         self._tasks: TaskGroup
-        self._new_event = new_event
+        self.new_event = new_event
         self._random = random
         self._core: RaftCore | None = None
         self._has_dynamic_voters = False
+        self.refusals: dict[int, ErrorCode] = {}
+        """What nodes have refused this one with, since they last answered it."""
         self._addresses: dict[int, tuple[str, int]] = {}
         """How nodes that lead or led say they can be reached."""
-        self._effects: deque[Effect] = deque()
+        self._effects: deque[Effect | InstallSnapshot | DropBelow] = deque()
         self._is_pumping = False
         self._is_blocked = False
         self._is_stopped = False
@@ -154,8 +143,6 @@ class RaftQuorum:
         self._wake = new_event()
         self._sleeping_until = float("inf")
         self._earlier = new_event()
-        self._asked: dict[int, _Asked] = {}
-        self._request_count = 0
         self._high_watermark = 0
         self.leader_high_watermark = -1
         """The high watermark that a leader has told last, -1 before."""
@@ -172,6 +159,12 @@ class RaftQuorum:
         self._batches = 0
         self._decisions = 0
         self._elections = 0
+        self.written_bytes = 0
+        """Of all batches that this node has written as a leader."""
+        self._log_turns = Turns(new_event)
+        """Who reads the log beside the loop, and who cuts it."""
+        self._requests = QuorumRequests(self)
+        self._snapshots = QuorumSnapshots(self)
 
     # -- DecisionLog ------------------------------------------------------------------------------------------------
 
@@ -234,6 +227,20 @@ class RaftQuorum:
         return self._leading_epoch >= 0 and self.core.has_committed_in_epoch
 
     @property
+    def is_running(self) -> bool:
+        """Whether requests are taken."""
+        return self._core is not None and not self._is_stopped and self._failure is None
+
+    @property
+    def is_beginning_or_leading(self) -> bool:
+        """Whether this node's decisions are taken: it leads, and its first batch is in the log."""
+        return self._leading_epoch >= 0 and self._leading_epoch == self.core.epoch
+
+    @property
+    def has_waiting_control(self) -> bool:
+        return any(each.control is not None for each in self._waiting)
+
+    @property
     def voters(self) -> VoterSet:
         return self.core.voters
 
@@ -257,6 +264,18 @@ class RaftQuorum:
         if voter is not None and voter.endpoints:
             return voter.endpoints[0][1:]
         return self._bootstrap.get(node_id)
+
+    def note_address(self, node_id: int, address: tuple[str, int]) -> None:
+        """A node says where it listens."""
+        self._addresses[node_id] = address
+
+    def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start a task that ends with the node."""
+        self._tasks.start_soon(function, *args, name="quorum")
+
+    def channel(self, address: tuple[str, int]) -> PeerChannel:
+        """How to ask the node that listens there."""
+        return self._peers.channel(*address)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when the leader, its epoch, or this node's own leadership has changed."""
@@ -290,11 +309,11 @@ class RaftQuorum:
     async def run(self) -> None:
         """Do what the core wants, until cancelled. Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant."""
         self._tasks.start_soon(self._keep_time, name="quorum clock")
-        self._report(self.core.tick)
+        self.report(self.core.tick)
         while True:
             if self._failure is not None:
                 raise self._failure
-            self._wake = self._new_event()
+            self._wake = self.new_event()
             if not await self._work():
                 await self._wake.wait()
 
@@ -303,7 +322,7 @@ class RaftQuorum:
         clock = self.clock
         patience = clock.monotonic() + self.config.fetch_timeout
         if self._leading_epoch >= 0 and self._high_watermark < self._decided_end:
-            committed = self._new_event()
+            committed = self.new_event()
             end_offset = self._decided_end
 
             def note(high_watermark: int) -> None:
@@ -315,7 +334,7 @@ class RaftQuorum:
                 await committed.wait()
             self._listeners.remove(note)
         if self._leading_epoch >= 0 and self._has_others():
-            self._report(self.core.resign)
+            self.report(self.core.resign)
             told = clock.monotonic() + self.config.request_timeout
             while self._is_telling() and clock.monotonic() < told:
                 await clock.sleep_until(clock.monotonic() + self.config.retry_backoff)
@@ -331,13 +350,13 @@ class RaftQuorum:
         clock = self.clock
         while not self._is_stopped:
             self._sleeping_until = self._next_deadline()
-            self._earlier = self._new_event()
+            self._earlier = self.new_event()
             with clock.timeout_at(self._sleeping_until):
                 await self._earlier.wait()
             self._sleeping_until = float("inf")
             if self._no_room_until <= clock.monotonic():
                 self._wake.set()
-            self._report(self.core.tick)
+            self.report(self.core.tick)
 
     def _next_deadline(self) -> float:
         now = self.clock.monotonic()
@@ -346,7 +365,7 @@ class RaftQuorum:
 
     # -- reports and effects ------------------------------------------------------------------------------------------
 
-    def _report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
+    def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
         """Tell the core what happened, now, and do what it wants."""
         if self._failure is not None or self._is_stopped:
             return
@@ -371,7 +390,7 @@ class RaftQuorum:
         try:
             while self._failure is None:
                 self._effects.extend(core.effects())
-                if not self._effects or isinstance(self._effects[0], SaveState | Truncate | AppendFetched):
+                if not self._effects or isinstance(self._effects[0], ON_DISK):
                     break
                 self._perform(self._effects.popleft())
         except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves somebody else
@@ -394,12 +413,18 @@ class RaftQuorum:
         for callback in self._observers:
             callback()
 
-    def _perform(self, effect: Effect) -> None:
+    def perform_later(self, effect: InstallSnapshot | DropBelow) -> None:
+        """Do this to the log when all that the core wants now is done."""
+        self._effects.extend(self.core.effects())
+        self._effects.append(effect)
+        self._pump()
+
+    def _perform(self, effect: Effect | InstallSnapshot | DropBelow) -> None:
         match effect:
             case Send():
-                self._tasks.start_soon(self._ask, effect.node_id, effect.request, name="quorum request")
+                self.start_soon(self._ask, effect.node_id, effect.request)
             case Answer():
-                self._answer(effect)
+                self._requests.answer(effect)
             case HighWatermarkAdvanced():
                 self._high_watermark = effect.high_watermark
                 for listener in list(self._listeners):
@@ -411,8 +436,9 @@ class RaftQuorum:
                 self._epoch_to_begin = self._leading_epoch = -1
                 self._waiting.clear()
                 self._waiting_bytes = 0
+                self._requests.lost_leadership()
             case LoadSnapshot():
-                self._report(self.core.snapshot_failed)
+                self.start_soon(self._snapshots.load, effect)
             case _:
                 raise AssertionError(f"{effect} has to wait for the disk")
 
@@ -433,13 +459,17 @@ class RaftQuorum:
             return True
         return False
 
-    async def _perform_on_disk(self, effect: Effect) -> None:
+    async def _perform_on_disk(self, effect: Effect | InstallSnapshot | DropBelow) -> None:
         match effect:
             case SaveState():
-                await self._patiently(lambda: self._store.save(effect.state))
+                await self.patiently(lambda: self._store.save(effect.state))
             case Truncate():
                 self.logger.info("metadata.truncated", end_offset=effect.end_offset)
-                await self._patiently(lambda: self.log.truncate_to(effect.end_offset))
+                async with self._log_turns:
+                    await self.patiently(lambda: self.log.truncate_to(effect.end_offset))
+            case InstallSnapshot() | DropBelow():
+                async with self._log_turns:
+                    await self._snapshots.perform(effect)
             case AppendFetched():
                 await self._append_fetched(effect.batches)
             case _:
@@ -447,13 +477,13 @@ class RaftQuorum:
 
     async def _append_fetched(self, batches: Sequence[Batch]) -> None:
         data = bytearray().join(batch.data for batch in batches)
-        await self._patiently(lambda: self.log.append(data, batches[-1].epoch, count=len(batches)))
+        await self.patiently(lambda: self.log.append(data, batches[-1].epoch, count=len(batches)))
         if self.log.log_end_offset != batches[-1].last_offset + 1:
             raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
         end_offset = await self.workers.run(self.log.flush)
         self.core.flushed(end_offset, self.clock.monotonic())
 
-    async def _patiently(self, write: Callable[[], object]) -> None:
+    async def patiently(self, write: Callable[[], object]) -> None:
         """Write, in a worker; try again every second while the disk is full."""
         while True:
             try:
@@ -516,9 +546,10 @@ class RaftQuorum:
                 self._waiting_bytes -= each.size
                 self._decisions += each.control is None
         self._batches += 1
-        self._report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
+        self.written_bytes += len(data)
+        self.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
         end_offset = await self.workers.run(self.log.flush)
-        self._report(core.flushed, end_offset)
+        self.report(core.flushed, end_offset)
 
     def _no_room(self, error: DiskFull) -> None:
         """Nothing was written: try again later. A leader that others can stand in for does not keep them waiting."""
@@ -527,7 +558,7 @@ class RaftQuorum:
         self._no_room_until = self.clock.monotonic() + DISK_FULL_RETRY_SECONDS
         self._earlier.set()
         if told_before and self._has_others():
-            self._report(self.core.resign)
+            self.report(self.core.resign)
 
     def _first_words(self) -> _Waiting:
         """The control records that begin an epoch, with the voters where only the first snapshot names them."""
@@ -536,17 +567,17 @@ class RaftQuorum:
         voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
         granted = [LeaderChangeMessageVoter(node_id) for node_id in sorted(core.role.granted)]
         control: list[Message] = [LeaderChangeMessage(0, self.me.node_id, voters, granted)]
-        brings_voters = self._has_dynamic_voters and core.log.voters_offset < 0
+        known = core.voters
+        me = known.get(self.me.node_id)
+        if self.has_dynamic_voters and me is not None and self.endpoints:
+            # The same voters, so the same majorities: only how to reach this one may be news.
+            known = known.with_voter(attrs.evolve(me, endpoints=self.endpoints))
+        brings_voters = self.has_dynamic_voters and (core.log.voters_offset < 0 or known != core.voters)
+        if core.log.voters_offset < 0 and brings_voters:
+            control.append(KRaftVersionRecord(0, 1))
         if brings_voters:
-            control += [KRaftVersionRecord(0, 1), core.voters.to_record()]
-        return _Waiting(
-            core.log.end_offset,
-            len(control),
-            0,
-            [],
-            control,
-            core.voters if brings_voters else None,
-        )
+            control.append(known.to_record())
+        return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
 
     def _next_group(self) -> list[_Waiting]:
         """The decisions of the next batch; control records have a batch of their own."""
@@ -592,14 +623,17 @@ class RaftQuorum:
                 assert isinstance(request, Fetch)
                 self._check_fetched(request, response)
         except ConnectionLost:
-            self._report(self.core.request_failed, node_id, request, broken=True)
+            self.report(self.core.request_failed, node_id, request, broken=True)
         except (KafkaError, ProtocolError) as error:
             if isinstance(error, KafkaError) and error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                self.logger.warning("quorum.request_refused", node=node_id, error=str(error))
-            self._report(self.core.request_failed, node_id, request, broken=False)
+                if self.refusals.get(node_id) is not error.code:
+                    self.logger.warning("quorum.request_refused", node=node_id, error=str(error))
+                self.refusals[node_id] = error.code
+            self.report(self.core.request_failed, node_id, request, broken=False)
         else:
+            self.refusals.pop(node_id, None)
             self._addresses.update(addresses)
-            self._report(self.core.receive_response, node_id, request, response)
+            self.report(self.core.receive_response, node_id, request, response)
             if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
                 self._note_leader_high_watermark(response)
 
@@ -623,46 +657,46 @@ class RaftQuorum:
     # -- being asked --------------------------------------------------------------------------------------------------
 
     def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """A request of the quorum's own kind; `respond` is called once, now or later."""
-        if not isinstance(request, _RAFT_REQUESTS):
-            raise AssertionError(f"{type(request).__name__} is not a request of the quorum")
-        if self._core is None or self._is_stopped or self._failure is not None:
-            respond(wire_messages.refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))
-            return
-        try:
-            decoded = wire_messages.decode_request(request, me=self.me, cluster_id=self.cluster_id)
-        except KafkaError as error:
-            respond(wire_messages.refuse(request, error.code))
-            return
-        for node_id, endpoints in wire_messages.leader_endpoints_of(request).items():
-            self._addresses[node_id] = endpoints[0][1:]
-        self._request_count += 1
-        bytes_max = min(request.max_bytes, BATCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
-        self._asked[self._request_count] = _Asked(request, bytes_max, respond)
-        self._report(self._core.receive_request, self._request_count, decoded)
-
-    def _answer(self, effect: Answer) -> None:
-        asked = self._asked.pop(effect.request_id)
-        response, records = effect.response, b""
-        if isinstance(response, FetchAnswer):
-            if effect.read_offset is not None:
-                records = self.log.read(effect.read_offset, asked.bytes_max)
-            if not self.core.has_committed_in_epoch:
-                # What an earlier leader committed may be more than this one knows yet.
-                response = attrs.evolve(response, high_watermark=-1)
-        leader = None
-        address = None if response.leader_id is None else self.address_of(response.leader_id)
-        if response.leader_id is not None and address is not None:
-            leader = wire_messages.Leader(response.leader_id, *address)
-        asked.respond(wire_messages.encode_response(response, asked.message, leader, records))
+        """A request of the quorum's own kind (`QUORUM_APIS`); `respond` is called once, now or later."""
+        self._requests.receive(request, version, respond)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read_committed(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold."""
+        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold.
+
+        In a worker only within `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's start.
+        """
         if offset >= self._high_watermark:
             return b""
         return self.log.read(offset, bytes_max, upper_bound=self._high_watermark)
+
+    @property
+    def reading(self) -> Turns:
+        """`async with` this nobody cuts the log."""
+        return self._log_turns
+
+    async def read_in_turn(self, offset: int, bytes_max: int) -> bytes:
+        """`read_committed` in a worker."""
+        async with self._log_turns:
+            return await self.workers.run(self.read_committed, offset, bytes_max)
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def take_installed_snapshot(self) -> StoredSnapshot | None:
+        """The leader's snapshot that has replaced this log since the last call."""
+        return self._snapshots.take_installed()
+
+    def snapshot_written(self, end: OffsetAndEpoch) -> None:
+        """A snapshot of what is committed is durable: the log below it may go."""
+        self.perform_later(DropBelow(end))
+
+    def control_records_below(self, offset: int) -> Sequence[Message]:
+        """KRaft version and voters as the log has them below `offset`; none of a static configuration."""
+        if not self.has_dynamic_voters:
+            return ()
+        known = [voters for at, voters in self.core.log.voter_history if at < offset]
+        return (KRaftVersionRecord(0, 1), known[-1].to_record())
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics; decisions per batch show how well group commit works."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
-from metadata_quorum.controller.controller import Activate, Controller
+from metadata_quorum.controller.controller import Activate, Controller, PeriodicTask, periodic_tasks
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
@@ -29,6 +29,7 @@ from metadata_quorum.publisher import MetadataPublisher
 from metadata_quorum.raft.core import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft_quorum import RaftQuorum
+from metadata_quorum.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
 from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import Env, TaskGroup
@@ -38,7 +39,6 @@ from wire.structure import Message
 
 __all__ = ["LoopbackChannel", "MetadataService"]
 
-SESSION_CHECKS_PER_TIMEOUT = 9
 
 _Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta]
 
@@ -61,6 +61,7 @@ class MetadataService:
         bootstrap_servers: Sequence[tuple[str, int]] = (),
         endpoints: Sequence[tuple[str, str, int]] = (),
         bootstrap: Sequence[Message] = (),
+        snapshot_settings: SnapshotSettings | None = None,
         logger: Any,
     ) -> None:
         """`controller_settings` is None on a node that is no controller. `endpoints` are (listener name, host, port)
@@ -87,8 +88,21 @@ class MetadataService:
             random=env.random,
             logger=logger,
         )
-        self._snapshots = snapshots
-        self._publisher = MetadataPublisher(cluster_id, self.quorum.read_committed, env.workers)
+        self._publisher = MetadataPublisher(
+            cluster_id, self.quorum.read_committed, self.quorum.reading, env.workers
+        )
+        self._snapshotter = Snapshotter(
+            snapshots,
+            SnapshotSettings() if snapshot_settings is None else snapshot_settings,
+            control_records_below=self.quorum.control_records_below,
+            written=self.quorum.snapshot_written,
+            clock=env.clock,
+            workers=env.workers,
+            new_event=env.event,
+            logger=logger,
+        )
+        self._publisher.on_committed = self._snapshotter.note
+        self._published_bytes = 0
         self._controller = Controller(controller_settings or ControllerSettings())
         self._machine: _Machine | None = None
         self._is_active = False
@@ -113,10 +127,13 @@ class MetadataService:
         snapshot = await self.quorum.open(tasks, peers)
         if snapshot is not None and snapshot.end_offset > 0:
             await self._publisher.load(snapshot)
+            self._snapshotter.begin_after(snapshot.end_offset)
         tasks.start_soon(self.quorum.run, name="metadata quorum")
         tasks.start_soon(self._follow, name="metadata publisher")
+        tasks.start_soon(self._snapshotter.run, name="metadata snapshots")
         if self._settings is not None:
-            tasks.start_soon(self._fence_expired_brokers, name="broker sessions")
+            for task in periodic_tasks(self._settings):
+                tasks.start_soon(self._ask_periodically, task, name=task.name)
 
     async def caught_up(self) -> None:
         """Wait until a leader is known and the image holds all that was committed when it was first heard of."""
@@ -183,7 +200,7 @@ class MetadataService:
         while True:
             self._news = self._env.event()
             if self._machine is None:
-                await publisher.replay(quorum.high_watermark)
+                await self._replay()
                 self._check_features(publisher.image)
                 if self._may_decide():
                     await self._decide()
@@ -191,6 +208,18 @@ class MetadataService:
             self._note_caught_up()
             if publisher.next_offset >= quorum.high_watermark or self._machine is not None:
                 await self._news.wait()
+
+    async def _replay(self) -> None:
+        """Bring the image up to the high watermark, or to a leader's snapshot that has replaced the log."""
+        quorum, publisher = self.quorum, self._publisher
+        try:
+            await publisher.replay(quorum.high_watermark)
+        except KafkaError:
+            installed = quorum.take_installed_snapshot()
+            if installed is None:
+                raise
+            await publisher.load(installed)
+            self._snapshotter.begin_after(installed.end_offset)
 
     def _note_caught_up(self) -> None:
         told = self.quorum.leader_high_watermark
@@ -223,10 +252,17 @@ class MetadataService:
         machine = self._machine = ReplicatedStateMachine(
             self._controller, quorum, image, random=env.random, new_uuid=env.new_uuid
         )
-        machine.subscribe(publisher.publish)
+        self._published_bytes = quorum.written_bytes
+        machine.subscribe(self._publish_decided)
         machine.submit(Activate(self._bootstrap), self._now_ms()).on_release(
             lambda _: self._activated(machine)
         )
+
+    def _publish_decided(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """A decision of this node is committed."""
+        written = self.quorum.written_bytes
+        size, self._published_bytes = written - self._published_bytes, written
+        self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
 
     def _activated(self, machine: _Machine) -> None:
         if self._machine is not machine:
@@ -250,22 +286,26 @@ class MetadataService:
 
     # -- timers -----------------------------------------------------------------------------------------------------
 
-    async def _fence_expired_brokers(self) -> None:
+    async def _ask_periodically(self, task: PeriodicTask) -> None:
+        """Submit what the controller asks itself; each answer is committed before the next turn."""
         clock = self._env.clock
-        assert self._settings is not None
-        period = self._settings.broker_session_timeout_ms / 1000 / SESSION_CHECKS_PER_TIMEOUT
         while True:
-            await clock.sleep_until(clock.monotonic() + period)
-            while self._has_expired():
-                self.submit(FenceExpiredBrokers()).on_release(self._tell_fenced)
+            await clock.sleep_until(clock.monotonic() + task.period_ms / 1000)
+            has_more = True
+            while has_more and self._is_active:
+                response = await self._ask(task.request)
+                has_more = task.has_more(response)
+                if isinstance(task.request, FenceExpiredBrokers):
+                    self._tell_fenced(response)
 
-    def _has_expired(self) -> bool:
-        machine = self._machine
-        if machine is None or not self._is_active or not self.quorum.has_room:
-            return False
-        return bool(self._controller.sessions.expired(machine.state, self._now_ms()))
+    async def _ask(self, request: Any) -> Any:
+        deferred = self.submit(request)
+        answered = self._env.event()
+        deferred.on_release(lambda _: answered.set())
+        await answered.wait()
+        return deferred.response
 
-    def _tell_fenced(self, broker_ids: list[int]) -> None:
+    def _tell_fenced(self, broker_ids: list[int] | None) -> None:
         for broker_id in broker_ids or ():
             self._logger.warning("broker.fenced", broker=broker_id, reason="session expired")
 
@@ -275,6 +315,7 @@ class MetadataService:
         return {
             "quorum": self.quorum.statistics(),
             "publisher": self._publisher.statistics(),
+            "snapshots": self._snapshotter.statistics(),
             **({} if machine is None else {"machine": machine.statistics()}),
             "sessions": self._controller.sessions.statistics(),
         }

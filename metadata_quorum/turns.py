@@ -1,0 +1,30 @@
+"""One after the other: who changes what others read beside the loop takes a turn. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from odradek.env.ports import Event
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """`async with turns:` for one task at a time. Who waits longest is not sure to be next: use it among few."""
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
+        self._over: Event | None = None
+
+    async def __aenter__(self) -> None:
+        while self._over is not None:
+            await self._over.wait()
+        self._over = self._new_event()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        over, self._over = self._over, None
+        assert over is not None
+        over.set()
