@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from metadata_quorum.checkpoint_files import (
     StoredSnapshot,
-    decode_snapshot,
+    open_snapshot,
     parse_snapshot_name,
     snapshot_name,
 )
@@ -121,4 +121,4 @@ class FileSnapshotDraft:
 
 def _load(directory: Dir, name: str, end: OffsetAndEpoch) -> StoredSnapshot:
     data = directory.read_bytes(name, SNAPSHOT_BYTES_MAX)
-    return StoredSnapshot(end.offset, end.epoch, decode_snapshot(data, source=f"{directory.path}/{name}"))
+    return StoredSnapshot(end.offset, end.epoch, open_snapshot(data, source=f"{directory.path}/{name}"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import overload
 
 import attrs
 
@@ -17,12 +18,14 @@ from metadata_quorum.metadata_batches import (
     batch_of_control_records,
     batch_of_values,
     encode_values,
+    is_whole_batch,
     read_batches,
 )
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.raft.log_state import OffsetAndEpoch
 from odradek.env.ports import Buffer
 from wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from wire.record_batch import parse_header
 from wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
@@ -37,7 +40,8 @@ class Snapshot:
 
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
-    records: tuple[Message, ...]
+    records: Sequence[Message]
+    """Of a stored snapshot: decoded anew by each iteration, since a large cluster's are ten times their bytes."""
 
 
 @attrs.frozen
@@ -101,24 +105,77 @@ def encode_snapshot(
     return b"".join(chunks)
 
 
-def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:
-    """Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
+class _StoredRecords(Sequence[Message]):
+    """The metadata records in the bytes of a snapshot whose checksums have been verified."""
+
+    def __init__(self, data: Buffer, batches: list[tuple[int, int]], count: int, source: str) -> None:
+        self._data = memoryview(data)
+        self._batches = batches
+        self._count = count
+        self._source = source
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        """Raises `MetadataLogCorrupt` for a record that cannot be understood."""
+        for position, size in self._batches:
+            for batch in read_batches(self._data[position : position + size], source=self._source):
+                yield from (record for record in batch.records if record is not None)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return tuple(self)[index]
+
+
+def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
+    """Check the checksums and the frame of a snapshot, and leave its records for later.
+
+    Raises `MetadataLogCorrupt` for a damaged or unfinished file.
+    """
     header: SnapshotHeaderRecord | None = None
     finished = False
     control: list[Message] = []
-    records: list[Message] = []
-    for batch in read_batches(data, source=source):
-        for record in batch.records:
-            if header is None:
-                if not isinstance(record, SnapshotHeaderRecord):
-                    raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
-                header = record
-            elif finished:
-                raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
-            elif isinstance(record, SnapshotFooterRecord):
-                finished = True
-            elif record is not None:
-                (control if batch.is_control else records).append(record)
+    batches: list[tuple[int, int]] = []
+    count = position = 0
+    while position < len(data):
+        size = is_whole_batch(data, position)
+        if size is None:
+            raise MetadataLogCorrupt(f"{source}: the batch at position {position} is damaged")
+        batch_header = parse_header(data, position)
+        if finished:
+            raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+        if batch_header.is_control:
+            for batch in read_batches(memoryview(data)[position : position + size], source=source):
+                for record in batch.records:
+                    if header is None:
+                        if not isinstance(record, SnapshotHeaderRecord):
+                            raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+                        header = record
+                    elif finished:
+                        raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+                    elif isinstance(record, SnapshotFooterRecord):
+                        finished = True
+                    elif record is not None:
+                        control.append(record)
+        elif header is None:
+            raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+        else:
+            batches.append((position, size))
+            count += batch_header.record_count
+        position += size
     if header is None or not finished:
         raise MetadataLogCorrupt(f"{source}: was never finished")
-    return Snapshot(header.last_contained_log_timestamp, tuple(control), tuple(records))
+    records = _StoredRecords(data, batches, count, source)
+    return Snapshot(header.last_contained_log_timestamp, tuple(control), records)
+
+
+def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:
+    """A small snapshot, decoded at once. Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
+    snapshot = open_snapshot(data, source=source)
+    return attrs.evolve(snapshot, records=tuple(snapshot.records))
