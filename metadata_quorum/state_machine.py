@@ -42,6 +42,10 @@ from metadata_quorum.ports import DecisionLog
 from wire.errors import ErrorCode
 from wire.structure import Message
 
+RECORDS_PER_BATCH_MAX = 10_000
+"""Kafka's limit. A decision that writes more (a broker of many partitions goes) is several batches, in their order; what
+has to be atomic is refused when it would be more."""
+
 S = TypeVar("S")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
@@ -63,7 +67,7 @@ class DecisionContext:
 
 @attrs.frozen
 class Decision:
-    """Records to append as one atomic batch (maybe none), and the answer."""
+    """Records to append (maybe none), as one atomic batch up to `RECORDS_PER_BATCH_MAX`; and the answer."""
 
     records: Sequence[Any]
     """Messages of the metadata log, or whatever else the machine's log knows how to write."""
@@ -200,12 +204,16 @@ class ReplicatedStateMachine(Generic[S, D]):
         context = DecisionContext(now_ms, api_version, base_offset, log.epoch, self._random, self._new_uuid)
         decision = self._machine.decide(self._state, request, context)
         if decision.records:
-            self._append(base_offset, decision.records)
+            self._append_all(decision.records)
         deferred = Deferred(request, decision.response, self._end_offset)
         self._waiting.append(deferred)
         # Nothing may overtake: an answer to the same state that waits already goes first.
         self._release(log.high_watermark)
         return deferred
+
+    def _append_all(self, records: Sequence[Any]) -> None:
+        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
+            self._append(self._log.log_end_offset, records[start : start + RECORDS_PER_BATCH_MAX])
 
     def _append(self, base_offset: int, records: Sequence[Any]) -> None:
         last_offset = self._log.append_batch(records)

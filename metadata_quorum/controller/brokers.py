@@ -243,6 +243,7 @@ def fence_expired(
 
     One at a time, because what the next fencing decides depends on the image after this one.
     """
+    sessions.check(context.now_ms)
     for broker_id in sessions.expired(image, context.now_ms):
         sessions.remove(broker_id)
         return Decision(fence(image, image.brokers[broker_id], settings), [broker_id])

@@ -25,7 +25,7 @@ from metadata_quorum.controller import (
     topics,
 )
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
-from metadata_quorum.controller.elections import BalanceLeaders, ElectUncleanLeaders
+from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
 from metadata_quorum.controller.refusals import refusal
 from metadata_quorum.controller.sessions import BrokerSessions
@@ -52,7 +52,7 @@ from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import UpdateFeaturesRequest
 from wire.structure import Message
 
-SESSION_CHECKS_PER_TIMEOUT = 9
+SESSION_CHECKS_PER_TIMEOUT = 18
 
 
 @attrs.frozen
@@ -97,29 +97,6 @@ class Controller:
         """The request messages that can be decided."""
         return tuple(cls for cls in self._table if issubclass(cls, Message))
 
-    @property
-    def periodic_tasks(self) -> tuple[PeriodicTask, ...]:
-        """What the node has to submit by its clock while this controller is active."""
-        settings = self.settings
-        tasks = [
-            PeriodicTask(
-                "fence expired brokers",
-                FenceExpiredBrokers(),
-                max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT),
-                bool,
-            ),
-            PeriodicTask(
-                "elect unclean leaders",
-                ElectUncleanLeaders(),
-                settings.unclean_leader_election_interval_ms,
-                _turn_was_full,
-            ),
-        ]
-        if settings.auto_leader_rebalance_enable:
-            period_ms = settings.leader_imbalance_check_interval_ms
-            tasks.append(PeriodicTask("balance leaders", BalanceLeaders(), period_ms, _turn_was_full))
-        return tuple(tasks)
-
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
         """Records and response. Changes nothing but soft state."""
         return self._table[type(request)](state, request, context)
@@ -145,6 +122,28 @@ class Controller:
         if features.enables_eligible_replicas(records):
             records += features.cluster_wide_min_isr(image, self.settings)
         return Decision(records, image.offset)
+
+
+def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
+    """What a node has to submit by its clock while its controller is active."""
+    tasks = [
+        PeriodicTask(
+            "broker sessions",
+            FenceExpiredBrokers(),
+            max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT),
+            bool,
+        ),
+        PeriodicTask(
+            "leaderless partitions",
+            ElectLeaderless(),
+            settings.unclean_leader_election_interval_ms,
+            _turn_was_full,
+        ),
+    ]
+    if settings.auto_leader_rebalance_enable:
+        period_ms = settings.leader_imbalance_check_interval_ms
+        tasks.append(PeriodicTask("leader balance", BalanceLeaders(), period_ms, _turn_was_full))
+    return tuple(tasks)
 
 
 def _turn_was_full(elected: int | None) -> bool:
@@ -211,5 +210,5 @@ def _of_timers(sessions: BrokerSessions, settings: ControllerSettings) -> dict[t
             image, context, sessions, settings
         ),
         BalanceLeaders: lambda image, _, __: elections.balance_leaders(image, settings),
-        ElectUncleanLeaders: lambda image, _, __: elections.elect_unclean_leaders(image, settings),
+        ElectLeaderless: lambda image, _, __: elections.elect_leaderless(image, settings),
     }

@@ -42,8 +42,8 @@ class BalanceLeaders:
 
 
 @attrs.frozen
-class ElectUncleanLeaders:
-    """Asked by the controller's own timer: unclean elections where allowed. Its response is how many changed."""
+class ElectLeaderless:
+    """Asked by the controller's own timer: leaders for partitions without one. Its response is how many changed."""
 
 
 def elect_leaders(
@@ -156,22 +156,22 @@ def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decis
     return Decision(records, len(records))
 
 
-def elect_unclean_leaders(image: MetadataImage, settings: ControllerSettings) -> Decision:
-    """Elections for partitions without a leader whose topic allows unclean ones."""
+def elect_leaderless(image: MetadataImage, settings: ControllerSettings) -> Decision:
+    """Elections for partitions without a leader, unclean where the topic allows it.
+
+    Whoever may lead cleanly was elected when it came; unless the controller died halfway through a large change.
+    """
     records = []
     acceptable = acceptable_leaders(image)
     for topic, number, partition in _partitions(image):
         if partition.leader != NO_LEADER:
             continue
         rules = topic_rules(image, settings, topic)
-        if rules.unclean_election:
-            record = change_partition(
-                topic.topic_id, number, partition, acceptable, rules, election=Election.UNCLEAN
-            )
-            if record is not None:
-                records.append(record)
-                if len(records) >= ELECTIONS_PER_TURN_MAX:
-                    break
+        record = change_partition(topic.topic_id, number, partition, acceptable, rules)
+        if record is not None:
+            records.append(record)
+            if len(records) >= ELECTIONS_PER_TURN_MAX:
+                break
     return Decision(records, len(records))
 
 

@@ -14,6 +14,9 @@ import attrs
 
 from metadata_quorum.image import MetadataImage
 
+SLEEPS_PER_TIMEOUT = 3
+"""A timer that is late by more than this part of a session timeout means that the controller stood still."""
+
 
 @attrs.define
 class _Contact:
@@ -28,6 +31,7 @@ class BrokerSessions:
     def __init__(self, session_timeout_ms: int) -> None:
         self._timeout_ms = session_timeout_ms
         self._contacts: dict[int, _Contact] = {}
+        self._checked_ms: int | None = None
 
     def start(self, image: MetadataImage, now_ms: int) -> None:
         """Forget everything; unfenced brokers are as good as heard of now."""
@@ -51,6 +55,15 @@ class BrokerSessions:
     def is_valid(self, broker_id: int, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
+
+    def check(self, now_ms: int) -> None:
+        """Called by the clock, several times in a session timeout. What the controller itself slept (a paused process)
+        is no silence of the brokers: nobody could have been heard."""
+        slept_ms = 0 if self._checked_ms is None else now_ms - self._checked_ms
+        self._checked_ms = now_ms
+        if slept_ms * SLEEPS_PER_TIMEOUT > self._timeout_ms:
+            for contact in self._contacts.values():
+                contact.heard_ms = min(now_ms, contact.heard_ms + slept_ms)
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
         """Unfenced brokers that have not been heard of for a session timeout, by id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from metadata_quorum.controller.elections import BalanceLeaders, ElectUncleanLeaders
+from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
 from metadata_quorum.image import MetadataImage
 from wire.errors import ErrorCode
 from wire.messages.alter_partition import (
@@ -139,8 +139,8 @@ class PartitionCommands:
         records, elected = self.decide(BalanceLeaders())
         return [*map(self.tell, records), f"-> {elected}"]
 
-    def do_elect_unclean(self: _Script, words: list[str]) -> list[str]:
-        records, elected = self.decide(ElectUncleanLeaders())
+    def do_elect_leaderless(self: _Script, words: list[str]) -> list[str]:
+        records, elected = self.decide(ElectLeaderless())
         return [*map(self.tell, records), f"-> {elected}"]
 
     def do_unregister(self: _Script, words: list[str]) -> list[str]:

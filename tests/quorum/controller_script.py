@@ -3,7 +3,8 @@
 Commands (times in milliseconds; names stand for ids, the first use of a name makes it):
 
     settings KEY=VALUE...                       before the first decision
-    wait MS                                     time passes; expired sessions are fenced as the timer would do
+    wait MS [asleep]                            time passes; expired sessions are fenced as the timer would do,
+                                                unless the controller itself stands still
     register ID [incarnation=NAME] [dirs=A,B] [rack=R] [host=H] [previous=EPOCH] [cluster=ID] [level=N]
     heartbeat ID [epoch=N] [offset=N] [fence] [stop] [offline=A]
     join ID[:OPTION+OPTION]...                  register and heartbeat each, without telling
@@ -24,7 +25,7 @@ Commands (times in milliseconds; names stand for ids, the first use of a name ma
     reassign NAME-N REPLICA,...|cancel [NAME-N ...] [keep-factor]
                                                 AlterPartitionReassignments
     reassignments [NAME-N,...]                  ListPartitionReassignments
-    balance | elect-unclean                     what the controller's own timers ask
+    balance | elect-leaderless                     what the controller's own timers ask
     unregister ID
     controller ID [host=H] [level=N] [incarnation=NAME]
                                                 ControllerRegistration
@@ -173,13 +174,16 @@ class ControllerScript(PartitionCommands):
         return []
 
     def do_wait(self, words: list[str]) -> list[str]:
-        self.now_ms += int(words[0])
         lines: list[str] = []
-        while True:
-            records, fenced = self.decide(FenceExpiredBrokers())
-            if not fenced:
-                return lines
-            lines += [*map(self.tell, records), f"-> fenced {fenced}"]
+        end_ms = self.now_ms + int(words[0])
+        step_ms = int(words[0]) if "asleep" in words else 1000
+        while self.now_ms < end_ms:
+            self.now_ms = min(end_ms, self.now_ms + step_ms)
+            fenced = True
+            while fenced:
+                records, fenced = self.decide(FenceExpiredBrokers())
+                lines += [*map(self.tell, records), *([f"-> fenced {fenced}"] if fenced else ())]
+        return lines
 
     def do_register(self, words: list[str]) -> list[str]:
         options = options_of(words[1:])
