@@ -62,6 +62,8 @@ class FetchSession:
     used_ms: int
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
+    privileged: bool = False
+    """A follower's: consumers do not push it out."""
 
 
 @attrs.frozen(slots=True)
@@ -114,8 +116,9 @@ class FetchSessions:
         partitions: dict[PartitionKey, FetchedPartition] = {}
         _update(partitions, request, by_id)
         session = None
-        if request.session_epoch == INITIAL_EPOCH and self._make_room(len(partitions), now_ms):
-            session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions)
+        privileged = is_of_follower(request)
+        if request.session_epoch == INITIAL_EPOCH and self._make_room(len(partitions), now_ms, privileged):
+            session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions, privileged)
             self._sessions[session.session_id] = session
         return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))
 
@@ -125,7 +128,7 @@ class FetchSessions:
             for partition in topic.partitions:
                 session.partitions.pop((name, partition), None)
 
-    def _make_room(self, size: int, now_ms: int) -> bool:
+    def _make_room(self, size: int, now_ms: int, privileged: bool) -> bool:
         """Whether a new session of `size` partitions may be kept, after evicting one if need be."""
         if len(self._sessions) < self._slots_max:
             return True
@@ -134,11 +137,16 @@ class FetchSessions:
             return False
         if now_ms - stalest.used_ms > self._eviction_ms:
             return self._evict(stalest)
+        # A follower's session goes before any consumer's; among equals size counts, after the first minutes.
         settled = [
-            session for session in self._sessions.values() if now_ms - session.created_ms > self._eviction_ms
+            session
+            for session in self._sessions.values()
+            if now_ms - session.created_ms > self._eviction_ms or (privileged and not session.privileged)
         ]
-        smallest = min(settled, key=lambda session: len(session.partitions), default=None)
-        if smallest is not None and len(smallest.partitions) < size:
+        smallest = min(
+            settled, key=lambda session: (session.privileged, len(session.partitions)), default=None
+        )
+        if smallest is not None and (smallest.privileged, len(smallest.partitions)) < (privileged, size):
             return self._evict(smallest)
         return False
 
@@ -162,7 +170,14 @@ class FetchSessions:
         }
 
 
+def is_of_follower(request: FetchRequest) -> bool:
+    """Whether a replica fetches, not a consumer; since version 15 it says so in a field of its own."""
+    return request.replica_state.replica_id >= 0 or request.replica_id >= 0
+
+
 def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequest, by_id: bool) -> None:
+    # A follower that names a partition may have left out what it was told in another state of its log.
+    forgets = is_of_follower(request)
     for topic in request.topics:
         name: TopicKey = topic.topic_id if by_id else topic.topic
         for asked in topic.partitions:
@@ -171,6 +186,8 @@ def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequ
             if fetched is None:
                 fetched = partitions[key] = FetchedPartition(key)
             fetched.fetch_offset = asked.fetch_offset
+            if forgets:
+                fetched.sent_high_watermark = -1
             # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
             fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
             fetched.last_fetched_epoch = asked.last_fetched_epoch

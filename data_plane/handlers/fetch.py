@@ -303,7 +303,9 @@ class FetchJob:
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )
-        fetched.sent_high_watermark = -1 if answer.error_code else answer.high_watermark
+        # Whoever hears of an error or of a divergence takes nothing else from the answer.
+        is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
+        fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset
         return news
 
