@@ -149,10 +149,12 @@ class ControllerChannel:
         address = service.quorum.leader_address()
         if address is None:
             return None
-        peer = self._peers.channel(*address)
         if message.API_KEY in SENT_PLAIN:
+            peer = self._peers.channel(*address)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
+        # A large decision takes its time; heartbeats must neither wait behind it nor cost it the connection.
+        peer = self._peers.channel(*address, "clients")
         envelope = seal_request(message, version, sender)
         sealed = await self._ask_there(peer, envelope, 0, deadline)
         return open_response(sealed, message.API_KEY, version)

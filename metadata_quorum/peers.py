@@ -7,8 +7,8 @@ requests at a time (answers come in their order), and forgets its connection whe
 connects anew. Both ends are of one cluster, so there is no ApiVersions round trip: a request goes out in the newest
 version that we know, unless the caller names one.
 
-A server answers in the order of its requests, so whoever parks long polls here keeps others waiting: those that must
-not wait (heartbeats, forwarded requests) take `PeerConnections` of their own.
+A server answers in the order of its requests, so whoever parks long polls on a connection keeps others waiting, and
+whoever is late may cost others the connection: what must not touch each other takes different lanes to one address.
 
 **A request that is overdue takes a silent connection along.** Behind a cut cable a connection looks healthy for minutes,
 and all that time a new one might get through. (Kafka's clients close it in any case; here deadlines may be as short as
@@ -288,13 +288,14 @@ class PeerConnections:
         self.closed = False
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Of all channels: nothing awaits between a receive and the end of its parsing."""
-        self._peers: dict[tuple[str, int], Peer] = {}
+        self._peers: dict[tuple[str, int, str], Peer] = {}
 
-    def channel(self, host: str, port: int) -> Peer:
-        """The channel to this address; always the same one."""
-        peer = self._peers.get((host, port))
+    def channel(self, host: str, port: int, lane: str = "") -> Peer:
+        """The channel to this address; always the same one for a lane."""
+        key = (host, port, lane)
+        peer = self._peers.get(key)
         if peer is None:
-            peer = self._peers[host, port] = Peer(self, host, port)
+            peer = self._peers[key] = Peer(self, host, port)
         return peer
 
     def close(self) -> None:
@@ -304,6 +305,6 @@ class PeerConnections:
             peer.close()
 
     def statistics(self) -> dict[str, int]:
-        """Addresses known, connections open."""
+        """Addresses known (by lanes), connections open."""
         peers = self._peers.values()
         return {"peers": len(peers), "connections": sum(peer.is_connected for peer in peers)}

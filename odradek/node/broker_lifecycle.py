@@ -25,6 +25,9 @@ from wire.messages.broker_registration import (
 CATCH_UP_SECONDS = 0.01
 RETRY_SECONDS = 0.2
 SHUTDOWN_SECONDS_MAX = 10.0
+ATTEMPT_SECONDS_MIN = 1.0
+UNANSWERED_MAX = 2
+"""A broker that leaves does not wait for a controller that has not answered so many heartbeats in a row."""
 DUPLICATE_SESSIONS = 1.5
 """How many session timeouts another incarnation must outlive before this one takes it for another broker."""
 FINAL_REFUSALS = (
@@ -69,11 +72,18 @@ class BrokerLifecycle:
     async def run(self) -> None:
         """Register, then send heartbeats until the controller lets the broker go. Raises `RegistrationRefused`."""
         await self._register()
+        unanswered = 0
         while not self.may_shut_down.is_set():
             response = await self._send_heartbeat()
             if response is None:
+                unanswered = unanswered + 1 if self._wants_shut_down else 0
+                if unanswered == UNANSWERED_MAX:
+                    self._log.warning("broker.left_unannounced", reason="no controller answers")
+                    self.may_shut_down.set()
+                    return
                 await self._pause(RETRY_SECONDS)
                 continue
+            unanswered = 0
             if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 await self._register()
                 continue
@@ -165,8 +175,12 @@ class BrokerLifecycle:
         return response
 
     async def _ask(self, request: Any) -> Any:
+        """None when no controller has answered in time: soon enough to try again within a session."""
         broker = self._broker
-        deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+        seconds = max(self._interval_seconds, ATTEMPT_SECONDS_MIN)
+        if self._wants_shut_down:
+            seconds = ATTEMPT_SECONDS_MIN
+        deadline = broker.clock.monotonic() + min(seconds, broker.settings.request_timeout_ms / 1000)
         try:
             return await broker.controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import odradek
-from data_plane.broker import Broker, BrokerSettings
+from data_plane.broker import Broker
 from data_plane.disk_watch import DiskWatch
-from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.build import build_table
 from data_plane.handlers.controller_table import build_controller_table
 from data_plane.handlers.table import ApiTable
@@ -26,9 +25,9 @@ from metadata_quorum.controller_channel import ControllerChannel
 from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.quorum_state import FileQuorumStateStore
-from metadata_quorum.raft.core import RaftConfig
-from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.service import MetadataService
+from metadata_quorum.snapshots import SnapshotSettings
 from odradek.env.ports import Env, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.node.broker_lifecycle import BrokerLifecycle
@@ -36,19 +35,20 @@ from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import ListenerConfig, NodeConfig
 from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_services import ConnectionServices
+from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
 from odradek.node.dynamic_config import DynamicConfig
 from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics_server import MetricsServer, watch_loop
+from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
 from odradek.node.server import Server
+from odradek.node.settings import broker_settings, raft_config, static_voters
 from wire.messages.broker_registration import Listener as RegisteredListener
 
 __all__ = ["Node", "NodeCannotStart", "NodeFailed"]
 
 LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
-FETCH_SESSION_EVICTION_MS = 120_000
-"""Kafka's constant: a session is safe from smaller newcomers for so long."""
 SEND_BUFFER_BYTES = 256 * 1024
 """Unless `socket.send.buffer.bytes` is set. Left alone the kernel queues megabytes of a fetch, and both ends work on
 memory that has left the caches: 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
@@ -110,6 +110,8 @@ class Node:
         self._directories.open()
         metadata = await self._join_quorum()
         await self._catch_up(metadata)
+        if self._config.is_controller:
+            self._tasks.start_soon(self._register_controller)
         partitions = await self._start_broker(metadata) if self._config.is_broker else 0
         if self._broker is None:
             self._open_metrics(metadata)
@@ -137,7 +139,12 @@ class Node:
         root = self._directories.metadata_root
         opened = [(each, self._listen(each)) for each in config.controller_listeners]
         log = self._metadata_log = await env.workers.run(
-            lambda: MetadataLog.open(root, clock=env.clock, logger=self._log)
+            lambda: MetadataLog.open(
+                root,
+                clock=env.clock,
+                logger=self._log,
+                segment_bytes=config.get_int("metadata.log.segment.bytes"),
+            )
         )
         bootstrap = log.bootstrap()
         metadata = self._metadata = MetadataService(
@@ -148,8 +155,12 @@ class Node:
             me=ReplicaKey(config.node_id, self._directories.metadata_directory_id),
             cluster_id=self._directories.cluster_id,
             controller_settings=config.controller_settings() if config.is_controller else None,
-            raft_config=self._raft_config(),
-            static_voters=self._static_voters(),
+            raft_config=raft_config(config),
+            snapshot_settings=SnapshotSettings(
+                config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+                config.get_int("metadata.log.max.snapshot.interval.ms"),
+            ),
+            static_voters=static_voters(config),
             bootstrap_servers=config.bootstrap_servers,
             endpoints=self._controller_endpoints(),
             bootstrap=() if bootstrap is None else bootstrap.records,
@@ -176,30 +187,6 @@ class Node:
                 )
         return metadata
 
-    def _raft_config(self) -> RaftConfig:
-        config = self._config
-
-        def seconds(key: str) -> float:
-            return config.get_int(f"controller.quorum.{key}.ms") / 1000
-
-        return RaftConfig(
-            election_timeout=seconds("election.timeout"),
-            election_backoff_max=seconds("election.backoff.max"),
-            fetch_timeout=seconds("fetch.timeout"),
-            retry_backoff=seconds("retry.backoff"),
-            request_timeout=seconds("request.timeout"),
-            fetch_bytes_max=config.get_int("controller.quorum.fetch.max.bytes"),
-        )
-
-    def _static_voters(self) -> VoterSet | None:
-        voters = self._config.static_voters
-        if not voters:
-            return None
-        name = self._config.controller_listener_names[0]
-        return VoterSet.of(
-            Voter(ReplicaKey(each.node_id), ((name, each.host, each.port),)) for each in voters
-        )
-
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
         """Where this node's controller is reached, with the port that the system chose where none was said."""
         voter = self._config.voter
@@ -217,22 +204,23 @@ class Node:
             done.set()
 
         self._tasks.start_soon(wait)
-        with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
-            await done.wait()
-        if not done.is_set():
-            self._log.warning("node.waiting", reason=self._what_is_missing(metadata))
-            await done.wait()
+        said = ""
+        while not done.is_set():
+            with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
+                await done.wait()
+            if not done.is_set():
+                check_refusals(metadata.quorum, self._config, self._directories.cluster_id)
+                missing = what_is_missing(metadata.quorum, self._config)
+                if missing != said:
+                    said = missing
+                    self._log.warning("node.waiting", reason=missing)
+        tell_role(metadata.quorum, self._config, self._log)
 
-    def _what_is_missing(self, metadata: MetadataService) -> str:
-        quorum = metadata.quorum
-        if quorum.leader_id is not None:
-            return f"catching up with the metadata log of controller {quorum.leader_id}"
-        voters = quorum.voters.voters
-        if voters:
-            who = ", ".join(str(voter.key.node_id) for voter in voters)
-            return f"no controller is active: a majority of the voters {who} must be running and reach each other"
-        servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
-        return f"none of the controllers at {servers} has said yet who leads"
+    async def _register_controller(self) -> None:
+        assert self._channel is not None
+        await register_controller(
+            self._env, self._channel, self._config.node_id, self._controller_endpoints(), self._log
+        )
 
     # -- the broker -----------------------------------------------------------------------------------------------
 
@@ -268,22 +256,9 @@ class Node:
         return self._broker.log_config(topic)
 
     def _make_broker(self) -> Broker:
-        config = self._config
         assert self._channel is not None
-        settings = BrokerSettings(
-            node_id=config.node_id,
-            cluster_id=self._directories.cluster_id,
-            auto_create_topics_enable=config.get_bool("auto.create.topics.enable"),
-            fetch_max_bytes=config.get_int("fetch.max.bytes"),
-            fetch_session_slots_max=config.get_int("max.incremental.fetch.session.cache.slots"),
-            fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
-            request_timeout_ms=config.get_int("request.timeout.ms"),
-            request_partitions_max=config.get_int("max.request.partition.size.limit"),
-            groups=self._group_settings(),
-            config_layers=config.config_layers,
-        )
         return Broker(
-            settings,
+            broker_settings(self._config, self._directories.cluster_id),
             self._env,
             self._directories.log_dirs,
             self._channel,
@@ -291,24 +266,6 @@ class Node:
             self._log,
             self._log_levels,
             self._directories.unavailable,
-        )
-
-    def _group_settings(self) -> GroupSettings:
-        config = self._config
-        return GroupSettings(
-            session_timeout_ms_min=config.get_int("group.min.session.timeout.ms"),
-            session_timeout_ms_max=config.get_int("group.max.session.timeout.ms"),
-            initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
-            group_size_max=config.get_int("group.max.size"),
-            offset_metadata_bytes_max=config.get_int("offset.metadata.max.bytes"),
-            offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
-            offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
-            offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
-            append_bytes_max=config.get_int("message.max.bytes"),
-            topic_partitions=config.get_int("offsets.topic.num.partitions"),
-            topic_replication_factor=config.get_int("offsets.topic.replication.factor"),
-            topic_segment_bytes=config.get_int("offsets.topic.segment.bytes"),
-            compression_type=config.get_int("offsets.topic.compression.codec"),
         )
 
     def _apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:

@@ -1,0 +1,52 @@
+"""A controller makes itself known to the cluster: where it listens and what it supports (KIP-919). PORTED.
+
+Every start registers anew, as in Kafka: the incarnation is another. Nobody fences a controller, so there is nothing to
+keep up; that it votes, or does not, is the quorum's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.ports import PeerChannel
+from odradek.env.ports import ConnectionLost, Env
+from odradek.node.broker_lifecycle import RegistrationRefused
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
+
+__all__ = ["register_controller"]
+
+ATTEMPT_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+
+
+async def register_controller(
+    env: Env, channel: PeerChannel, node_id: int, endpoints: Sequence[tuple[str, str, int]], log: Any
+) -> None:
+    """Ask until the active controller has it; `endpoints` are (listener, host, port).
+
+    Raises `RegistrationRefused` when this version is not of the cluster's feature levels.
+    """
+    request = ControllerRegistrationRequest(
+        controller_id=node_id,
+        incarnation_id=env.new_uuid(),
+        listeners=[Listener(name, host, port, 0) for name, host, port in endpoints],
+        features=[Feature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())],
+    )
+    clock = env.clock
+    while True:
+        try:
+            response = await channel.request(request, clock.monotonic() + ATTEMPT_SECONDS)
+            code = ErrorCode(response.error_code)
+        except (KafkaError, ConnectionLost) as error:
+            log.warning("controller.registration_failed", error=str(error))
+        else:
+            if code is ErrorCode.NONE:
+                log.info("controller.registered")
+                return
+            if code is ErrorCode.UNSUPPORTED_VERSION:
+                raise RegistrationRefused(f"the cluster refuses this controller: {response.error_message}")
+            log.warning("controller.registration_failed", error=code.name)
+        await clock.sleep_until(clock.monotonic() + RETRY_SECONDS)

@@ -1,0 +1,76 @@
+"""What a starting node says about the quorum: what it waits for, why it cannot take part, whether it votes. PURE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata_quorum.raft_quorum import RaftQuorum
+from odradek.node.config import NodeConfig
+from odradek.node.directories import NodeCannotStart
+from wire.errors import ErrorCode
+from wire.uuid_text import uuid_to_text
+
+__all__ = ["check_refusals", "tell_role", "what_is_missing"]
+
+
+def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
+    """Why there is no newest image yet, as one line."""
+    if quorum.leader_id is not None:
+        return f"catching up with the metadata log of controller {quorum.leader_id}"
+    voters = quorum.voters.voters
+    if voters:
+        who = ", ".join(str(voter.key.node_id) for voter in voters)
+        return f"no controller is active: a majority of the voters {who} must be running and reach each other"
+    servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
+    return f"none of the controllers at {servers} has said yet who leads"
+
+
+def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> None:
+    """Raises `NodeCannotStart` when those who could elect a leader without this node say that it is not of their cluster.
+
+    One stranger among the controllers stops nobody but itself.
+    """
+    strangers = [
+        node_id
+        for node_id, code in sorted(quorum.refusals.items())
+        if code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    ]
+    voters = quorum.voters
+    voting = [node_id for node_id in strangers if voters.get(node_id) is not None]
+    if len(voting) >= voters.majority if voters.voters else strangers:
+        who = ", ".join(_address(quorum, node_id) for node_id in voting or strangers)
+        key = "controller.quorum.voters" if config.static_voters else "controller.quorum.bootstrap.servers"
+        raise NodeCannotStart(
+            f"the controllers at {who} belong to another cluster than this node's directories ({cluster_id}): correct "
+            f"{key}, or format this node with --cluster-id of their cluster"
+        )
+
+
+def _address(quorum: RaftQuorum, node_id: int) -> str:
+    address = quorum.address_of(node_id)
+    return str(node_id) if address is None else f"{address[0]}:{address[1]}"
+
+
+def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Any) -> None:
+    """Say what an operator would want to know about this node's vote.
+
+    Raises `NodeCannotStart` for a broker with the id of a voter.
+    """
+    voter = quorum.voters.get(config.node_id)
+    if voter is not None and not config.is_controller:
+        raise NodeCannotStart(
+            f"node.id {config.node_id} is that of a controller which votes: each node needs its own node.id"
+        )
+    if not config.is_controller:
+        return
+    if voter is None:
+        log.info(
+            "quorum.not_a_voter",
+            reason=f"`odradek quorum add {config.node_id}` lets this controller vote",
+        )
+    elif not voter.key.matches(quorum.me):
+        log.warning(
+            "quorum.other_directory",
+            reason=f"voter {config.node_id} is known by directory {uuid_to_text(voter.key.directory_id)}, not by this one: "
+            f"`odradek quorum remove {config.node_id}`, then `odradek quorum add {config.node_id}`",
+        )
