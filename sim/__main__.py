@@ -15,6 +15,8 @@ from sim.cluster_scenario import ClusterScenario
 from sim.scenario import SafetyViolation, Scenario
 from sim.world import Liveness
 
+LOUD = ("log", "boot", "exit", "poll", "group")
+"""Words of the trace that `--log` prints."""
 EXIT = {"ok": 0, "crash": 127, "liveness": 128, "safety": 129}
 
 
@@ -33,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, help="of a cluster: how long the storm is, in virtual time")
     parser.add_argument("--trace", action="store_true", help="print the last events of the run")
+    parser.add_argument("--log", action="store_true", help="print what the nodes log, and what befalls them")
     options = parser.parse_args(arguments)
 
     scenario: Scenario | ClusterScenario
@@ -46,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         scenario = Scenario(options.seed, crashes=options.crashes)
     print(f"weather: {scenario.world.weather}")
+    if options.log:
+        scenario.world.trace.on_line = _print_if_told
     began = time.monotonic()
     verdict = "ok"
     try:
@@ -70,6 +75,12 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"virtual: {scenario.world.now:.3f}")
     print(f"real: {time.monotonic() - began:.3f}")
     return EXIT[verdict]
+
+
+def _print_if_told(what: str, line: str) -> None:
+    """What a human wants to read of a run: the nodes' logs, deaths, starts, and the storm."""
+    if what in LOUD or what.startswith("crash"):
+        print(line)
 
 
 def _commit() -> str:

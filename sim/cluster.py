@@ -108,6 +108,8 @@ class Cluster:
             [*self.controllers, *self.brokers] if shape.controllers else list(self.brokers)
         )
         self.bootstrap: Sequence[tuple[str, int]] = [(member.name, BROKER_PORT) for member in self.brokers]
+        self.topics: list[str] = []
+        """Topics that every broker must know before the cluster is whole."""
         self._observer: AsyncClient | None = None
 
     def _member(self, node_id: int, name: str) -> Member:
@@ -202,6 +204,9 @@ class Cluster:
             return str(error)
         if len(answer.brokers) < len(self.brokers):
             return f"{len(answer.brokers)} of {len(self.brokers)} brokers are unfenced"
+        for name in self.topics:
+            if all(topic.name != name for topic in answer.topics):
+                return f"{name} is not known yet"
         view: list[object] = []
         for topic in sorted(answer.topics, key=lambda topic: topic.name or ""):
             for each in sorted(topic.partitions, key=lambda each: each.partition_index):

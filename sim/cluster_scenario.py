@@ -96,6 +96,7 @@ class ClusterScenario:
         await load.create_topics(
             admin, [NewTopic(TOPIC, PARTITIONS, REPLICAS, {"min.insync.replicas": "2"})], load.request_seconds
         )
+        cluster.topics.append(TOPIC)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
         world.spawn(cluster.watch_quorum, self.committed)
         half = (len(self._producers) + 1) // 2

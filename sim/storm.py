@@ -93,7 +93,7 @@ class Storm:
         self._begun += 1
         self._under_way += 1
         self.counts[what] = self.counts.get(what, 0) + 1
-        self._world.trace.record(self._world.now, "storm", what)
+        self._world.trace.record(self._world.now, "storm", "log", what)
 
     def _end(self) -> None:
         self._under_way -= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Callable
 
 LINES_KEPT_DEFAULT = 2000
 
@@ -19,6 +20,8 @@ class Trace:
         self._hash = hashlib.sha256()
         self.lines: deque[str] = deque(maxlen=lines_kept)
         self.event_count = 0
+        self.on_line: Callable[[str, str], None] | None = None
+        """Called with the word of each event and its line."""
 
     def record(self, now: float, who: str, what: str, *details: object) -> None:
         """One event. `details` are numbers and strings."""
@@ -27,6 +30,8 @@ class Trace:
         self._hash.update(b"\n")
         self.lines.append(line)
         self.event_count += 1
+        if self.on_line is not None:
+            self.on_line(what, line)
 
     def digest(self) -> str:
         """Hex digest of all events so far."""
