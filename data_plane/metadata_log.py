@@ -18,6 +18,7 @@ The file is ours; Kafka leaves it alone.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from data_plane.log import log_upkeep
@@ -152,6 +153,11 @@ class MetadataLog:
             log.advance_high_watermark(start)
             log.set_log_start_offset(start)
             log.delete_old_segments(self._clock.wall_ms())
+        # What is in the active segment can go with the next snapshot if it is finished now (after a sync: a torn batch
+        # must never have a later segment behind it). So the log holds what came since the last snapshot but one.
+        log.flush()
+        with suppress(DiskFull):
+            log.roll(self._clock.wall_ms())
         return log.log_start_offset
 
     def install(self, end_offset: int) -> None:

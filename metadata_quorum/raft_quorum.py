@@ -141,6 +141,8 @@ class RaftQuorum:
         self._is_stopped = False
         self._failure: BaseException | None = None
         self._wake = new_event()
+        self._ended = new_event()
+        """Set when a stopped `run` is done with the disk."""
         self._sleeping_until = float("inf")
         self._earlier = new_event()
         self._high_watermark = 0
@@ -307,15 +309,19 @@ class RaftQuorum:
         return snapshot
 
     async def run(self) -> None:
-        """Do what the core wants, until cancelled. Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant."""
+        """Do what the core wants, until cancelled or stopped.
+
+        Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant.
+        """
         self._tasks.start_soon(self._keep_time, name="quorum clock")
         self.report(self.core.tick)
-        while True:
+        while not self._is_stopped:
             if self._failure is not None:
                 raise self._failure
             self._wake = self.new_event()
             if not await self._work():
                 await self._wake.wait()
+        self._ended.set()
 
     async def resign_and_drain(self) -> None:
         """Commit what is decided, as far as the others let us, then give up the lead (a clean stop)."""
@@ -339,6 +345,8 @@ class RaftQuorum:
             while self._is_telling() and clock.monotonic() < told:
                 await clock.sleep_until(clock.monotonic() + self.config.retry_backoff)
         self._is_stopped = True
+        self._wake.set()
+        await self._ended.wait()
 
     def _has_others(self) -> bool:
         return not self.core.voters.is_only(self.me)
@@ -489,6 +497,8 @@ class RaftQuorum:
             try:
                 await self.workers.run(write)
             except DiskFull as error:
+                if self._is_stopped:
+                    raise
                 self._tell_no_room(error)
                 await self.clock.sleep_until(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS)
             else:

@@ -107,6 +107,8 @@ class MetadataService:
         self._machine: _Machine | None = None
         self._is_active = False
         self._is_stopping = False
+        self._followed = env.event()
+        """Set when a stopped `_follow` is done with the log."""
         self._peers: PeerConnections | None = None
         self._news = env.event()
         self._caught_up = env.event()
@@ -144,6 +146,8 @@ class MetadataService:
         self._is_stopping = True
         await self.quorum.resign_and_drain()
         self._resign()
+        self._news.set()
+        await self._followed.wait()
         if self._peers is not None:
             self._peers.close()
 
@@ -197,7 +201,7 @@ class MetadataService:
 
     async def _follow(self) -> None:
         quorum, publisher = self.quorum, self._publisher
-        while True:
+        while not self._is_stopping:
             self._news = self._env.event()
             if self._machine is None:
                 await self._replay()
@@ -208,6 +212,7 @@ class MetadataService:
             self._note_caught_up()
             if publisher.next_offset >= quorum.high_watermark or self._machine is not None:
                 await self._news.wait()
+        self._followed.set()
 
     async def _replay(self) -> None:
         """Bring the image up to the high watermark, or to a leader's snapshot that has replaced the log."""
