@@ -58,6 +58,8 @@ from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 __all__ = ["RaftConfig", "RaftCore"]
 
 NOBODY = -1
+FIRST_WAIT = 0.1
+"""Share of the election timeout that a replica waits after its start, at least; at most twice as much."""
 
 
 @attrs.frozen
@@ -104,7 +106,8 @@ class RaftCore:
 
     def _first_role(self, stored: QuorumState | None) -> Role:
         state = stored or QuorumState()
-        deadline = self.random_election_deadline()
+        # At the start everybody is asked who leads: who knows answers at once, so there is no need to wait for long.
+        deadline = self.now + self.config.election_timeout * (FIRST_WAIT + FIRST_WAIT * self.rng.random())
         if self.log.last_epoch > state.leader_epoch:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
