@@ -97,7 +97,7 @@ class Broker:
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.recompressed_topics: dict[bytes, None] = {}
         """Ids of the hosted topics whose `compression.type` is not `producer`."""
-        self.timers = Timers(env.clock, env.event, log)
+        self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )

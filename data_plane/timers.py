@@ -32,8 +32,15 @@ class Timer:
 class Timers:
     """A heap of timers, run by `run` (PORTED). Ties break by the order of creation."""
 
-    def __init__(self, clock: Clock, new_event: Callable[[], Event], log: Any = None) -> None:
-        """`log` is told of actions that raise; without one the error is the caller's."""
+    def __init__(
+        self,
+        clock: Clock,
+        new_event: Callable[[], Event],
+        log: Any = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """`log` is told of actions that raise; without one the error is the caller's. `after` follows the due ones."""
+        self._after = after
         self._clock = clock
         self._log = log
         self._new_event = new_event
@@ -83,6 +90,8 @@ class Timers:
         """Sleep until the next deadline or an earlier newcomer, for ever."""
         while True:
             self.fire_due(self._clock.monotonic())
+            if self._after is not None:
+                self._after()
             self._earlier = self._new_event()
             if not self._heap:
                 self._sleeping_until = float("inf")

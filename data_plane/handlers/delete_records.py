@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from data_plane.broker import Broker
-from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.contract import Context, Delayed, Result
 from data_plane.handlers.metadata import INTERNAL_TOPICS
+from data_plane.replication.partition import Partition
+from data_plane.timers import Timer
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -17,11 +19,67 @@ HIGH_WATERMARK = -1
 NO_OFFSET = -1
 
 
+class DelayedDelete(Delayed):
+    """Deleted here, but not yet by all replicas that live."""
+
+    __slots__ = ("broker", "delete_response", "pending", "timer")
+
+    def __init__(
+        self,
+        broker: Broker,
+        response: DeleteRecordsResponse,
+        pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__()
+        self.broker = broker
+        self.delete_response = response
+        self.pending = pending
+        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
+        for partition, _, _ in pending:
+            partition.watch(self._check)
+
+    def _check(self) -> None:
+        still_pending = []
+        for waiting in self.pending:
+            partition, offset, answer = waiting
+            if not partition.is_leader:
+                answer.low_watermark = NO_OFFSET
+                answer.error_code = self.broker.lost_partition_error(partition)
+            elif partition.low_watermark >= offset:
+                answer.low_watermark = partition.low_watermark
+            else:
+                still_pending.append(waiting)
+                continue
+            partition.unwatch(self._check)
+        self.pending = still_pending
+        if not still_pending and self.response is None:
+            self.timer.cancel()
+            self.complete(self.delete_response)
+
+    def _time_out(self) -> None:
+        for _, _, answer in self.pending:
+            answer.low_watermark = NO_OFFSET
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._forget()
+        if self.response is None:
+            self.complete(self.delete_response)
+
+    def _forget(self) -> None:
+        for partition, _, _ in self.pending:
+            partition.unwatch(self._check)
+        self.pending = []
+
+    def abandon(self) -> None:
+        self.timer.cancel()
+        self._forget()
+
+
 class DeleteRecordsHandler:
     """API 21. What is below the new start is never served again; whole segments go with the next retention run.
 
-    The low watermark is the lowest log start offset of the replicas in sync; with this broker's replica alone,
-    it is there at once, so nothing waits for `timeout_ms`.
+    The low watermark is the lowest log start offset of the replicas that live; followers hear of it with their next
+    fetch, so the answer waits for them, but not longer than `timeout_ms`.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -33,25 +91,37 @@ class DeleteRecordsHandler:
         for topic in request.topics:
             for partition in topic.partitions:
                 asked.setdefault(topic.name, {})[partition.partition_index] = partition.offset
-        return DeleteRecordsResponse(
+        pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
+        response = DeleteRecordsResponse(
             0,
             [
                 DeleteRecordsTopicResult(
-                    name, [self._delete(name, index, offset) for index, offset in offsets.items()]
+                    name, [self._delete(name, index, offset, pending) for index, offset in offsets.items()]
                 )
                 for name, offsets in asked.items()
             ],
         )
+        return DelayedDelete(self._broker, response, pending, request.timeout_ms) if pending else response
 
-    def _delete(self, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+    def _delete(
+        self,
+        topic: str,
+        index: int,
+        offset: int,
+        pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
+    ) -> DeleteRecordsPartitionResult:
         try:
-            low_watermark = self._raise_log_start(topic, index, offset)
+            partition, start = self._raise_log_start(topic, index, offset)
         except KafkaError as error:
             return DeleteRecordsPartitionResult(index, NO_OFFSET, error.code)
-        return DeleteRecordsPartitionResult(index, low_watermark, ErrorCode.NONE)
+        low_watermark = partition.low_watermark
+        answer = DeleteRecordsPartitionResult(index, low_watermark, ErrorCode.NONE)
+        if low_watermark < start:
+            pending.append((partition, start, answer))
+        return answer
 
-    def _raise_log_start(self, topic: str, index: int, offset: int) -> int:
-        """The low watermark. Raises `KafkaError`, in Kafka's order of checks."""
+    def _raise_log_start(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
+        """The partition, and where it starts now at the latest. Raises `KafkaError`, in Kafka's order of checks."""
         broker = self._broker
         if broker.image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -68,4 +138,4 @@ class DeleteRecordsHandler:
         if not 0 <= offset <= log.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.set_log_start_offset(offset)
-        return log.log_start_offset
+        return partition, offset

@@ -44,8 +44,10 @@ class AlterPartitionSender:
         broker_epoch: Callable[[], int],
         *,
         timeout_ms: int,
+        after_answer: Callable[[], None],
         log: Any,
     ) -> None:
+        self._after_answer = after_answer
         self._node_id = node_id
         self._controller = controller
         self._clock = clock
@@ -110,6 +112,7 @@ class AlterPartitionSender:
                 sent = asked.get(replica)
                 if sent is not None and self._take(*sent, answer) and self._pending.get(replica) == sent:
                     del self._pending[replica]
+        self._after_answer()
         return not any(self._pending.get(replica) is sent for replica, sent in asked.items())
 
     def _topics(

@@ -69,6 +69,9 @@ class Cluster(Protocol):
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether this broker, fetching with this epoch, may be in sync: known so, not fenced, not leaving."""
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether this broker is registered and not fenced."""
+
     def alter_isr(self, partition: Partition) -> None:
         """Tell the controller what `partition.isr_state` proposes."""
 
@@ -82,6 +85,9 @@ class _Nobody:
         return 0
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return False
+
+    def is_alive(self, broker_id: int) -> bool:
         return False
 
     def alter_isr(self, partition: Partition) -> None:
@@ -301,10 +307,11 @@ class Partition:
             replica.broker_epoch = broker_epoch
         log = self.log
         moved = offset != replica.log_end_offset
+        has_deleted = log_start_offset != replica.log_start_offset
         replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)
-        if moved and self._raise_high_watermark():
+        if (moved and self._raise_high_watermark()) or (has_deleted and self._watchers is not None):
             self._tell_high_watermark()
 
     def _may_expand(self, replica: RemoteReplica) -> None:
@@ -368,8 +375,8 @@ class Partition:
         """The lowest log start offset of the replicas that live: below it everybody has deleted (KIP-107)."""
         lowest = self.log.log_start_offset
         for replica in (self.followers or {}).values():
-            if self._cluster.is_eligible(replica.broker_id, replica.broker_epoch):
-                lowest = min(lowest, replica.log_start_offset)
+            if replica.log_start_offset < lowest and self._cluster.is_alive(replica.broker_id):
+                lowest = replica.log_start_offset
         return lowest
 
     # -- who waits ------------------------------------------------------------------------------------------------

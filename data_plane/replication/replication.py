@@ -38,6 +38,7 @@ class Replication:
             broker.tasks,
             self._own_epoch,
             timeout_ms=broker.settings.request_timeout_ms,
+            after_answer=broker.run_woken,
             log=broker.log,
         )
         self._fetchers: dict[int, LeaderFetcher] = {}
@@ -61,6 +62,10 @@ class Replication:
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         known = self._broker.image.brokers.get(broker_id)
         return known is not None and known.is_active and known.epoch == broker_epoch
+
+    def is_alive(self, broker_id: int) -> bool:
+        known = self._broker.image.brokers.get(broker_id)
+        return known is not None and not known.fenced
 
     def alter_isr(self, partition: Partition) -> None:
         self.isr_changes.submit(partition)
