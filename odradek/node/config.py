@@ -23,21 +23,31 @@ from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.storage_format import VoterEndpoint
 from odradek.node.properties import MalformedProperties, parse_properties
+from odradek.node.quorum_config import (
+    BROKER,
+    CONTROLLER,
+    StaticVoter,
+    check_voters,
+    parse_quorum,
+    parse_roles,
+)
 
 PLAINTEXT = "PLAINTEXT"
-BROKER = "broker"
-CONTROLLER = "controller"
 EVERYWHERE = ("", "0.0.0.0", "::")
 """Hosts that are good to listen on, and not to be told to others."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
-_VOTER = re.compile(r"([0-9]+)@\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)\Z")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 _LISTENER_PREFIX = "listener.name."
 METRICS_LISTENER = "odradek.metrics.listener"
 """Our own key: `host:port` of the page of metrics; without it there is none."""
 
+REPLICA_SELECTORS = (
+    "org.apache.kafka.common.replica.LeaderSelector",
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
+"""Kafka's own; others would be Java classes."""
 _NOT_SUPPORTED = (
     "authorizer.class.name",
     "create.topic.policy.class.name",
@@ -46,7 +56,6 @@ _NOT_SUPPORTED = (
     "config.providers",
     "early.start.listeners",
     "delegation.token.secret.key",
-    "replica.selector.class",
 )
 """Keys with which an operator asks for something that would be missing silently."""
 
@@ -63,15 +72,6 @@ class ListenerConfig:
     @property
     def security_protocol_id(self) -> int:
         return SECURITY_PROTOCOLS[self.security_protocol]
-
-
-@attrs.frozen
-class StaticVoter:
-    """`id@host:port`."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 @attrs.frozen(kw_only=True)
@@ -192,7 +192,7 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         raise ConfigError(
             "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
         )
-    roles = _roles(values)
+    roles = parse_roles(_texts(values, "process.roles"))
     controller_names = tuple(_texts(values, "controller.listener.names"))
     protocols = _security_protocols(explicit, values, controller_names)
     addresses = _addresses("listeners", _texts(values, "listeners"))
@@ -201,8 +201,10 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
     _check_listeners(listeners)
     advertised = _advertised(roles, values, listeners, controller_names, protocols)
     inter_broker = _inter_broker_listener(explicit, values, advertised) if BROKER in roles else ""
-    static_voters, bootstrap_servers = _quorum(values)
-    _check_voters(roles, static_voters, node_id)
+    static_voters, bootstrap_servers = parse_quorum(
+        _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
+    )
+    check_voters(roles, static_voters, node_id)
     _check_relations(values)
     _refuse_unsupported(explicit, values)
     log_dirs = _log_dirs(values)
@@ -257,20 +259,6 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
 def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
     value = values[key]
     return value if isinstance(value, list) else []
-
-
-def _roles(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
-    key = "process.roles"
-    roles = _texts(values, key)
-    text = ",".join(roles)
-    if not roles:
-        raise ConfigError(key, text, "at least one of broker, controller")
-    for role in roles:
-        if role not in (BROKER, CONTROLLER):
-            raise ConfigError(key, role, "Only 'broker' and 'controller' are allowed roles")
-    if len(set(roles)) != len(roles):
-        raise ConfigError(key, text, "Duplicate role names are not allowed")
-    return tuple(roles)
 
 
 def _security_protocols(
@@ -428,61 +416,6 @@ def _inter_broker_listener(
     return name
 
 
-def _quorum(
-    values: Mapping[str, ConfigValue],
-) -> tuple[tuple[StaticVoter, ...], tuple[tuple[str, int], ...]]:
-    """The static voters, and the servers to ask for the leader."""
-    key = "controller.quorum.voters"
-    texts = _texts(values, key)
-    servers = _texts(values, "controller.quorum.bootstrap.servers")
-    if not texts and not servers:
-        raise InvalidConfiguration(
-            "controller.quorum.bootstrap.servers",
-            "",
-            "If using process.roles, either controller.quorum.bootstrap.servers must contain the set of bootstrap "
-            "controllers or controller.quorum.voters must contain a parseable set of controllers.",
-        )
-    voters = []
-    for text in texts:
-        match = _VOTER.match(text)
-        if match is None or not 0 < int(match[3]) <= 65535:
-            raise ConfigError(key, text, "ID@host:port, several separated by commas")
-        voters.append(StaticVoter(int(match[1]), match[2], int(match[3])))
-    if len({voter.node_id for voter in voters}) != len(voters):
-        raise ConfigError(key, ",".join(texts), "Each voter must have a different id")
-    found = []
-    for text in servers:
-        match = _HOST_PORT.match(text)
-        if match is None or not match[1] or not 0 < int(match[2]) <= 65535:
-            raise ConfigError(
-                "controller.quorum.bootstrap.servers", text, "host:port, several separated by commas"
-            )
-        found.append((match[1], int(match[2])))
-    return tuple(voters), tuple(found)
-
-
-def _check_voters(roles: tuple[str, ...], voters: tuple[StaticVoter, ...], node_id: int) -> None:
-    """Kafka's rules between roles, id and static voters."""
-    if not voters:
-        return
-    key = "controller.quorum.voters"
-    text = ",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in voters)
-    ids = [voter.node_id for voter in voters]
-    if CONTROLLER in roles and node_id not in ids:
-        raise ConfigError(
-            key,
-            text,
-            f"If process.roles contains the 'controller' role, the node id {node_id} must be included in the set of voters",
-        )
-    if CONTROLLER not in roles and node_id in ids:
-        raise ConfigError(
-            key,
-            text,
-            f"If process.roles contains just the 'broker' role, the node id {node_id} must not be included in the set "
-            "of voters",
-        )
-
-
 def _voter(
     values: Mapping[str, ConfigValue],
     listeners: tuple[ListenerConfig, ...],
@@ -557,6 +490,9 @@ def _refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, Config
         if key in explicit and values[key]:
             shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
             raise ConfigError(key, shown, "not supported by this version: leave it out")
+    selector = values["replica.selector.class"]
+    if selector is not None and selector not in REPLICA_SELECTORS:
+        raise ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
     for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
         if values[key] is True:
             raise ConfigError(key, "true", "not supported by this version: must be false")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.storage_format import VoterEndpoint
-from odradek.node.config import NodeConfig, StaticVoter
+from odradek.node.config import NodeConfig
 from odradek.node.properties import MalformedProperties, parse_properties
+from odradek.node.quorum_config import StaticVoter
 
 MINIMAL = {
     "process.roles": "broker,controller",
