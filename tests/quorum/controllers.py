@@ -14,10 +14,12 @@ from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.metadata_batches import MetadataBatch, read_batches
+from metadata_quorum.peers import PeerConnections
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.raft.core import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.service import MetadataService
+from metadata_quorum.snapshots import SnapshotSettings
 from metadata_quorum.storage_format import find_meta_properties, format_storage
 from odradek.env.ports import Env
 from odradek.node.buffers import ReceiveBuffers
@@ -75,14 +77,21 @@ class Controllers:
         voters: Sequence[int] = (1, 2, 3),
         observers: Sequence[int] = (),
         *,
+        more_controllers: Sequence[int] = (),
         static: bool = False,
+        segment_bytes: int = 1 << 30,
         config: RaftConfig | None = None,
+        snapshots: SnapshotSettings | None = None,
     ) -> None:
         self.world = world
+        self.snapshots = snapshots
         self.config = config or RaftConfig()
         self.members: dict[int, Member] = {}
         self.static = static
-        self.controllers = set(voters)
+        self.segment_bytes = segment_bytes
+        self.controllers = {*voters, *more_controllers}
+        self.listeners: dict[int, str] = {}
+        """Names of listeners that are not the usual one."""
         self.voters = VoterSet.of(
             Voter(ReplicaKey(each, directory_of(each)), ((LISTENER, host_of(each), PORT),)) for each in voters
         )
@@ -118,7 +127,9 @@ class Controllers:
         root = env.open_dir(PATH)
         meta = find_meta_properties(root)
         assert meta is not None
-        log = await env.workers.run(lambda: MetadataLog.open(root, clock=env.clock, logger=journal))
+        log = await env.workers.run(
+            lambda: MetadataLog.open(root, clock=env.clock, logger=journal, segment_bytes=self.segment_bytes)
+        )
         bootstrap = log.bootstrap()
         is_controller = node_id in self.controllers
         service = MetadataService(
@@ -130,9 +141,12 @@ class Controllers:
             cluster_id=meta.cluster_id,
             controller_settings=ControllerSettings() if is_controller else None,
             raft_config=self.config,
+            snapshot_settings=self.snapshots,
             static_voters=self.voters if self.static else None,
             bootstrap_servers=[(host_of(each), PORT) for each in self.voters.node_ids],
-            endpoints=((LISTENER, host_of(node_id), PORT),) if is_controller else (),
+            endpoints=((self.listeners.get(node_id, LISTENER), host_of(node_id), PORT),)
+            if is_controller
+            else (),
             bootstrap=() if bootstrap is None else bootstrap.records,
             logger=journal,
         )
@@ -173,7 +187,7 @@ class Controllers:
 
     @property
     def node_ids(self) -> list[int]:
-        return sorted(int(name[1:]) for name in self.world.machines)
+        return sorted(int(name[1:]) for name in self.world.machines if name != "client")
 
     def crash(self, node_id: int, keep: Any = "all") -> None:
         self.world.crash(host_of(node_id), keep)
@@ -226,6 +240,16 @@ class Controllers:
             ) and all(image.brokers == images[0].brokers for image in images)
 
         await self.until(all_there, seconds)
+
+    async def ask_quorum(self, node_id: int, request: Any, seconds: float = 30.0) -> Any:
+        """The answer of a node's quorum, over its listener."""
+        asking = self.world.node_env("client")
+        peers = PeerConnections(asking, self.world.tasks, client_id="test", log=Journal())
+        answer = await peers.channel(host_of(node_id), PORT).request(
+            request, asking.clock.monotonic() + seconds
+        )
+        peers.close()
+        return answer
 
     def log_of(self, node_id: int) -> list[MetadataBatch]:
         """The batches on the disk of a node."""
