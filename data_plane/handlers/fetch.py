@@ -20,6 +20,7 @@ from data_plane.handlers.contract import Context, Delayed, Result
 from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange
 from data_plane.replication.partition import Partition
+from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.timers import Timer
 from odradek.env.ports import DiskError, Workers
 from wire.errors import ErrorCode, KafkaError
@@ -79,6 +80,7 @@ class FetchJob:
         "min_bytes",
         "needs_leader",
         "plan",
+        "rack",
         "replica_epoch",
         "replica_id",
     )
@@ -100,6 +102,8 @@ class FetchJob:
             self.replica_id = request.replica_id
             self.replica_epoch = -1
         self.is_follower = self.replica_id >= 0
+        selects = broker.replication.settings.selects_by_rack and api_version >= FOLLOWERS_SERVE_SINCE
+        self.rack = request.rack_id if selects and not self.is_follower else ""
         self.needs_leader = self.is_follower or api_version < FOLLOWERS_SERVE_SINCE
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -161,6 +165,30 @@ class FetchJob:
                     _NO_SNAPSHOT,
                     None,
                     -1,
+                    b"",
+                )
+        if self.rack and partition.is_leader:
+            replica = preferred_read_replica(
+                partition,
+                self.broker.image,
+                self.broker.settings.node_id,
+                self.listener,
+                self.rack,
+                fetched.fetch_offset,
+            )
+            if replica >= 0:
+                attempt.must_answer = True
+                return PartitionData(
+                    fetched.key[1],
+                    0,
+                    high_watermark,
+                    stable,
+                    log.log_start_offset,
+                    _NOT_DIVERGING,
+                    _NO_LEADER,
+                    _NO_SNAPSHOT,
+                    None,
+                    replica,
                     b"",
                 )
         records: Any = b""
@@ -300,6 +328,7 @@ class FetchJob:
             answer.records
             or answer.error_code
             or answer.diverging_epoch is not _NOT_DIVERGING
+            or answer.preferred_read_replica >= 0
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )

@@ -144,3 +144,23 @@ def test_consumers_may_read_from_followers() -> None:
         assert (await cluster.fetch(2, 2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     ReplicatedTopic().play(script)
+
+
+def test_consumers_are_sent_to_their_rack() -> None:
+    """KIP-392: the leader names an in-sync replica in the consumer's rack, and serves who is nearer to nobody else."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"a")
+        in_rack = await cluster.fetch(1, 0, rack="b")
+        assert (in_rack.preferred_read_replica, in_rack.records) == (2, b"")
+        for rack in ("a", "", "elsewhere"):
+            answer = await cluster.fetch(1, 0, rack=rack)
+            assert answer.preferred_read_replica == -1
+            assert answer.records
+        assert (await cluster.fetch(1, 9, rack="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    cluster = ReplicatedTopic(
+        replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    )
+    cluster.racks = {1: "a", 2: "b", 3: "c"}
+    cluster.play(script)

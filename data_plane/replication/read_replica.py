@@ -1,0 +1,42 @@
+"""Which replica a consumer should read from: one in its rack, if there is an equal one (KIP-392). PURE.
+
+Kafka's `RackAwareReplicaSelector`: among the replicas in the consumer's rack the leader itself if it is there, else the
+one whose log reaches furthest; only replicas that are in sync and hold the offset count. Without any the leader serves.
+"""
+
+from __future__ import annotations
+
+from data_plane.replication.partition import Partition
+from metadata_quorum.image import MetadataImage
+
+NO_REPLICA = -1
+
+
+def preferred_read_replica(
+    partition: Partition, image: MetadataImage, node_id: int, listener: str, rack: str, offset: int
+) -> int:
+    """The broker to read from instead of this leader; -1: this one."""
+    followers = partition.followers
+    if not rack or followers is None or _rack_of(image, node_id) == rack:
+        return NO_REPLICA
+    isr = partition.isr_state.isr
+    best, best_rank = NO_REPLICA, (-1, -1, -1)
+    for replica in followers.values():
+        broker = image.brokers.get(replica.broker_id)
+        if (
+            broker is not None
+            and not broker.fenced
+            and broker.rack == rack
+            and replica.broker_id in isr
+            and replica.log_start_offset <= offset <= replica.log_end_offset
+            and broker.endpoint(listener) is not None
+        ):
+            rank = (replica.log_end_offset, replica.last_caught_up_ms, -replica.broker_id)
+            if rank > best_rank:
+                best, best_rank = replica.broker_id, rank
+    return best
+
+
+def _rack_of(image: MetadataImage, node_id: int) -> str | None:
+    broker = image.brokers.get(node_id)
+    return None if broker is None else broker.rack
