@@ -18,7 +18,8 @@ the voters if the log does not hold them yet.
 waits, `has_room` turns false; a leader with other voters gives up its lead. Any other `DiskError`, and any broken
 invariant of the core, ends `run` with that error, and with it the node.
 
-What others ask is in `quorum_requests.py`, what snapshots do to the log in `quorum_snapshots.py`.
+What this node asks others is in `quorum_peers.py`, what they ask in `quorum_requests.py`, and what snapshots do to the
+log in `quorum_snapshots.py`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from metadata_quorum.checkpoint_files import StoredSnapshot
 from metadata_quorum.metadata_batches import batch_of_control_records, batch_of_values, encode_values
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.quorum_peers import QuorumPeers
 from metadata_quorum.quorum_requests import QuorumRequests
 from metadata_quorum.quorum_snapshots import DropBelow, InstallSnapshot, QuorumSnapshots
-from metadata_quorum.raft import wire_messages
 from metadata_quorum.raft.core import RaftConfig, RaftCore
 from metadata_quorum.raft.effects import (
     Answer,
@@ -52,13 +53,12 @@ from metadata_quorum.raft.effects import (
 )
 from metadata_quorum.raft.log_reading import read_log_state
 from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
-from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Leader as LeaderRole
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
 from metadata_quorum.turns import Turns
-from odradek.env.ports import Clock, ConnectionLost, DiskFull, Event, TaskGroup, Workers
-from wire.errors import ErrorCode, KafkaError, ProtocolError
+from odradek.env.ports import Clock, DiskFull, Event, TaskGroup, Workers
+from wire.errors import ErrorCode
 from wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -75,8 +75,6 @@ DISK_FULL_RETRY_SECONDS = 1.0
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow
 """What `run` does, before anything behind it."""
-FIRST_BOOTSTRAP_ID = -2
-"""Bootstrap servers have addresses but no ids yet: they are asked under -2, -3 and so on, as in Kafka."""
 
 
 @attrs.frozen
@@ -124,8 +122,7 @@ class RaftQuorum:
         self.logger = logger
         self._store = store
         self._static_voters = static_voters if static_voters is not None else VoterSet(())
-        self._bootstrap = {FIRST_BOOTSTRAP_ID - at: address for at, address in enumerate(bootstrap)}
-        self._peers: PeerConnections
+        self._peers = QuorumPeers(self, bootstrap)
         self._tasks: TaskGroup
         self.new_event = new_event
         self._random = random
@@ -133,8 +130,6 @@ class RaftQuorum:
         self._has_dynamic_voters = False
         self.refusals: dict[int, ErrorCode] = {}
         """What nodes have refused this one with, since they last answered it."""
-        self._addresses: dict[int, tuple[str, int]] = {}
-        """How nodes that lead or led say they can be reached."""
         self._effects: deque[Effect | InstallSnapshot | DropBelow] = deque()
         self._is_pumping = False
         self._is_blocked = False
@@ -146,8 +141,6 @@ class RaftQuorum:
         self._sleeping_until = float("inf")
         self._earlier = new_event()
         self._high_watermark = 0
-        self.leader_high_watermark = -1
-        """The high watermark that a leader has told last, -1 before."""
         self._epoch_to_begin = -1
         self._leading_epoch = -1
         self._decided_end = 0
@@ -257,19 +250,12 @@ class RaftQuorum:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """How to reach a node: by what it said itself, what the voters say, or the bootstrap servers."""
-        if node_id == self.me.node_id and self.endpoints:
-            return self.endpoints[0][1:]
-        if node_id in self._addresses:
-            return self._addresses[node_id]
-        voter = self.core.voters.get(node_id)
-        if voter is not None and voter.endpoints:
-            return voter.endpoints[0][1:]
-        return self._bootstrap.get(node_id)
+        """How to reach a node, None if nobody has said."""
+        return self._peers.address_of(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int]) -> None:
         """A node says where it listens."""
-        self._addresses[node_id] = address
+        self._peers.addresses[node_id] = address
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Start a task that ends with the node."""
@@ -277,7 +263,12 @@ class RaftQuorum:
 
     def channel(self, address: tuple[str, int]) -> PeerChannel:
         """How to ask the node that listens there."""
-        return self._peers.channel(*address)
+        return self._peers.connections.channel(*address)
+
+    @property
+    def leader_high_watermark(self) -> int:
+        """The largest high watermark that a leader has told this node, -1 before."""
+        return self._peers.leader_high_watermark
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when the leader, its epoch, or this node's own leadership has changed."""
@@ -291,7 +282,7 @@ class RaftQuorum:
         Raises `MetadataLogCorrupt`, `DiskError`.
         """
         self._tasks = tasks
-        self._peers = peers
+        self._peers.connections = peers
         stored = self._store.load()
         snapshot = await self.workers.run(self.snapshots.newest)
         state: LogState = await self.workers.run(read_log_state, self.log, snapshot, self._static_voters)
@@ -303,7 +294,7 @@ class RaftQuorum:
             self.config,
             self._random,
             self.clock.monotonic(),
-            bootstrap=tuple(self._bootstrap),
+            bootstrap=self._peers.bootstrap_ids,
         )
         self._high_watermark = self._core.high_watermark
         return snapshot
@@ -409,17 +400,21 @@ class RaftQuorum:
             self._wake.set()
         if core.next_deadline() < self._sleeping_until:
             self._earlier.set()
-        self._tell_observers()
+        self._tell_change()
 
-    def _tell_observers(self) -> None:
+    def tell_observers(self) -> None:
+        """Something has changed that they may wait for."""
+        for callback in self._observers:
+            callback()
+
+    def _tell_change(self) -> None:
         told = (self.leader_id, self.leader_epoch, self.is_leading)
         if told == self._told:
             return
         if told[:2] != self._told[:2]:
             self.logger.info("quorum.leader", leader=told[0], epoch=told[1], me=self.me.node_id)
         self._told = told
-        for callback in self._observers:
-            callback()
+        self.tell_observers()
 
     def perform_later(self, effect: InstallSnapshot | DropBelow) -> None:
         """Do this to the log when all that the core wants now is done."""
@@ -430,7 +425,7 @@ class RaftQuorum:
     def _perform(self, effect: Effect | InstallSnapshot | DropBelow) -> None:
         match effect:
             case Send():
-                self.start_soon(self._ask, effect.node_id, effect.request)
+                self.start_soon(self._peers.ask, effect.node_id, effect.request)
             case Answer():
                 self._requests.answer(effect)
             case HighWatermarkAdvanced():
@@ -609,60 +604,6 @@ class RaftQuorum:
         self._decided_end += len(records)
         self._wake.set()
         return self._decided_end - 1
-
-    # -- asking others ------------------------------------------------------------------------------------------------
-
-    async def _ask(self, node_id: int, request: Request) -> None:
-        clock = self.clock
-        address = self.address_of(node_id)
-        message = wire_messages.encode_request(
-            request,
-            cluster_id=self.cluster_id,
-            endpoints=self.endpoints,
-            fetch_bytes_max=self.config.fetch_bytes_max,
-        )
-        try:
-            if address is None:
-                raise KafkaError(
-                    ErrorCode.BROKER_NOT_AVAILABLE, f"the address of node {node_id} is not known"
-                )
-            deadline = clock.monotonic() + self.config.request_timeout
-            answer = await self._peers.channel(*address).request(message, deadline)
-            response, addresses = wire_messages.decode_response(answer)
-            if isinstance(response, FetchAnswer):
-                assert isinstance(request, Fetch)
-                self._check_fetched(request, response)
-        except ConnectionLost:
-            self.report(self.core.request_failed, node_id, request, broken=True)
-        except (KafkaError, ProtocolError) as error:
-            if isinstance(error, KafkaError) and error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                if self.refusals.get(node_id) is not error.code:
-                    self.logger.warning("quorum.request_refused", node=node_id, error=str(error))
-                self.refusals[node_id] = error.code
-            self.report(self.core.request_failed, node_id, request, broken=False)
-        else:
-            self.refusals.pop(node_id, None)
-            self._addresses.update(addresses)
-            self.report(self.core.receive_response, node_id, request, response)
-            if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
-                self._note_leader_high_watermark(response)
-
-    def _note_leader_high_watermark(self, response: FetchAnswer) -> None:
-        if response.high_watermark > self.leader_high_watermark:
-            first = self.leader_high_watermark < 0
-            self.leader_high_watermark = response.high_watermark
-            if first:
-                for callback in self._observers:
-                    callback()
-
-    @staticmethod
-    def _check_fetched(request: Fetch, response: FetchAnswer) -> None:
-        """Raises `KafkaError` for batches that do not continue our log: no sound leader sends them."""
-        offset, epoch = request.offset, request.last_epoch
-        for batch in response.batches:
-            if batch.base_offset != offset or not epoch <= batch.epoch <= response.epoch:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{batch} does not continue offset {offset}")
-            offset, epoch = batch.last_offset + 1, batch.epoch
 
     # -- being asked --------------------------------------------------------------------------------------------------
 

@@ -90,8 +90,8 @@ class Controllers:
         self.static = static
         self.segment_bytes = segment_bytes
         self.controllers = {*voters, *more_controllers}
-        self.listeners: dict[int, str] = {}
-        """Names of listeners that are not the usual one."""
+        self.more_endpoints: dict[int, tuple[tuple[str, str, int], ...]] = {}
+        """Where a node listens, too, as it says."""
         self.voters = VoterSet.of(
             Voter(ReplicaKey(each, directory_of(each)), ((LISTENER, host_of(each), PORT),)) for each in voters
         )
@@ -144,7 +144,7 @@ class Controllers:
             snapshot_settings=self.snapshots,
             static_voters=self.voters if self.static else None,
             bootstrap_servers=[(host_of(each), PORT) for each in self.voters.node_ids],
-            endpoints=((self.listeners.get(node_id, LISTENER), host_of(node_id), PORT),)
+            endpoints=((LISTENER, host_of(node_id), PORT), *self.more_endpoints.get(node_id, ()))
             if is_controller
             else (),
             bootstrap=() if bootstrap is None else bootstrap.records,

@@ -7,10 +7,23 @@ from typing import Any
 
 import pytest
 
+from metadata_quorum.metadata_batches import read_batches
+from metadata_quorum.raft.wire_messages import METADATA_TOPIC_ID
+from metadata_quorum.snapshots import SnapshotSettings
 from sim.weather import Weather
 from sim.world import World
-from tests.quorum.controllers import Controllers, calm_world, host_of, register
+from tests.quorum.controllers import Controllers, calm_world, directory_of, host_of, register
+from tests.quorum.node_parts import CLUSTER_ID
 from wire.errors import ErrorCode
+from wire.messages.add_raft_voter import AddRaftVoterRequest
+from wire.messages.add_raft_voter import Listener as AddListener
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 Script = Callable[[World, Controllers], Awaitable[None]]
 
@@ -162,6 +175,215 @@ def test_followers_that_lag_fetch_many_batches_at_once() -> None:
         logs_are_equal(controllers)
 
     play(script)
+
+
+def test_a_follower_that_is_too_far_behind_loads_a_snapshot() -> None:
+    """KIP-630: the log below a snapshot is gone, so a replica that needs it gets the snapshot, then the log behind it."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        behind = next(each for each in (1, 2, 3) if each != leader.node_id)
+        controllers.crash(behind)
+        for number in range(120):
+            await controllers.ask(register(1000 + number))
+        await controllers.until(lambda: leader.log.log_start_offset > 0)
+        controllers.start(behind)
+        await controllers.until(lambda: behind in controllers.members)
+        await controllers.agree()
+        member = controllers.members[behind]
+        assert "metadata.snapshot_installed" in member.journal.events
+        assert 1119 in member.service.committed_image.brokers
+        await controllers.ask(register(2000))
+        await controllers.agree()
+        controllers.crash(behind, "synced")
+        controllers.start(behind)
+        await controllers.until(lambda: behind in controllers.members)
+        await controllers.agree()
+        await controllers.stop(leader.node_id)
+        await controllers.ask(register(2001))
+
+    play(script, snapshots=SnapshotSettings(bytes_between_max=4000), segment_bytes=3000)
+
+
+def test_an_observer_with_an_empty_disk_begins_with_a_snapshot() -> None:
+    """Brokers use the same path."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        controllers.crash(4)
+        for number in range(120):
+            await controllers.ask(register(1000 + number))
+        leader = await controllers.leader()
+        await controllers.until(lambda: leader.log.log_start_offset > 0)
+        controllers.start(4)
+        observer = await controllers.until(lambda: controllers.members.get(4))
+        await observer.service.caught_up()
+        assert 1119 in observer.service.committed_image.brokers
+        assert observer.service.quorum.voters == controllers.voters
+
+    options = {"snapshots": SnapshotSettings(bytes_between_max=4000), "segment_bytes": 3000}
+    play(script, observers=(4,), **options)
+
+
+def describe() -> DescribeQuorumRequest:
+    partition = DescribeQuorumRequestPartitionData(0)
+    return DescribeQuorumRequest([DescribeQuorumRequestTopicData("__cluster_metadata", [partition])])
+
+
+def test_the_leader_describes_the_quorum() -> None:
+    """DescribeQuorum: voters and observers with their offsets and times, and how to reach the voters; others refuse."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        await controllers.agree()
+        await world.sleep(1.0)
+        response = await controllers.ask_quorum(leader.node_id, describe())
+        partition = response.topics[0].partitions[0]
+        end_offset = leader.service.quorum.log_end_offset
+        assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, leader.node_id, 1)
+        assert partition.high_watermark == end_offset
+        assert [each.replica_id for each in partition.current_voters] == [1, 2, 3]
+        assert [each.replica_directory_id for each in partition.current_voters] == [
+            directory_of(each) for each in (1, 2, 3)
+        ]
+        assert [each.replica_id for each in partition.observers] == [4]
+        now_ms = leader.env.clock.wall_ms()
+        for each in [*partition.current_voters, *partition.observers]:
+            assert each.log_end_offset == end_offset
+            assert now_ms - 1000 < each.last_caught_up_timestamp <= each.last_fetch_timestamp <= now_ms
+        assert [(each.node_id, each.listeners[0].host) for each in response.nodes] == [
+            (1, "c1"),
+            (2, "c2"),
+            (3, "c3"),
+        ]
+        other = next(each for each in (1, 2, 3) if each != leader.node_id)
+        refused = (await controllers.ask_quorum(other, describe())).topics[0].partitions[0]
+        assert (refused.error_code, refused.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.node_id)
+
+    play(script, observers=(4,))
+
+
+def add(node_id: int) -> AddRaftVoterRequest:
+    listener = AddListener("CONTROLLER", host_of(node_id), 9093)
+    return AddRaftVoterRequest(CLUSTER_ID, 1000, node_id, directory_of(node_id), [listener])
+
+
+def remove(node_id: int) -> RemoveRaftVoterRequest:
+    return RemoveRaftVoterRequest(CLUSTER_ID, node_id, directory_of(node_id))
+
+
+def test_voters_come_and_go_one_at_a_time() -> None:
+    """KIP-853: an observer that has the log joins, a voter leaves, the leader too; refusals have Kafka's codes."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        answer = await controllers.ask_quorum(leader.node_id, add(4))
+        assert answer.error_code == 0, answer
+        assert leader.service.quorum.voters.node_ids == (1, 2, 3, 4)
+        assert (await controllers.ask_quorum(leader.node_id, add(4))).error_code == ErrorCode.DUPLICATE_VOTER
+        assert (
+            await controllers.ask_quorum(leader.node_id, remove(5))
+        ).error_code == ErrorCode.VOTER_NOT_FOUND
+        wrong = add(5)
+        wrong.cluster_id = "another"
+        assert (
+            await controllers.ask_quorum(leader.node_id, wrong)
+        ).error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        answer = await controllers.ask_quorum(leader.node_id, add(5))
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        answer = await controllers.ask_quorum(leader.node_id, remove(leader.node_id))
+        assert answer.error_code == 0
+        new = await controllers.until(lambda: (found := controllers.active()) is not leader and found)
+        assert leader.node_id not in new.service.quorum.voters.node_ids
+        answer = await controllers.ask_quorum(leader.node_id, add(4))
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await controllers.ask(register(100))
+        await controllers.agree()
+
+    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
+
+
+def test_static_voters_cannot_be_changed() -> None:
+    """kraft.version 0."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        answer = await controllers.ask_quorum(leader.node_id, remove(1))
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    play(script, static=True)
+
+
+def test_a_voter_that_moved_tells_the_leader() -> None:
+    """UpdateRaftVoter: the voters in the log say how to reach each; a node with another address has it changed."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        await controllers.ask(register(100))
+        leader = await controllers.leader()
+        moved = next(each for each in (1, 2, 3) if each != leader.node_id)
+        await controllers.stop(moved)
+        controllers.more_endpoints[moved] = (("OTHER", "elsewhere", 9094),)
+        controllers.start(moved)
+        quorum = leader.service.quorum
+        await controllers.until(lambda: len(quorum.voters.get(moved).endpoints) == 2)
+        # A leader has no leader to tell: it says so with the first words of its epoch.
+        await controllers.stop(leader.node_id)
+        controllers.more_endpoints[leader.node_id] = (("OTHER", "elsewhere", 9094),)
+        for node_id in (1, 2, 3):
+            if node_id in controllers.members:
+                controllers.crash(node_id)
+        controllers.start(leader.node_id)
+        controllers.start(moved)
+        again = await controllers.leader()
+        await controllers.until(lambda: len(again.service.quorum.voters.get(leader.node_id).endpoints) == 2)
+
+    play(script)
+
+
+def test_readers_that_are_no_replicas_see_what_is_committed() -> None:
+    """A Fetch with replica id -1: the committed log, waiting for more if asked to; any controller answers."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        await controllers.ask(register(100))
+        await controllers.agree()
+        leader = await controllers.leader()
+        for node_id in (1, 2, 3):
+            response = await controllers.ask_quorum(node_id, read(0))
+            partition = response.responses[0].partitions[0]
+            batches = list(read_batches(partition.records, source="answer"))
+            assert batches[0].base_offset == 0
+            assert batches[-1].last_offset == leader.service.quorum.high_watermark - 1
+            assert partition.current_leader.leader_id == leader.node_id
+        end_offset = leader.service.quorum.high_watermark
+        beyond = (await controllers.ask_quorum(1, read(end_offset + 1))).responses[0].partitions[0]
+        assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        answers: list[Any] = []
+
+        async def wait() -> None:
+            answers.append(await controllers.ask_quorum(leader.node_id, read(end_offset, wait_ms=5000)))
+
+        waiting = world.spawn(wait)
+        await world.sleep(0.3)
+        assert not answers
+        await controllers.ask(register(101))
+        await waiting.wait()
+        assert answers[0].responses[0].partitions[0].records
+        assert world.now < 5.0
+
+    play(script)
+
+
+def read(offset: int, wait_ms: int = 0) -> FetchRequest:
+    partition = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        CLUSTER_ID,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
