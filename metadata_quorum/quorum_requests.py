@@ -130,7 +130,8 @@ class QuorumRequests:
         asked = self._asked.pop(effect.request_id)
         response, records = effect.response, b""
         if isinstance(response, FetchAnswer):
-            if effect.read_offset is not None:
+            # A snapshot may have taken the place of what was to be read: the next fetch is told so.
+            if effect.read_offset is not None and effect.read_offset >= quorum.log.log_start_offset:
                 records = quorum.log.read(effect.read_offset, asked.bytes_max)
             if not quorum.core.has_committed_in_epoch:
                 # What an earlier leader committed may be more than this one knows yet.
@@ -226,7 +227,7 @@ class QuorumRequests:
         try:
             voters = self._changed(request)
         except KafkaError as error:
-            respond(self._voter_answer(request, error.code, str(error)))
+            respond(self._voter_answer(request, error.code, error.message))
             return
         if voters == quorum.voters:
             respond(self._voter_answer(request, ErrorCode.NONE))
@@ -243,7 +244,10 @@ class QuorumRequests:
         quorum = self._quorum
         core = quorum.core
         if request.cluster_id is not None and request.cluster_id != quorum.cluster_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{quorum.cluster_id}"',
+            )
         if isinstance(request, UpdateRaftVoterRequest):
             if request.current_leader_epoch < core.epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -252,7 +256,8 @@ class QuorumRequests:
         if not quorum.is_beginning_or_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a voter has an id and a directory id")
+            verb = type(request).__name__.removesuffix("RaftVoterRequest")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{verb} voter request didn't include a valid voter")
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints: tuple[tuple[str, str, int], ...] = ()
         if not isinstance(request, RemoveRaftVoterRequest):

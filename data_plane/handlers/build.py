@@ -10,6 +10,7 @@ from data_plane.handlers.contract import Handler
 from data_plane.handlers.delete_records import DeleteRecordsHandler
 from data_plane.handlers.fetch import FetchHandler
 from data_plane.handlers.find_coordinator import FindCoordinatorHandler
+from data_plane.handlers.forwarded import forwarding_handlers
 from data_plane.handlers.group_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
 from data_plane.handlers.groups import (
     DeleteGroupsHandler,
@@ -63,6 +64,7 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
+        **forwarding_handlers(broker),
     }
     served = {int(key): api_versions(key) for key in (*handlers, ApiKey.API_VERSIONS)}
     advertised = dict(served)

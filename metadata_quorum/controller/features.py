@@ -14,6 +14,7 @@ from metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     KRAFT_VERSION,
     KRAFT_VERSION_LEVEL,
+    METADATA_VERSION,
     SUPPORTED_FEATURES,
 )
 from metadata_quorum.image import RESOURCE_BROKER, FeatureRange, MetadataImage
@@ -44,7 +45,8 @@ def update_features(
     """All of the levels or none."""
     records: list[Message] = []
     try:
-        for update in request.feature_updates:
+        # Of updates of one feature Kafka knows the last.
+        for update in {update.feature: update for update in request.feature_updates}.values():
             records += _update(image, update, context.api_version)
     except KafkaError as error:
         message = (
@@ -73,8 +75,10 @@ def _update(image: MetadataImage, update: FeatureUpdateKey, api_version: int) ->
     current = KRAFT_VERSION_LEVEL if name == KRAFT_VERSION else image.features.get(name, 0)
     if level < 0:
         raise _invalid(update, "A feature version cannot be less than 0.")
+    if level == 0 and name not in SUPPORTED_FEATURES:
+        raise _invalid(update, f"Feature {name} not found.")
     for what, low, high in _nodes(image, name):
-        if not low <= level <= high and level != 0:
+        if not low <= level <= high and (level != 0 or name == METADATA_VERSION):
             supports = (
                 "does not support this feature."
                 if high == 0

@@ -58,13 +58,15 @@ def alter_partition_reassignments(
                     if record is not None:
                         records.append(record)
                 except KafkaError as error:
-                    code, message = error.code, error.message
+                    code, message = error.code, error.message or None
                 answers.append(ReassignablePartitionResponse(asked.partition_index, code, message))
             check_batch(records)
             responses.append(ReassignableTopicResponse(topic.name, answers))
     except KafkaError as error:
         return Decision([], refuse_alter(request, error.code, error.message))
-    response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, None, responses)
+    # Kafka answers an empty request before it comes to fill in a text.
+    text = None if request.topics else ""
+    response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
     return Decision(records, response)
 
 
@@ -149,7 +151,7 @@ def _cancel(
     image: MetadataImage, topic: TopicImage, number: int, partition: PartitionImage, rules: TopicRules
 ) -> PartitionChangeRecord | None:
     if not partition.adding_replicas and not partition.removing_replicas:
-        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
     replicas = tuple(each for each in partition.replicas if each not in partition.adding_replicas)
     if not replicas:
         raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")

@@ -9,7 +9,9 @@ from tests.conformance.talk import CORPUS, hold
 from wire.api import ApiKey
 
 APIS = (
+    "add_raft_voter",
     "alter_configs",
+    "alter_partition_reassignments",
     "alter_replica_log_dirs",
     "api_versions",
     "create_partitions",
@@ -22,7 +24,9 @@ APIS = (
     "describe_groups",
     "describe_log_dirs",
     "describe_producers",
+    "describe_quorum",
     "describe_topic_partitions",
+    "elect_leaders",
     "fetch",
     "heartbeat",
     "incremental_alter_configs",
@@ -32,13 +36,17 @@ APIS = (
     "list_config_resources",
     "list_groups",
     "list_offsets",
+    "list_partition_reassignments",
     "metadata",
     "offset_commit",
     "offset_delete",
     "offset_fetch",
     "offset_for_leader_epoch",
     "produce",
+    "remove_raft_voter",
     "sync_group",
+    "unregister_broker",
+    "update_features",
     "find_coordinator",
 )
 """In the order of conversation. FindCoordinator is the last: it makes Kafka coordinate transactions."""

@@ -42,6 +42,27 @@ DELIBERATE = (
         "In Kafka it is an exception on the way.",
     ),
     Deliberate(
+        "AddRaftVoter, RemoveRaftVoter, DescribeQuorum",
+        r"^(add|remove)_raft_voter .*(Kafka 35|kraft.version|for the default listener)|replica_directory_id: Kafka .none.",
+        "keeps voters that `controller.quorum.voters` names at `kraft.version` 0: without directory ids, and for ever",
+        "every quorum is at `kraft.version` 1, its voters are in the log and can be changed",
+        "One way of keeping voters is enough; the list in the file only says who begins.",
+    ),
+    Deliberate(
+        "AlterPartitionReassignments",
+        r"^alter_partition_reassignments names a partition twice: \[0\]",
+        "takes a partition that is named twice in a topic twice",
+        "INVALID_REQUEST for the second",
+        "Which of the two holds should not hang on their order.",
+    ),
+    Deliberate(
+        "UpdateFeatures",
+        r"^update_features .*Local controller",
+        "names the id of the controller that does not support a level, and the levels of all its releases",
+        "no id; supports the levels of this release",
+        "The answer should not hang on which controller is active.",
+    ),
+    Deliberate(
         "Fetch",
         r"^fetch within limits of bytes: \[1[89]\]",
         "answers a negative `partition_max_bytes` with UNKNOWN_SERVER_ERROR",
@@ -150,9 +171,9 @@ NOT_SERVED = (
     NotServed((24, 25, 26, 27, 28, 65, 66), "transactions", "to come"),
     NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
     NotServed(
-        (43, 45, 46, *range(52, 60), 62, 63, 64, 67, 70, 73, 80, 81, 82),
-        "elections, reassignment, the quorum, replication and registration",
-        "come with clusters of several nodes",
+        (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),
+        "the quorum among itself, registration, replication's decisions",
+        "are for the controllers' listener, as in Kafka",
     ),
     NotServed(
         (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51),

@@ -1,0 +1,12 @@
+"""UnregisterBroker: brokers that nobody has registered."""
+
+from __future__ import annotations
+
+from tests.conformance.talk import Talk, case
+from wire.messages.unregister_broker import UnregisterBrokerRequest
+
+
+@case("unregister_broker v0")
+def _(talk: Talk) -> None:
+    for broker in (7, 0, -1, (1 << 31) - 1):
+        talk.ask(UnregisterBrokerRequest(broker), 0)
