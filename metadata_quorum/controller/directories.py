@@ -7,13 +7,11 @@ assigned to a directory outside its broker's registration is offline: it leaves 
 
 from __future__ import annotations
 
-import attrs
-
 from metadata_quorum.controller.brokers import check_broker_epoch
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import topic_rules
-from metadata_quorum.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.state_machine import Decision
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
@@ -73,21 +71,21 @@ def _assign(
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
     if partition.directory_of(broker.broker_id) == directory:
         return ErrorCode.NONE, None
-    before = partition.directories or (UNASSIGNED_DIRECTORY,) * len(partition.replicas)
-    directories = tuple(
-        directory if replica == broker.broker_id else held
-        for replica, held in zip(partition.replicas, before, strict=True)
-    )
-    moved = attrs.evolve(partition, directories=directories)
-    record = None
     rules = topic_rules(image, settings, topic)
-    if directory not in broker.log_dirs and broker.broker_id in partition.isr:
-        acceptable = acceptable_leaders(image, without=broker.broker_id)
-        record = change_partition(topic_id, number, moved, acceptable, rules, removed=broker.broker_id)
-    elif directory in broker.log_dirs:
+    online = directory in broker.log_dirs
+    active = acceptable_leaders(image, without=None if online else broker.broker_id)
+
+    def acceptable(partition: PartitionImage, replica: int) -> bool:
         # A replica that is back in an online directory may be the one that a partition without leader waits for.
-        record = change_partition(topic_id, number, moved, acceptable_leaders(image), rules)
-    if record is None:
-        record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
-    record.directories = list(directories)
+        return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
+
+    record = change_partition(
+        topic_id,
+        number,
+        partition,
+        acceptable,
+        rules,
+        removed=None if online else broker.broker_id,
+        directories={broker.broker_id: directory},
+    )
     return ErrorCode.NONE, record
