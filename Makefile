@@ -9,7 +9,7 @@ DATA ?= data
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help install install-dev run test conformance check format bench demo lock clean
+.PHONY: help install install-dev run test conformance check format bench jepsen demo lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -58,6 +58,9 @@ format: install-dev ## rewrite the sources in the house format
 
 bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (ARGS=--help)
 	@exec $(BIN)/python -m bench $(ARGS)
+
+jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, every record accounted for (ARGS=--help)
+	@exec $(BIN)/python -m jepsen_tests $(ARGS)
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
 	@exec $(BIN)/python -m bench.demo_flights $(ARGS)

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from jepsen_tests.checkers import Anomaly, check
 from jepsen_tests.cluster import FASTER, Cluster, ClusterFailed
-from jepsen_tests.history import History
+from jepsen_tests.history import Commit, History
 from jepsen_tests.nemesis import Nemesis
 from jepsen_tests.network import Network
 from jepsen_tests.schedule import INTERVAL_SECONDS, plan
@@ -27,6 +27,7 @@ _ADMIN_SECONDS = 60.0
 _CALM_SECONDS = 2.0
 _HEAL_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
+_GROUP_SECONDS = 60.0
 _CLOSE_SECONDS = 30.0
 _READ_SECONDS = 60.0
 
@@ -109,6 +110,8 @@ def _drive(cluster: Cluster, admin: AdminClient, options: Options, say: Callable
     time.sleep(max(_CALM_SECONDS, recorder.started + options.seconds - time.monotonic()))
     if not workload.stop_producing(_ANSWER_SECONDS):
         troubles.append(f"not every send was answered {_ANSWER_SECONDS:.0f} s after the last fault")
+    if options.members and (behind := workload.wait_for_group(_GROUP_SECONDS)):
+        troubles.append(behind)
     if not workload.stop_reading(_CLOSE_SECONDS):
         troubles.append(f"not every consumer closed within {_CLOSE_SECONDS:.0f} s")
     if failed := workload.read_all(_READ_SECONDS):
@@ -150,6 +153,18 @@ def figures(history: History, healing: float) -> dict[str, Any]:
         "sends_fail": outcomes["fail"],
         "sends_info": outcomes["info"],
         "values_read": len(read),
+        "read_by_members": len(
+            {
+                value
+                for poll in history.polls()
+                if poll.process.startswith("member")
+                for records in poll.records.values()
+                for _, value in records
+            }
+        ),
+        "commits_ok": sum(
+            1 for each in history.operations if isinstance(each, Commit) and each.outcome == "ok"
+        ),
         "longest_gap_seconds": round(max(gaps, default=0.0), 2),
         "healing_seconds": round(healing, 2),
     }

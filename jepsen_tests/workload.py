@@ -70,6 +70,7 @@ CONSUMER_SETTINGS: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "session.timeout.ms": 6000,
     "heartbeat.interval.ms": 1000,
+    "max.poll.interval.ms": 20_000,
 }
 
 
@@ -149,6 +150,7 @@ class Workload:
     _values: itertools.count[int] = attrs.field(factory=itertools.count)
     _threads: list[threading.Thread] = attrs.field(factory=list)
     _failures: list[str] = attrs.field(factory=list)
+    _furthest_member: dict[str, int] = attrs.field(factory=dict)
 
     def start(self, producers: int, readers: int, members: int) -> None:
         """Start so many clients of each kind."""
@@ -310,6 +312,25 @@ class Workload:
 
     # Members of the group
 
+    def wait_for_group(self, timeout_seconds: float) -> str:
+        """Wait until members have read what was acknowledged, in each key; what is missing, or nothing."""
+        acknowledged: dict[str, int] = {}
+        for send in self.recorder.history.sends():
+            if send.outcome == "ok" and send.offset is not None:
+                acknowledged[send.key] = max(acknowledged.get(send.key, -1), send.offset)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            missing = {
+                key: offset
+                for key, offset in acknowledged.items()
+                if self._furthest_member.get(key, -1) < offset
+            }
+            if not missing:
+                return ""
+            if time.monotonic() > deadline:
+                return f"the group has not read these offsets {timeout_seconds:.0f} s after the last fault: {missing}"
+            time.sleep(0.1)
+
     def _be_member(self, name: str, dice: random.Random) -> None:
         rebalances = 0
 
@@ -339,6 +360,8 @@ class Workload:
                 if message is not None:
                     messages.append(message)
             self._take(poll, messages)
+            for key, records in poll.records.items():
+                self._furthest_member[key] = max(self._furthest_member.get(key, -1), records[-1][0])
             if poll.records and dice.random() < 0.8:
                 self._commit(consumer, name, poll)
         consumer.close()

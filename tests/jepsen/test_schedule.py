@@ -1,0 +1,51 @@
+"""The faults of a run are drawn from its seed, within its time, and cut the links that their names say."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from jepsen_tests.schedule import KINDS, TARGETS, links, plan
+
+NODES = (1, 2, 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_of_a_kind_follow_each_other_and_end_in_time(seed: int) -> None:
+    """Each fault ends before the next of its kind begins, and all before the run does: what heals is whole."""
+    faults = plan(seed, 60, KINDS)
+    assert faults == plan(seed, 60, KINDS)
+    for kind in KINDS:
+        mine = [fault for fault in faults if fault.kind == kind]
+        assert mine
+        assert all(one.end < other.at for one, other in pairwise(mine))
+        assert all(fault.at > 0 and fault.end <= 60 and fault.target in TARGETS[kind] for fault in mine)
+
+
+def test_every_target_is_drawn() -> None:
+    """No fault that is listed stays undone over many seeds."""
+    drawn = {(fault.kind, fault.target) for seed in range(100) for fault in plan(seed, 60, KINDS)}
+    assert drawn == {(kind, target) for kind, targets in TARGETS.items() for target in targets}
+
+
+def test_unknown_kinds_are_refused() -> None:
+    """A misspelt nemesis must not give a run without faults."""
+    with pytest.raises(ValueError, match="no fault is called 'kil'"):
+        plan(0, 60, ["kil"])
+
+
+@pytest.mark.parametrize(
+    ("target", "choice", "cut"),
+    [
+        ("isolate", 0.0, {(1, 2), (2, 1), (2, 3), (3, 2)}),
+        ("one-way", 0.0, {(1, 2), (3, 2)}),
+        ("one-way", 0.9, {(2, 1), (2, 3)}),
+        ("bridge", 0.0, {(1, 2), (2, 1)}),
+        ("bridge", 0.9, {(3, 2), (2, 3)}),
+        ("all", 0.0, {(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)}),
+    ],
+)
+def test_links_that_are_cut(target: str, choice: float, cut: set[tuple[int, int]]) -> None:
+    """Node 2 is the victim: who no longer hears whom."""
+    assert set(links(target, 2, NODES, choice)) == cut
