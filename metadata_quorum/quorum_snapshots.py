@@ -105,10 +105,11 @@ class QuorumSnapshots:
             )
             self._installed = stored
             quorum.logger.info("metadata.snapshot_installed", end_offset=stored.end_offset)
-            await quorum.workers.run(quorum.snapshots.delete_older)
+            await quorum.patiently(quorum.snapshots.delete_older)
             return
         known = core.log.snapshot
         if known is None or known.offset < effect.end.offset <= core.high_watermark:
             core.log.take_snapshot(effect.end)
-            core.log.drop_prefix(await quorum.workers.run(quorum.log.drop_prefix, effect.end.offset))
-            await quorum.workers.run(quorum.snapshots.delete_older)
+            end_offset = effect.end.offset
+            core.log.drop_prefix(await quorum.patiently(lambda: quorum.log.drop_prefix(end_offset)))
+            await quorum.patiently(quorum.snapshots.delete_older)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -67,6 +67,8 @@ from wire.messages.control_records import (
 from wire.structure import Message
 
 __all__ = ["RaftQuorum"]
+
+T = TypeVar("T")
 
 BATCH_BYTES_MAX = 8 << 20
 """A group goes on in the next batch beyond this (Kafka's limit); a single decision may be larger."""
@@ -285,7 +287,9 @@ class RaftQuorum:
         self._peers.connections = peers
         stored = self._store.load()
         snapshot = await self.workers.run(self.snapshots.newest)
-        state: LogState = await self.workers.run(read_log_state, self.log, snapshot, self._static_voters)
+        state: LogState = await self.patiently(
+            lambda: read_log_state(self.log, snapshot, self._static_voters)
+        )
         self._has_dynamic_voters = state.voters is not self._static_voters
         self._core = RaftCore(
             self.me,
@@ -483,22 +487,22 @@ class RaftQuorum:
         await self.patiently(lambda: self.log.append(data, batches[-1].epoch, count=len(batches)))
         if self.log.log_end_offset != batches[-1].last_offset + 1:
             raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
-        end_offset = await self.workers.run(self.log.flush)
+        end_offset = await self.patiently(self.log.flush)
         self.core.flushed(end_offset, self.clock.monotonic())
 
-    async def patiently(self, write: Callable[[], object]) -> None:
-        """Write, in a worker; try again every second while the disk is full."""
+    async def patiently(self, work: Callable[[], T]) -> T:
+        """Do something to the disk, in a worker; try again every second while the disk is full."""
         while True:
             try:
-                await self.workers.run(write)
+                result = await self.workers.run(work)
             except DiskFull as error:
                 if self._is_stopped:
                     raise
-                self._tell_no_room(error)
+                self._no_room(error)
                 await self.clock.sleep_until(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS)
             else:
                 self._tell_room()
-                return
+                return result
 
     def _tell_no_room(self, error: DiskFull) -> None:
         if not self._told_no_room:
@@ -538,6 +542,8 @@ class RaftQuorum:
             last_offset = self.log.append(data, epoch)
         except DiskFull as error:
             self._no_room(error)
+            self._no_room_until = self.clock.monotonic() + DISK_FULL_RETRY_SECONDS
+            self._earlier.set()
             return
         self._no_room_until = float("-inf")
         self._tell_room()
@@ -553,17 +559,15 @@ class RaftQuorum:
         self._batches += 1
         self.written_bytes += len(data)
         self.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
-        end_offset = await self.workers.run(self.log.flush)
+        end_offset = await self.patiently(self.log.flush)
         self.report(core.flushed, end_offset)
 
     def _no_room(self, error: DiskFull) -> None:
         """Nothing was written: try again later. A leader that others can stand in for does not keep them waiting."""
         told_before = self._told_no_room
         self._tell_no_room(error)
-        self._no_room_until = self.clock.monotonic() + DISK_FULL_RETRY_SECONDS
-        self._earlier.set()
-        if told_before and self._has_others():
-            self.report(self.core.resign)
+        if told_before and self._core is not None and self._leading_epoch >= 0 and self._has_others():
+            self.report(self._core.resign)
 
     def _first_words(self) -> _Waiting:
         """The control records that begin an epoch, with the voters where only the first snapshot names them."""
