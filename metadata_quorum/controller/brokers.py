@@ -67,9 +67,10 @@ def register_broker(
         return Decision([], BrokerRegistrationResponse(0, error.code, -1))
     amended = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
-    if existing is not None and not amended:
-        clean = existing.epoch == request.previous_broker_epoch
-        records += remove_from_isrs(image, existing.broker_id, settings, unclean=not clean)
+    if not amended:
+        # One that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
+        clean = existing is not None and existing.epoch == request.previous_broker_epoch
+        records += remove_from_isrs(image, request.broker_id, settings, unclean=not clean)
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -169,7 +170,8 @@ def heartbeat(
     # A registration cannot say "no directory left", and a broker without one can serve nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        if request.want_shut_down:
+        # Who has been let go comes back with a new registration, not with a heartbeat.
+        if request.want_shut_down or stopping:
             shut_down = True
         elif not want_fence and caught_up:
             fenced = False

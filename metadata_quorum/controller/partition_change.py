@@ -113,6 +113,8 @@ def change_partition(
     if election is None:
         election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
     _elect(target, partition, acceptable, election)
+    if _is_sufficient(target, rules):
+        target.elr = ()
     _remember_leader(target, partition)
     return _record(topic_id, number, partition, target, directories or {}, leader_recovery_state)
 
@@ -134,11 +136,16 @@ def _keep_eligible(
     candidates = set(partition.elr)
     if rules.eligible_replicas:
         candidates.update(partition.isr)
-    if len(target.isr) >= (rules.min_isr if rules.eligible_replicas else 1):
+    if _is_sufficient(target, rules):
         candidates.clear()
     candidates.discard(-1 if unclean_restart is None else unclean_restart)
     elr = tuple(sorted(each for each in candidates if each in target.replicas and each not in target.isr))
     target.elr = partition.elr if set(elr) == set(partition.elr) else elr
+
+
+def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
+    """Whether this ISR commits records that others may miss."""
+    return len(target.isr) >= (rules.min_isr if rules.eligible_replicas else 1)
 
 
 def _elect(target: _Target, partition: PartitionImage, acceptable: Acceptable, election: Election) -> None:
