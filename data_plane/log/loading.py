@@ -272,13 +272,14 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
     active.remove_index_files()
     measure_tail(active)
     log.durable = (0, min(options.recovery_point, log.log_end_offset))
-    if options.log is not None:
+    size = sum(segment.size for segment in log.segments[first:])
+    if options.log is not None and size:
         options.log.info(
             "log.recovered",
             topic=log.topic,
             partition=log.partition,
             segments=len(log.segments) - first,
-            bytes=sum(segment.size for segment in log.segments[first:]),
+            bytes=size,
             log_end_offset=log.log_end_offset,
         )
 
