@@ -139,14 +139,15 @@ def _check(
         len(members) > 1 or partition.leader_recovery_state == RECOVERED
     ):
         return ErrorCode.INVALID_REQUEST
-    if not all(_is_eligible(image, state) for state in isr):
+    if not all(_is_eligible(image, partition, state) for state in isr):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 
-def _is_eligible(image: MetadataImage, state: BrokerState) -> bool:
-    """Registered, active, and under the registration under which it fetched."""
+def _is_eligible(image: MetadataImage, partition: PartitionImage, state: BrokerState) -> bool:
+    """Registered, active, its directory online (Kafka does not look), and under the registration under which it
+    fetched."""
     broker = image.brokers.get(state.broker_id)
-    if broker is None or not broker.is_active:
+    if broker is None or not broker.is_active or not partition.is_online(state.broker_id, broker):
         return False
     return state.broker_epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)

@@ -145,7 +145,8 @@ def _keep_eligible(
 
 def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
     """Whether this ISR commits records that others may miss."""
-    return len(target.isr) >= (rules.min_isr if rules.eligible_replicas else 1)
+    min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
+    return len(target.isr) >= min_isr
 
 
 def _elect(target: _Target, partition: PartitionImage, acceptable: Acceptable, election: Election) -> None:

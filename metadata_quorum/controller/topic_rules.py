@@ -18,7 +18,7 @@ class TopicRules:
     """What holds for all partitions of one topic."""
 
     min_isr: int = 1
-    """Never more than the topic's replication factor."""
+    """As configured; a partition of fewer replicas needs no more than it has."""
     unclean_election: bool = False
     """Whether a replica that is not known to hold everything may lead when no other is left."""
     eligible_replicas: bool = False
@@ -29,9 +29,8 @@ def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: Topic
     """The rules of one topic, as its overrides, the cluster's defaults and the properties file have them."""
     min_isr = _value(image, settings, topic.name, MIN_ISR)
     assert isinstance(min_isr, int)
-    factor = len(topic.partitions[0].replicas) if topic.partitions else min_isr
     return TopicRules(
-        min(min_isr, factor),
+        min_isr,
         unclean_election_enabled(image, settings, topic.name),
         image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
     )

@@ -262,9 +262,10 @@ class ControllerMachine(RuleBasedStateMachine):
             before = self.before.get(number, partition)
             self.complete.setdefault(number, set(partition.isr))
             self.complete[number] -= self.lost
-            self._check_shape(partition, rules.min_isr)
+            min_isr = min(rules.min_isr, len(partition.replicas))
+            self._check_shape(partition, min_isr)
             self._check_change(before, partition)
-            self._check_completeness(number, before, partition, rules.min_isr)
+            self._check_completeness(number, before, partition, min_isr)
         self.before = dict(topic.partitions)
         self.lost = set()
 
