@@ -326,6 +326,8 @@ class Fetching:
             hint = answer.current_leader
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
                 state.preferred_replica = None
+                # The position has to be checked with the new leader first (`Positions`).
+                self._news.notify()
                 return
             self._retry_later(state)
         else:

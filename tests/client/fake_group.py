@@ -17,7 +17,7 @@ from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 from wire.api import ApiKey, api_versions
 from wire.connection import RequestReceived
 from wire.errors import ErrorCode
-from wire.messages.fetch import FetchResponse
+from wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from wire.messages.heartbeat import HeartbeatResponse
 from wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -54,6 +54,7 @@ class GroupBroker(FakeBroker):
         self.more_brokers: list[MetadataResponseBroker] = []
         self.leader_epoch = 0
         self.epoch_ends: dict[int, int] = {}
+        self.leader_hint: LeaderIdAndEpoch | None = None
 
     def answer(self, event: RequestReceived) -> Any:
         """As the base, and for groups."""
@@ -67,7 +68,7 @@ class GroupBroker(FakeBroker):
                     for partition in topic.partitions:
                         partition.leader_epoch = self.leader_epoch
             elif key is ApiKey.FETCH and isinstance(response, FetchResponse):
-                _fence(response, self.requests[-1], self.leader_epoch)
+                _fence(response, self.requests[-1], self.leader_epoch, self.leader_hint)
                 _delay_if_empty(response, self.requests[-1].max_wait_ms)
             return response
         request = event.request()
@@ -160,8 +161,8 @@ class GroupBroker(FakeBroker):
         return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _fence(response: FetchResponse, request: Any, leader_epoch: int) -> None:
-    """KIP-320: who speaks of an older leader gets FENCED_LEADER_EPOCH instead of records."""
+def _fence(response: FetchResponse, request: Any, leader_epoch: int, hint: LeaderIdAndEpoch | None) -> None:
+    """KIP-320: who speaks of an older leader gets FENCED_LEADER_EPOCH instead of records, and maybe a hint (KIP-951)."""
     stale = {
         (topic.topic_id, asked.partition)
         for topic in request.topics
@@ -173,6 +174,8 @@ def _fence(response: FetchResponse, request: Any, leader_epoch: int) -> None:
             if (topic.topic_id, answer.partition_index) in stale:
                 answer.error_code = int(ErrorCode.FENCED_LEADER_EPOCH)
                 answer.records = b""
+                if hint is not None:
+                    answer.current_leader = hint
 
 
 def _delay_if_empty(response: FetchResponse, max_wait_ms: int) -> None:

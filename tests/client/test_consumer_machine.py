@@ -23,6 +23,7 @@ from wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
     PartitionData,
 )
 from wire.messages.find_coordinator import FindCoordinatorRequest
@@ -269,6 +270,17 @@ def test_after_a_change_of_leader_the_position_is_checked() -> None:
     found.sleep(2)
     fill(found.broker, 3, epoch=1)
     assert found.values() == numbers(9, 11)
+
+
+def test_after_a_hint_the_position_is_checked_at_once() -> None:
+    """KIP-951: the refusal names the new leader, so no metadata is asked for, and the check must not wait for any."""
+    found = reading(9)
+    assert found.values() == numbers(0, 8)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 9}
+    found.broker.leader_hint = LeaderIdAndEpoch(leader_id=1, leader_epoch=1)
+    fill(found.broker, 3, epoch=1)
+    assert found.values(5) == numbers(9, 11)
 
 
 @pytest.mark.parametrize("policy", ["latest", "none"])
