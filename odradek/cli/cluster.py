@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from odradek.cli.connecting import connected
+from odradek.cli.events import register_events
 from odradek.cli.output import RED, YELLOW, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
 
@@ -20,6 +21,7 @@ def register(groups: Groups) -> None:
         commands, "status", _status, "show the brokers and the partitions that need attention"
     )
     add_connection_options(status)
+    register_events(commands)
 
 
 def _status(args: argparse.Namespace) -> int:
