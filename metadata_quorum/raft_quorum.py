@@ -574,7 +574,8 @@ class RaftQuorum:
         core = self.core
         assert isinstance(core.role, LeaderRole)
         voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
-        granted = [LeaderChangeMessageVoter(node_id) for node_id in sorted(core.role.granted)]
+        granted = [each for each in voters if each.voter_id in core.role.granted]
+        # Version 1 has the voters' directories, too, but Kafka 4.3 reads every one as version 0.
         control: list[Message] = [LeaderChangeMessage(0, self.me.node_id, voters, granted)]
         known = core.voters
         me = known.get(self.me.node_id)

@@ -282,6 +282,7 @@ class MetadataService:
             metadata_version=image.metadata_version,
         )
         self._caught_up.set()
+        self.quorum.tell_observers()
 
     @staticmethod
     def _check_features(image: MetadataImage, first: dict[str, int] | None = None) -> None:

@@ -18,6 +18,8 @@ from wire.errors import ErrorCode
 if TYPE_CHECKING:
     from metadata_quorum.raft.core import RaftCore
 
+REPLICAS_MAX = 2000
+"""Of which a leader remembers how far they are."""
 
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
@@ -88,6 +90,8 @@ def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
     """A Fetch from `offset` promises that everything below is on the disk of that replica."""
     progress = role.progress.get(request.replica.node_id)
     if progress is None or progress.key != request.replica:
+        if progress is None and len(role.progress) >= REPLICAS_MAX:
+            _forget_one(core, role)
         progress = role.progress[request.replica.node_id] = Progress(request.replica)
     if request.offset >= core.log.end_offset:
         progress.last_caught_up = core.now
@@ -98,6 +102,19 @@ def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
     progress.offset = request.offset
     count_promises(core)
     return progress
+
+
+def _forget_one(core: RaftCore, role: Leader) -> None:
+    """Whoever asks under many names must not fill the memory: the observer that was silent for longest goes."""
+    observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
+    if observers:
+        silent = min(observers, key=lambda each: (each.last_fetch, each.key))
+        del role.progress[silent.key.node_id]
+        for request_id, (parked, _) in list(role.parked.items()):
+            if parked.replica.node_id == silent.key.node_id:
+                del role.parked[request_id]
+                answer = FetchAnswer(core.epoch, core.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                core.emit(Answer(request_id, answer))
 
 
 def count_promises(core: RaftCore) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS
+from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS, MetadataLog
 from metadata_quorum.checkpoint_files import encode_snapshot
 from metadata_quorum.image import InvalidMetadata
-from metadata_quorum.metadata_batches import read_batches
+from metadata_quorum.metadata_batches import batch_of_values, read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import DiskError, Env
+from sim.disk_files import PowerCut
 from sim.weather import Weather
 from sim.world import World
 from tests.quorum.node_parts import (
@@ -437,3 +438,75 @@ def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
         InvalidMetadata, match=r"group\.version is finalized at level 1, this version supports 0 to 0"
     ):
         world.run(run, world, first_start)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_torn_write_of_several_batches_is_cut_where_it_is_torn(at: int) -> None:
+    """A follower writes many batches at once: a power loss may tear any of them and keep a later one. That is no rot."""
+    world = make_world()
+    directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
+    log = open_log(world)
+    log.append(batches(0, 2), 1, count=2)
+    log.flush()
+    log.append(batches(2, 4), 1, count=4)
+    positions = [position for position, _ in iter_batches(directory.read_bytes(SEGMENT))]
+    world.machine(NODE).disk.corrupt(LOG, positions[2 + at] + 70, 0x10)
+    assert open_log(world).log_end_offset == 2 + at
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_rot_in_a_write_of_several_batches_is_found_when_it_was_synced(at: int) -> None:
+    """What is behind the write could only be written because the write was synced."""
+    world = make_world()
+    directory = world.machine(NODE).disk.open_dir(PATH).subdir("__cluster_metadata-0")
+    log = open_log(world)
+    log.append(batches(0, 1), 1)
+    log.flush()
+    log.append(batches(1, 4), 1, count=4)
+    log.flush()
+    log.append(batches(5, 1), 1)
+    positions = [position for position, _ in iter_batches(directory.read_bytes(SEGMENT))]
+    world.machine(NODE).disk.corrupt(LOG, positions[at] + 70, 0x10)
+    with pytest.raises(MetadataLogCorrupt, match=f"position {positions[at]} "):
+        open_log(world)
+
+
+def test_a_truncation_survives_a_power_cut_at_any_operation() -> None:
+    """What was taken back does not come back once `truncate_to` has returned; until then all of it may."""
+    for number in range(1, 40):
+        world = make_world(number)
+        disk = world.machine(NODE).disk
+        log = open_log(world)
+        for offset in range(6):
+            log.append(batches(offset, 1), 1)
+            log.flush()
+        disk.crash_at(disk.operation_count + number)
+        is_cut = False
+        try:
+            log.truncate_to(3)
+            is_cut = True
+            log.append(batches(3, 1, epoch=2), 2)
+            log.flush()
+        except PowerCut:
+            assert open_log(world).log_end_offset in ((3, 4) if is_cut else (3, 6))
+        else:
+            disk.crash_at(0)
+            assert open_log(world).log_end_offset == 4
+            return
+    raise AssertionError("the truncation never ended")
+
+
+SEGMENT = "00000000000000000000.log"
+
+
+def open_log(world: World) -> MetadataLog:
+    env = world.node_env(NODE)
+    return MetadataLog.open(env.open_dir(PATH), clock=env.clock, logger=Journal())
+
+
+def batches(offset: int, count: int, epoch: int = 1) -> bytearray:
+    """`count` batches of one record each."""
+    values = [[b"value %d" % number] for number in range(offset, offset + count)]
+    return bytearray().join(
+        batch_of_values(each, number, epoch, 1) for number, each in enumerate(values, offset)
+    )
