@@ -11,17 +11,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
-from bench.processes import ServerProcess, command_prefix
+from bench.processes import command_prefix
+
+
+class Measured(Protocol):
+    """What has a CPU clock: a server's process, or several."""
+
+    @property
+    def name(self) -> str: ...
+
+    def cpu_seconds(self) -> float: ...
 
 
 def run_client(
     module: str,
     task: Any,
-    server: ServerProcess,
+    server: Measured,
     cpus: Sequence[int] | None,
     during: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[dict[str, Any], float]:
