@@ -180,6 +180,9 @@ class NodeConfig:
             default_replication_factor=self.get_int("default.replication.factor"),
             delete_topic_enable=self.get_bool("delete.topic.enable"),
             broker_session_timeout_ms=self.get_int("broker.session.timeout.ms"),
+            auto_leader_rebalance_enable=self.get_bool("auto.leader.rebalance.enable"),
+            leader_imbalance_check_interval_ms=1000 * self.get_int("leader.imbalance.check.interval.seconds"),
+            unclean_leader_election_interval_ms=self.get_int("unclean.leader.election.interval.ms"),
             static_config=self.explicit,
         )
 
