@@ -39,6 +39,8 @@ class QuorumPeers:
         self.addresses: dict[int, tuple[str, int]] = {}
         """How nodes that lead or led say they can be reached."""
         self.leader_high_watermark = -1
+        self.is_told_to_lead = False
+        """Whether the last answer named this very node as the leader."""
         self._failures: dict[int, int] = {}
         """Of requests in a row, by node."""
         self._update_at = float("-inf")
@@ -87,10 +89,13 @@ class QuorumPeers:
         except (KafkaError, ProtocolError) as error:
             await self._count_failure(node_id)
             if isinstance(error, KafkaError) and error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                quorum.refusals[node_id] = error.code
                 self._tell_refused(node_id, error)
             quorum.report(quorum.core.request_failed, node_id, request, broken=False)
         else:
             self._failures.pop(node_id, None)
+            quorum.refusals.pop(node_id, None)
+            self.is_told_to_lead = response.leader_id == quorum.me.node_id
             self.addresses.update(addresses)
             quorum.report(quorum.core.receive_response, node_id, request, response)
             if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:

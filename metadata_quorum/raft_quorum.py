@@ -272,6 +272,11 @@ class RaftQuorum:
         """The largest high watermark that a leader has told this node, -1 before."""
         return self._peers.leader_high_watermark
 
+    @property
+    def is_told_to_lead(self) -> bool:
+        """Whether who was asked last takes this node for the leader: one that led before, or one with its id."""
+        return self._peers.is_told_to_lead
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when the leader, its epoch, or this node's own leadership has changed."""
         self._observers.append(callback)

@@ -11,6 +11,7 @@ from typing import Any
 
 from data_plane.handlers.api_versions import ApiVersionsHandler
 from data_plane.handlers.contract import Context, Delayed, Handler, Result
+from data_plane.handlers.metadata import BROKERS_ENDPOINT, CLUSTER_OPERATIONS, NOT_REQUESTED
 from data_plane.handlers.table import ApiTable
 from metadata_quorum.controller_channel import QUORUM_APIS, Service, answer_request
 from metadata_quorum.envelope import open_request, seal_response
@@ -19,29 +20,34 @@ from metadata_quorum.image import MetadataImage
 from wire.api import api_versions, response_class
 from wire.api_keys import APIS, ApiKey
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.structure import Message
 
 __all__ = ["build_controller_table"]
+
+CONTROLLERS_ENDPOINT = 2
 
 
 def build_controller_table(
     service: Service,
     image: Callable[[], MetadataImage],
     decided: Iterable[type[Message]],
-    others: dict[int, Handler] | None = None,
 ) -> ApiTable:
     """The API table of a controller's listener.
 
-    `decided` are the requests that the controller decides, `others` handlers of further APIs. `image` gives the newest
-    committed one.
+    `decided` are the requests that the controller decides; `image` gives the newest committed one.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
     for request in decided:
         assert request.API_KEY is not None
         handlers[request.API_KEY] = asks
-    handlers |= others or {}
+    handlers[ApiKey.DESCRIBE_CLUSTER] = DescribeControllersHandler(service, image).handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, SUPPORTED_FEATURES, image)
@@ -87,3 +93,42 @@ class EnvelopeHandler:
 
         answer_request(self._service, enclosed.request, enclosed.api_version, respond)
         return delayed
+
+
+class DescribeControllersHandler:
+    """API 60 for controllers (KIP-919): those that have registered, and who leads."""
+
+    def __init__(self, service: Service, image: Callable[[], MetadataImage]) -> None:
+        self._service = service
+        self._image = image
+
+    def handle(self, context: Context, request: DescribeClusterRequest) -> Result:
+        if request.endpoint_type != CONTROLLERS_ENDPOINT:
+            mismatched = request.endpoint_type == BROKERS_ENDPOINT
+            return DescribeClusterResponse(
+                0,
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
+                if mismatched
+                else f"Unsupported endpoint type {request.endpoint_type}",
+                CONTROLLERS_ENDPOINT,
+            )
+        image = self._image()
+        controllers = [
+            DescribeClusterBroker(node_id, endpoint.host, endpoint.port)
+            for node_id, controller in sorted(image.controllers.items())
+            for endpoint in controller.listeners
+            if endpoint.name == context.listener
+        ]
+        leader_id = self._service.quorum.leader_id
+        operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        return DescribeClusterResponse(
+            0,
+            ErrorCode.NONE,
+            None,
+            CONTROLLERS_ENDPOINT,
+            image.cluster_id,
+            -1 if leader_id is None else leader_id,
+            controllers,
+            operations,
+        )

@@ -91,13 +91,18 @@ class BrokerLifecycle:
                 self._log.warning("broker.heartbeat_refused", error=ErrorCode(response.error_code).name)
                 await self._pause(RETRY_SECONDS)
                 continue
-            if not response.is_fenced and not self.is_unfenced.is_set():
+            if not response.is_fenced and not self.is_unfenced.is_set() and self._sees_itself():
                 self.is_unfenced.set()
                 self._log.info("broker.unfenced", broker_epoch=self.broker_epoch)
             if response.should_shut_down:
                 self.may_shut_down.set()
                 return
             await self._pause(self._interval_seconds if self.is_unfenced.is_set() else CATCH_UP_SECONDS)
+
+    def _sees_itself(self) -> bool:
+        """Whether the metadata that this broker serves shows it unfenced: it tells its clients of itself, too."""
+        own = self._broker.image.brokers.get(self._broker.settings.node_id)
+        return own is not None and own.epoch == self.broker_epoch and not own.fenced
 
     async def shut_down(self) -> None:
         """Ask the controller to move leaderships away; wait for its word, but not for ever."""

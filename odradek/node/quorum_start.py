@@ -26,10 +26,13 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
 
 
 def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> None:
-    """Raises `NodeCannotStart` when those who could elect a leader without this node say that it is not of their cluster.
+    """Raises `NodeCannotStart` when those who could elect a leader without this node say that it is not of their cluster,
+    or that a broker leads.
 
     One stranger among the controllers stops nobody but itself.
     """
+    if not config.is_controller and quorum.is_told_to_lead:
+        raise NodeCannotStart(_of_a_voter(config.node_id))
     strangers = [
         node_id
         for node_id, code in sorted(quorum.refusals.items())
@@ -46,6 +49,10 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
         )
 
 
+def _of_a_voter(node_id: int) -> str:
+    return f"node.id {node_id} is that of a controller which votes: each node needs its own node.id"
+
+
 def _address(quorum: RaftQuorum, node_id: int) -> str:
     address = quorum.address_of(node_id)
     return str(node_id) if address is None else f"{address[0]}:{address[1]}"
@@ -58,9 +65,7 @@ def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Any) -> None:
     """
     voter = quorum.voters.get(config.node_id)
     if voter is not None and not config.is_controller:
-        raise NodeCannotStart(
-            f"node.id {config.node_id} is that of a controller which votes: each node needs its own node.id"
-        )
+        raise NodeCannotStart(_of_a_voter(config.node_id))
     if not config.is_controller:
         return
     if voter is None:

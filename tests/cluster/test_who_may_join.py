@@ -1,0 +1,222 @@
+"""Nodes that do not belong: another cluster, an id that is taken, a wiped disk; and those that join. Simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from metadata_quorum.storage_format import format_storage
+from odradek.client.aio import AsyncClient
+from odradek.env.ports import Env
+from odradek.node.broker_lifecycle import RegistrationRefused
+from odradek.node.config import NodeConfig
+from odradek.node.directories import NodeCannotStart
+from odradek.node.run_node import run_node
+from sim.cluster import CLUSTER_ID, Cluster, Shape
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_connection_loop import Log
+from wire.messages.describe_cluster import DescribeClusterRequest
+
+OTHER_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+Script = Callable[[World, Cluster], Awaitable[None]]
+
+
+def play(script: Script, *, dynamic_voters: bool = True, controllers: int = 0) -> None:
+    """A cluster of three nodes that serves."""
+    world = World(1, Weather())
+
+    async def main() -> None:
+        cluster = Cluster(world, Shape(nodes=3, controllers=controllers, dynamic_voters=dynamic_voters))
+        cluster.format()
+        for serving in [member.launch() for member in cluster.members]:
+            await serving.wait()
+        assert all(member.serves() for member in cluster.members)
+        await script(world, cluster)
+
+    world.run(main)
+
+
+class Lines(Log):
+    """Remembers the reasons, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+        self.reasons.append(str(fields.get("reason", fields)))
+
+    error = exception = info = warning
+
+
+class Newcomer:
+    """A node that is not one of the cluster's members."""
+
+    def __init__(
+        self, world: World, cluster: Cluster, node_id: int, *, role: str = "broker,controller"
+    ) -> None:
+        self.world = world
+        self.host = f"new-{node_id}"
+        settings = dict(cluster.brokers[0].config.explicit)
+        listeners = [f"PLAINTEXT://{self.host}:9092"]
+        if "controller" in role:
+            listeners.append(f"CONTROLLER://{self.host}:9093")
+        settings |= {
+            "node.id": str(node_id),
+            "process.roles": role,
+            "listeners": ",".join(listeners),
+            "log.dirs": "/data",
+        }
+        self.config = NodeConfig.from_properties(settings)
+        self.log = Lines()
+        self.ready = False
+
+    def format(self, cluster_id: str = CLUSTER_ID) -> None:
+        env = self.world.node_env(self.host)
+        directory = env.open_dir("/data", create=True)
+        format_storage(
+            [directory],
+            directory,
+            cluster_id=cluster_id,
+            node_id=self.config.node_id,
+            directory_ids=[env.new_uuid()],
+            timestamp_ms=env.clock.wall_ms(),
+        )
+
+    async def run(self) -> BaseException | None:
+        """Start; None when it serves, else why it does not."""
+        ended = self.world.event()
+        reasons: list[BaseException] = []
+
+        async def main(env: Env) -> None:
+            def started(_: Any) -> None:
+                self.ready = True
+                ended.set()
+
+            try:
+                await run_node(self.config, env, started=started, log=self.log)
+            except* (NodeCannotStart, RegistrationRefused) as group:
+                reasons.extend(group.exceptions)
+                ended.set()
+
+        self.world.start(self.host, main)
+        await self.world.wait(ended, 60.0)
+        assert ended.is_set(), self.log.reasons
+        return reasons[0] if reasons else None
+
+
+@pytest.mark.parametrize("dynamic_voters", [True, False])
+def test_a_node_of_another_cluster(dynamic_voters: bool) -> None:
+    """One line that says which controllers are of another cluster; nobody else takes notice."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 7, role="broker")
+        node.format(OTHER_CLUSTER_ID)
+        reason = await node.run()
+        assert isinstance(reason, NodeCannotStart)
+        assert OTHER_CLUSTER_ID in str(reason)
+        assert "node-1:9093" in str(reason)
+        assert "\n" not in str(reason)
+        assert all(member.serves() for member in cluster.members)
+
+    play(script, dynamic_voters=dynamic_voters)
+
+
+def test_a_broker_with_the_id_of_a_voter() -> None:
+    """Each node needs its own node.id: refused before it registers."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 2, role="broker")
+        node.format()
+        reason = await node.run()
+        assert isinstance(reason, NodeCannotStart)
+        assert "node.id 2" in str(reason)
+
+    play(script)
+
+
+def test_a_broker_with_the_id_of_another() -> None:
+    """DUPLICATE_BROKER_REGISTRATION as long as the other lives: after its session could have ended, one line."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 2, role="broker")
+        node.format()
+        reason = await node.run()
+        assert isinstance(reason, RegistrationRefused)
+        assert "another broker with node.id 2 is running" in str(reason)
+
+    play(script, controllers=3)
+
+
+def test_a_broker_joins() -> None:
+    """Formatted with the cluster's id and told where the controllers are, it needs nothing else."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 7, role="broker")
+        node.format()
+        assert await node.run() is None
+        client = AsyncClient(world.node_env("client"), world.tasks, [(node.host, 9092)])
+        described = await client.request(DescribeClusterRequest())
+        assert [each.broker_id for each in described.brokers] == [1, 2, 3, 7]
+
+    play(script)
+
+
+def test_a_controller_joins_and_is_told_that_it_does_not_vote() -> None:
+    """KIP-853: it observes until somebody adds it; it is a registered controller all the same (KIP-919)."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 7)
+        node.format()
+        assert await node.run() is None
+        assert "quorum.not_a_voter" in node.log.events
+        client = AsyncClient(world.node_env("client"), world.tasks, [(node.host, 9093)])
+        while True:
+            answer = await client.request(DescribeClusterRequest(endpoint_type=2))
+            found = {each.broker_id: (each.host, each.port) for each in answer.brokers}
+            if set(found) == {1, 2, 3, 7}:
+                break
+            await world.sleep(0.1)
+        assert found[7] == ("new-7", 9093)
+        assert answer.controller_id in (1, 2, 3)
+
+    play(script)
+
+
+def test_a_voter_with_a_wiped_disk() -> None:
+    """The new directory is another replica (KIP-853): it does not vote, and says what to do."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        victim = cluster.brokers[1]
+        await victim.kill("all")
+        node = Newcomer(world, cluster, 2)
+        node.format()
+        assert await node.run() is None
+        assert "quorum.other_directory" in node.log.events
+
+    play(script)
+
+
+def test_a_lone_voter_says_what_it_waits_for() -> None:
+    """No majority: the node is not ready, and names the voters that have to run."""
+    world = World(1, Weather())
+
+    async def main() -> None:
+        cluster = Cluster(world, Shape(dynamic_voters=True))
+        cluster.format()
+        log = Log()
+        ready = world.event()
+
+        async def run(env: Env) -> None:
+            await run_node(cluster.members[0].config, env, started=lambda _: ready.set(), log=log)
+
+        world.start(cluster.members[0].name, run)
+        await world.sleep(30.0)
+        assert not ready.is_set()
+        assert log.events.count("node.waiting") == 1
+
+    world.run(main)
