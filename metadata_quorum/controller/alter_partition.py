@@ -9,7 +9,7 @@ from __future__ import annotations
 from metadata_quorum.controller.brokers import check_broker_epoch
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import topic_rules
+from metadata_quorum.controller.topic_rules import TopicRules, topic_rules
 from metadata_quorum.image import (
     NO_LEADER_CHANGE,
     RECOVERED,
@@ -53,6 +53,7 @@ def alter_partition(
     acceptable = acceptable_leaders(image)
     for asked in request.topics:
         topic: TopicImage | None = image.topics_by_id.get(asked.topic_id)
+        rules = TopicRules() if topic is None else topic_rules(image, settings, topic)
         answers = []
         for data in asked.partitions:
             number = data.partition_index
@@ -71,7 +72,7 @@ def alter_partition(
                 number,
                 partition,
                 acceptable,
-                topic_rules(image, settings, topic),
+                rules,
                 isr=tuple(state.broker_id for state in isr),
                 leader_recovery_state=data.leader_recovery_state,
             )

@@ -46,7 +46,7 @@ def unregister_broker(
     records: list[Message] = remove_from_isrs(image, broker.broker_id, settings)
     records.append(UnregisterBrokerRecord(broker.broker_id, broker.epoch))
     sessions.remove(broker.broker_id)
-    return Decision(records, UnregisterBrokerResponse(0, ErrorCode.NONE, None))
+    return Decision(records, UnregisterBrokerResponse(0, ErrorCode.NONE, ""))
 
 
 def register_controller(
