@@ -22,8 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import attrs
+from typing import NamedTuple
 
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json
@@ -71,8 +70,7 @@ def _dev(args: argparse.Namespace) -> int:
         return _watch(nodes, wakeup, args.json)
 
 
-@attrs.frozen
-class _Place:
+class _Place(NamedTuple):
     """Where a node's files are, and its ports."""
 
     data: Path
