@@ -22,6 +22,7 @@ _EVIDENCE_MAX = 5
 """So many anomalies of each name are printed."""
 EXIT = {"ok": 0, "safety": 1, "liveness": 2}
 EXIT_UNAVAILABLE = 3
+EXIT_USAGE = 64
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -81,12 +82,16 @@ def main() -> int:
                 kinds=kinds,
                 seed=options.seed,
                 interval=options.interval,
+                targets=[target for target in options.targets.split(",") if target],
                 rate=options.rate,
                 value_bytes=options.value_bytes,
                 settings=dict(each.split("=", 1) for each in options.set),
             ),
             lambda text: print(text, file=sys.stderr, flush=True),
         )
+    except ValueError as wrong:
+        print(wrong, file=sys.stderr)
+        return EXIT_USAGE
     except Unavailable as missing:
         print(f"{options.system} is unavailable: {missing}", file=sys.stderr)
         return EXIT_UNAVAILABLE

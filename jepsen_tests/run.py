@@ -19,7 +19,7 @@ from jepsen_tests.cluster import FASTER, Cluster, ClusterFailed
 from jepsen_tests.history import Commit, History
 from jepsen_tests.nemesis import Nemesis
 from jepsen_tests.network import Network
-from jepsen_tests.schedule import INTERVAL_SECONDS, plan
+from jepsen_tests.schedule import INTERVAL_SECONDS, PlannedFault, plan
 from jepsen_tests.systems import System
 from jepsen_tests.workload import TOPIC, Recorder, Workload
 
@@ -40,6 +40,7 @@ class Options:
     kinds: Sequence[str] = ()
     seed: int = 0
     interval: float = INTERVAL_SECONDS
+    targets: Sequence[str] = ()
     rate: float = 400.0
     value_bytes: int = 100
     partitions: int = 6
@@ -71,7 +72,12 @@ class Result:
 def run(
     system: System, network: Network, directory: Path, options: Options, say: Callable[[str], None]
 ) -> Result:
-    """Raises `ClusterFailed` when the nodes do not come up in the first place, `systems.Unavailable` without them."""
+    """Raises `ClusterFailed` when the nodes do not come up in the first place, `systems.Unavailable` without them.
+
+    `ValueError` for faults that do not exist.
+    """
+    fault_seconds = options.seconds - 2 * _CALM_SECONDS
+    faults = plan(options.seed, fault_seconds, options.kinds, options.interval, options.targets)
     cluster = Cluster(system, network, directory, {**FASTER, **options.settings})
     try:
         cluster.prepare()
@@ -80,12 +86,18 @@ def run(
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         topic = NewTopic(TOPIC, options.partitions, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([topic], operation_timeout=_ADMIN_SECONDS)[TOPIC].result(_ADMIN_SECONDS)
-        return _drive(cluster, admin, options, say)
+        return _drive(cluster, admin, options, faults, say)
     finally:
         cluster.close()
 
 
-def _drive(cluster: Cluster, admin: AdminClient, options: Options, say: Callable[[str], None]) -> Result:
+def _drive(
+    cluster: Cluster,
+    admin: AdminClient,
+    options: Options,
+    faults: Sequence[PlannedFault],
+    say: Callable[[str], None],
+) -> Result:
     recorder = Recorder()
     workload = Workload(
         cluster.bootstrap, options.partitions, recorder, options.rate, options.value_bytes, options.seed
@@ -97,7 +109,6 @@ def _drive(cluster: Cluster, admin: AdminClient, options: Options, say: Callable
 
     workload.start(options.producers, options.readers, options.members)
     nemesis = Nemesis(cluster, lambda: busiest_leader(admin), tell)
-    faults = plan(options.seed, options.seconds - 2 * _CALM_SECONDS, options.kinds, options.interval)
     time.sleep(_CALM_SECONDS)
     nemesis.run(faults, time.monotonic())
     tell("healed", "")

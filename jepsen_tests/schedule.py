@@ -42,21 +42,31 @@ class PlannedFault:
 
 
 def plan(
-    seed: int, seconds: float, kinds: Sequence[str], interval: float = INTERVAL_SECONDS
+    seed: int,
+    seconds: float,
+    kinds: Sequence[str],
+    interval: float = INTERVAL_SECONDS,
+    targets: Sequence[str] = (),
 ) -> list[PlannedFault]:
     """Faults of each kind, one after the other, kinds beside each other; all have ended when `seconds` are over.
 
-    Raises `ValueError` for a kind that does not exist.
+    `targets` leaves only those of a kind that it names (none: all). Raises `ValueError` for a kind that does not exist,
+    or is left without a target.
     """
     found = []
     for kind in kinds:
         if kind not in TARGETS:
             raise ValueError(f"no fault is called {kind!r}; there are {', '.join(KINDS)}")
+        drawn = [target for target in TARGETS[kind] if not targets or target in targets]
+        if not drawn:
+            raise ValueError(
+                f"{kind} has none of the targets {', '.join(targets)}: {', '.join(TARGETS[kind])}"
+            )
         generator = random.Random(f"{seed} {kind}")
         at = interval * generator.uniform(0.3, 0.8)
         while at + interval * 0.25 < seconds:
             lasts = min(interval * generator.uniform(0.1, 1.0), seconds - at)
-            found.append(PlannedFault(at, lasts, kind, generator.choice(TARGETS[kind]), generator.random()))
+            found.append(PlannedFault(at, lasts, kind, generator.choice(drawn), generator.random()))
             at += lasts + interval * generator.uniform(0.2, 0.8)
     return sorted(found, key=lambda fault: fault.at)
 

@@ -33,6 +33,13 @@ def test_unknown_kinds_are_refused() -> None:
     """A misspelt nemesis must not give a run without faults."""
     with pytest.raises(ValueError, match="no fault is called 'kil'"):
         plan(0, 60, ["kil"])
+    with pytest.raises(ValueError, match="kill has none of the targets bridge"):
+        plan(0, 60, ["kill"], targets=["bridge"])
+
+
+def test_targets_can_be_named() -> None:
+    """Only who is named is hit, as long as somebody is."""
+    assert {fault.target for fault in plan(0, 60, ["kill"], targets=["one", "leader"])} == {"one", "leader"}
 
 
 @pytest.mark.parametrize(
