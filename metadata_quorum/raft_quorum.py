@@ -9,8 +9,7 @@ the log's end: so the disk never holds more than one write that a crash may tear
 
 **Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all that wait, writes
 them as one batch, tells the core (followers that wait get it while our own sync is under way) and syncs: group commit
-without a timer. The high watermark moves when a majority has synced. A leader's first batch is its LeaderChange, with
-the voters if the log does not hold them yet.
+without a timer (`quorum_leader.py`). The high watermark moves when a majority has synced.
 
 **Not leading.** What waits is forgotten with `LostLeadership`; whoever asked is told by the state machine above.
 
@@ -29,12 +28,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-import attrs
-
 from metadata_quorum.checkpoint_files import StoredSnapshot
-from metadata_quorum.metadata_batches import batch_of_control_records, batch_of_values, encode_values
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.quorum_leader import QuorumLeader
 from metadata_quorum.quorum_peers import QuorumPeers
 from metadata_quorum.quorum_requests import QuorumRequests
 from metadata_quorum.quorum_snapshots import DropBelow, InstallSnapshot, QuorumSnapshots
@@ -53,7 +50,6 @@ from metadata_quorum.raft.effects import (
 )
 from metadata_quorum.raft.log_reading import read_log_state
 from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
-from metadata_quorum.raft.roles import Leader as LeaderRole
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
 from metadata_quorum.turns import Turns
@@ -61,8 +57,6 @@ from odradek.env.ports import Clock, DiskFull, Event, TaskGroup, Workers
 from wire.errors import ErrorCode
 from wire.messages.control_records import (
     KRaftVersionRecord,
-    LeaderChangeMessage,
-    LeaderChangeMessageVoter,
 )
 from wire.structure import Message
 
@@ -70,25 +64,10 @@ __all__ = ["RaftQuorum"]
 
 T = TypeVar("T")
 
-BATCH_BYTES_MAX = 8 << 20
-"""A group goes on in the next batch beyond this (Kafka's limit); a single decision may be larger."""
-WAITING_BYTES_MAX = 64 << 20
 DISK_FULL_RETRY_SECONDS = 1.0
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow
 """What `run` does, before anything behind it."""
-
-
-@attrs.frozen
-class _Waiting:
-    """What has offsets but is not written yet: a decision, or control records of the quorum itself."""
-
-    base_offset: int
-    count: int
-    size: int
-    values: list[bytes]
-    control: list[Message] | None = None
-    voters: VoterSet | None = None
 
 
 class RaftQuorum:
@@ -143,23 +122,13 @@ class RaftQuorum:
         self._sleeping_until = float("inf")
         self._earlier = new_event()
         self._high_watermark = 0
-        self._epoch_to_begin = -1
-        self._leading_epoch = -1
-        self._decided_end = 0
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_bytes = 0
-        self._no_room_until = float("-inf")
         self._told_no_room = False
         self._listeners: list[CommitListener] = []
         self._observers: list[Callable[[], None]] = []
         self._told: tuple[int | None, int, bool] = (None, -1, False)
-        self._batches = 0
-        self._decisions = 0
-        self._elections = 0
-        self.written_bytes = 0
-        """Of all batches that this node has written as a leader."""
         self._log_turns = Turns(new_event)
         """Who reads the log beside the loop, and who cuts it."""
+        self._leader = QuorumLeader(self)
         self._requests = QuorumRequests(self)
         self._snapshots = QuorumSnapshots(self)
 
@@ -168,7 +137,7 @@ class RaftQuorum:
     @property
     def log_end_offset(self) -> int:
         """Of all that is decided while this node leads, else of the log."""
-        return self._decided_end if self._leading_epoch >= 0 else self.core.log.end_offset
+        return self._leader.end_offset if self._leader.epoch >= 0 else self.core.log.end_offset
 
     @property
     def high_watermark(self) -> int:
@@ -177,11 +146,11 @@ class RaftQuorum:
     @property
     def epoch(self) -> int:
         """The epoch that this node leads, -1 if none."""
-        return self._leading_epoch
+        return self._leader.epoch
 
     @property
     def has_room(self) -> bool:
-        return self._waiting_bytes < WAITING_BYTES_MAX
+        return self._leader.has_room
 
     def subscribe(self, listener: CommitListener) -> None:
         self._listeners.append(listener)
@@ -190,14 +159,20 @@ class RaftQuorum:
         self._listeners.remove(listener)
 
     def append_batch(self, records: Sequence[Message]) -> int:
-        assert self._leading_epoch >= 0, "only a leader appends"
-        values = encode_values(records)
-        size = sum(map(len, values))
-        self._waiting.append(_Waiting(self._decided_end, len(values), size, values))
-        self._waiting_bytes += size
-        self._decided_end += len(values)
-        self._wake.set()
-        return self._decided_end - 1
+        return self._leader.append_batch(records)
+
+    def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
+        """Append control records of this leader as one batch; return the offset of the last."""
+        return self._leader.append_control(records, voters)
+
+    @property
+    def has_waiting_control(self) -> bool:
+        return self._leader.has_waiting_control
+
+    @property
+    def written_bytes(self) -> int:
+        """Of all batches that this node has written as a leader."""
+        return self._leader.written_bytes
 
     # -- who leads --------------------------------------------------------------------------------------------------
 
@@ -221,7 +196,7 @@ class RaftQuorum:
     @property
     def is_leading(self) -> bool:
         """Whether this node leads and knows all that is committed."""
-        return self._leading_epoch >= 0 and self.core.has_committed_in_epoch
+        return self._leader.epoch >= 0 and self.core.has_committed_in_epoch
 
     @property
     def is_running(self) -> bool:
@@ -231,11 +206,7 @@ class RaftQuorum:
     @property
     def is_beginning_or_leading(self) -> bool:
         """Whether this node's decisions are taken: it leads, and its first batch is in the log."""
-        return self._leading_epoch >= 0 and self._leading_epoch == self.core.epoch
-
-    @property
-    def has_waiting_control(self) -> bool:
-        return any(each.control is not None for each in self._waiting)
+        return self._leader.epoch >= 0 and self._leader.epoch == self.core.epoch
 
     @property
     def voters(self) -> VoterSet:
@@ -327,9 +298,9 @@ class RaftQuorum:
         """Commit what is decided, as far as the others let us, then give up the lead (a clean stop)."""
         clock = self.clock
         patience = clock.monotonic() + self.config.fetch_timeout
-        if self._leading_epoch >= 0 and self._high_watermark < self._decided_end:
+        if self._leader.epoch >= 0 and self._high_watermark < self._leader.end_offset:
             committed = self.new_event()
-            end_offset = self._decided_end
+            end_offset = self._leader.end_offset
 
             def note(high_watermark: int) -> None:
                 if high_watermark >= end_offset:
@@ -339,7 +310,7 @@ class RaftQuorum:
             with clock.timeout_at(patience if self._has_others() else float("inf")):
                 await committed.wait()
             self._listeners.remove(note)
-        if self._leading_epoch >= 0 and self._has_others():
+        if self._leader.epoch >= 0 and self._has_others():
             self.report(self.core.resign)
             told = clock.monotonic() + self.config.request_timeout
             while self._is_telling() and clock.monotonic() < told:
@@ -362,14 +333,14 @@ class RaftQuorum:
             with clock.timeout_at(self._sleeping_until):
                 await self._earlier.wait()
             self._sleeping_until = float("inf")
-            if self._no_room_until <= clock.monotonic():
-                self._wake.set()
+            self._wake.set()
             self.report(self.core.tick)
 
     def _next_deadline(self) -> float:
         now = self.clock.monotonic()
         deadline = min(self.core.next_deadline(), now + IDLE_SECONDS_MAX)
-        return min(deadline, self._no_room_until) if self._no_room_until > now else deadline
+        no_room_until = self._leader.no_room_until
+        return min(deadline, no_room_until) if no_room_until > now else deadline
 
     # -- reports and effects ------------------------------------------------------------------------------------------
 
@@ -442,12 +413,9 @@ class RaftQuorum:
                 for listener in list(self._listeners):
                     listener(effect.high_watermark)
             case TookLeadership():
-                self._elections += 1
-                self._epoch_to_begin = effect.epoch
+                self._leader.took(effect.epoch)
             case LostLeadership():
-                self._epoch_to_begin = self._leading_epoch = -1
-                self._waiting.clear()
-                self._waiting_bytes = 0
+                self._leader.lost()
                 self._requests.lost_leadership()
             case LoadSnapshot():
                 self.start_soon(self._snapshots.load, effect)
@@ -467,9 +435,16 @@ class RaftQuorum:
             self._pump()
             return True
         if self._may_write():
-            await self._write()
+            await self._leader.write()
             return True
         return False
+
+    def _may_write(self) -> bool:
+        return not self._effects and self._leader.may_write()
+
+    def wake(self) -> None:
+        """There may be something for `run` to do."""
+        self._wake.set()
 
     async def _perform_on_disk(self, effect: Effect | InstallSnapshot | DropBelow) -> None:
         match effect:
@@ -503,117 +478,27 @@ class RaftQuorum:
             except DiskFull as error:
                 if self._is_stopped:
                     raise
-                self._no_room(error)
+                self.tell_no_room(error)
                 await self.clock.sleep_until(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS)
             else:
-                self._tell_room()
+                self.tell_room()
                 return result
 
-    def _tell_no_room(self, error: DiskFull) -> None:
+    def tell_no_room(self, error: DiskFull) -> None:
+        """Nothing was written, it will be tried again. A leader that others can stand in for does not keep them waiting."""
         if not self._told_no_room:
             self._told_no_room = True
-            self.logger.error("metadata.disk_full", error=str(error), waiting_bytes=self._waiting_bytes)
+            self.logger.error(
+                "metadata.disk_full", error=str(error), waiting_bytes=self._leader.waiting_bytes
+            )
+        elif self._leader.epoch >= 0 and self._has_others():
+            self.report(self.core.resign)
+        self._earlier.set()
 
-    def _tell_room(self) -> None:
+    def tell_room(self) -> None:
         if self._told_no_room:
             self._told_no_room = False
             self.logger.info("metadata.disk_has_room")
-
-    # -- leading ------------------------------------------------------------------------------------------------------
-
-    def _may_write(self) -> bool:
-        """Whether this node leads and has something to write."""
-        if self._effects or not isinstance(self.core.role, LeaderRole):
-            return False
-        if self.clock.monotonic() < self._no_room_until:
-            return False
-        return self._epoch_to_begin == self.core.epoch or (
-            self._leading_epoch == self.core.epoch and bool(self._waiting)
-        )
-
-    async def _write(self) -> None:
-        """Write and sync one batch: a new leader's first, or what waits."""
-        core = self.core
-        epoch = core.epoch
-        group = [self._first_words()] if self._epoch_to_begin == epoch else self._next_group()
-        first, base_offset = group[0], group[0].base_offset
-        now_ms = self.clock.wall_ms()
-        if first.control is not None:
-            data = batch_of_control_records(first.control, base_offset, epoch, now_ms)
-        else:
-            values = [value for each in group for value in each.values]
-            data = batch_of_values(values, base_offset, epoch, now_ms)
-        try:
-            last_offset = self.log.append(data, epoch)
-        except DiskFull as error:
-            self._no_room(error)
-            self._no_room_until = self.clock.monotonic() + DISK_FULL_RETRY_SECONDS
-            self._earlier.set()
-            return
-        self._no_room_until = float("-inf")
-        self._tell_room()
-        if self._epoch_to_begin == epoch:
-            self._epoch_to_begin = -1
-            self._leading_epoch = epoch
-            self._decided_end = last_offset + 1
-        else:
-            for each in group:
-                self._waiting.popleft()
-                self._waiting_bytes -= each.size
-                self._decisions += each.control is None
-        self._batches += 1
-        self.written_bytes += len(data)
-        self.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
-        end_offset = await self.patiently(self.log.flush)
-        self.report(core.flushed, end_offset)
-
-    def _no_room(self, error: DiskFull) -> None:
-        """Nothing was written: try again later. A leader that others can stand in for does not keep them waiting."""
-        told_before = self._told_no_room
-        self._tell_no_room(error)
-        if told_before and self._core is not None and self._leading_epoch >= 0 and self._has_others():
-            self.report(self._core.resign)
-
-    def _first_words(self) -> _Waiting:
-        """The control records that begin an epoch, with the voters where only the first snapshot names them."""
-        core = self.core
-        assert isinstance(core.role, LeaderRole)
-        voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
-        granted = [each for each in voters if each.voter_id in core.role.granted]
-        # Version 1 has the voters' directories, too, but Kafka 4.3 reads every one as version 0.
-        control: list[Message] = [LeaderChangeMessage(0, self.me.node_id, voters, granted)]
-        known = core.voters
-        me = known.get(self.me.node_id)
-        if self.has_dynamic_voters and me is not None and self.endpoints:
-            # The same voters, so the same majorities: only how to reach this one may be news.
-            known = known.with_voter(attrs.evolve(me, endpoints=self.endpoints))
-        brings_voters = self.has_dynamic_voters and (core.log.voters_offset < 0 or known != core.voters)
-        if core.log.voters_offset < 0 and brings_voters:
-            control.append(KRaftVersionRecord(0, 1))
-        if brings_voters:
-            control.append(known.to_record())
-        return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
-
-    def _next_group(self) -> list[_Waiting]:
-        """The decisions of the next batch; control records have a batch of their own."""
-        group: list[_Waiting] = []
-        size = 0
-        for each in self._waiting:
-            if group and (each.control is not None or size + each.size > BATCH_BYTES_MAX):
-                break
-            group.append(each)
-            size += each.size
-            if each.control is not None:
-                break
-        return group
-
-    def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
-        """Append control records of this leader as one batch; return the offset of the last."""
-        assert self._leading_epoch >= 0, "only a leader appends"
-        self._waiting.append(_Waiting(self._decided_end, len(records), 0, [], records, voters))
-        self._decided_end += len(records)
-        self._wake.set()
-        return self._decided_end - 1
 
     # -- being asked --------------------------------------------------------------------------------------------------
 
@@ -669,8 +554,5 @@ class RaftQuorum:
             "voters": 0 if core is None else len(core.voters.voters),
             "log_end_offset": 0 if core is None else self.log_end_offset,
             "high_watermark": self._high_watermark,
-            "waiting_bytes": self._waiting_bytes,
-            "batches": self._batches,
-            "decisions": self._decisions,
-            "elections": self._elections,
+            **self._leader.statistics(),
         }
