@@ -296,10 +296,10 @@ class Broker:
         placement = self.placement
         log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
         if log_dir is None:
-            if not self.maker.may_make_now(hosted.name, index):
-                self.maker.make_later(replica, is_new=is_new)
-                return None
             try:
+                if not self.maker.may_make_now(hosted.name, index):
+                    self.maker.make_later(replica, hosted.name, assigned, is_new=is_new)
+                    return None
                 log_dir = placement.create(
                     hosted.name, index, hosted.topic_id, hosted.config, assigned, is_new=is_new
                 )

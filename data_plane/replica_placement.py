@@ -86,13 +86,23 @@ class ReplicaPlacement:
                     failure = error
                 continue
             return log_dir
-        if failure is None:
-            path = self.log_dirs[0].path
-            failure = DiskError(path, path, "create", 0, "all log directories are offline")
+        assert failure is not None
         raise failure
 
     def candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
-        """Where a new log may go, the best first. Raises `DirectoryAway`."""
+        """Where a new log may go, the best first.
+
+        Raises:
+            DirectoryAway: it must not be made.
+            DiskError: no directory is online.
+        """
+        found = self._candidates(topic, index, assigned, is_new=is_new)
+        if not found:
+            path = self.log_dirs[0].path
+            raise DiskError(path, path, "create", 0, "all log directories are offline")
+        return found
+
+    def _candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
         if assigned in _UNDECIDED:
             if not is_new and self._some_are_away():
                 raise DirectoryAway("it may be in a log directory that is offline")
