@@ -155,6 +155,20 @@ NOT_SEEN = (
         "of a data log is not looked for at start. `odradek log dump --verify` finds it, and so does every client that "
         "checks CRCs.",
     ),
+    Remark(
+        "A request of more than 100,000 array elements",
+        "ends its connection, whatever the elements are: a few megabytes of the smallest would be a million objects. "
+        "Kafka takes what fits into `socket.request.max.bytes`.",
+    ),
+    Remark(
+        "Partitions of a topic that has just been created",
+        "by the dozen may answer NOT_LEADER_OR_FOLLOWER for a moment, as in Kafka, while their logs are made.",
+    ),
+    Remark(
+        "`odradek storage format` of a controller whose file names no other",
+        "needs no `--standalone`; where others are named it asks for one of Kafka's three options, as `kafka-storage` "
+        "does. `--feature kraft.version` is refused, since the level follows from them.",
+    ),
 )
 
 
