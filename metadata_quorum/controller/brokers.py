@@ -1,8 +1,8 @@
 """Brokers come and go: registration, heartbeats, fencing, controlled shutdown.
 
 A broker registers (fenced), catches up with the metadata log, asks with its heartbeats to be unfenced, and is
-fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset at
-which its registration was decided.
+fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of
+its registration.
 
 **Controlled shutdown.** The broker gives up its leaderships and its places in ISRs, and is let go when all active brokers
 know who leads in its stead.
@@ -74,7 +74,9 @@ def register_broker(
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
-        broker_epoch=existing.epoch if existing is not None and amended else context.next_offset,
+        broker_epoch=existing.epoch
+        if existing is not None and amended
+        else context.next_offset + len(records),
         end_points=[BrokerEndpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners],
         features=[
             BrokerFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features

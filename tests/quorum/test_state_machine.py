@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.state_machine import Decision, DecisionContext, Deferred, ReplicatedStateMachine
+from metadata_quorum.state_machine import (
+    RECORDS_PER_BATCH_MAX,
+    Decision,
+    DecisionContext,
+    Deferred,
+    ReplicatedStateMachine,
+)
 from wire.errors import ErrorCode
 
 
@@ -186,3 +192,27 @@ def test_an_answer_may_lead_to_the_next_request() -> None:
     assert told == []
     log.commit(2)
     assert told == [("ok", (1, 2))]
+
+
+def test_a_large_decision_is_several_batches_and_one_answer() -> None:
+    """Kafka: no batch of more than 10,000 records; the answer waits for the last."""
+    sizes: list[int] = []
+
+    class CountingLog(SlowLog):
+        def append_batch(self, records: Sequence[Any]) -> int:
+            sizes.append(len(records))
+            return super().append_batch(records)
+
+    log = CountingLog()
+    machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
+        Sum(), log, (), random=Random(1), new_uuid=lambda: bytes(16)
+    )
+    count = 2 * RECORDS_PER_BATCH_MAX + 1
+    deferred = machine.submit(Add(tuple(range(count))), 0)
+    assert sizes == [RECORDS_PER_BATCH_MAX, RECORDS_PER_BATCH_MAX, 1]
+    log.commit(count - 1)
+    assert not deferred.is_released
+    assert len(machine.committed_state) == 2 * RECORDS_PER_BATCH_MAX
+    log.commit(count)
+    assert deferred.is_released
+    assert machine.committed_state == tuple(range(count))
