@@ -84,6 +84,8 @@ class Fetch:
     offset: int
     last_epoch: int
     wait_ms_max: int = 0
+    high_watermark: int | None = None
+    """The largest that the follower knows (KIP-1166): an answer that got lost told it nothing."""
 
 
 @attrs.frozen

@@ -100,6 +100,8 @@ def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
     progress.last_fetch = core.now
     progress.end_offset_at_last_fetch = core.log.end_offset
     progress.offset = request.offset
+    if request.high_watermark is not None:
+        progress.high_watermark_told = request.high_watermark
     count_promises(core)
     return progress
 
@@ -144,7 +146,10 @@ def count_promises(core: RaftCore) -> None:
 
 
 def _has_news(core: RaftCore, progress: Progress, request: Fetch) -> bool:
-    return core.log.end_offset > request.offset or core.high_watermark > progress.high_watermark_told
+    if core.log.end_offset > request.offset:
+        return True
+    # Before that a leader tells no high watermark, so a follower that knows less must not be answered for ever.
+    return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_told
 
 
 def _answer(core: RaftCore, request_id: int, request: Fetch, progress: Progress) -> None:
@@ -207,7 +212,8 @@ def ask(core: RaftCore) -> None:
     if target is None or not core.can_ask(target, Fetch):
         return
     wait_ms = int(core.config.fetch_wait_max * 1000)
-    core.ask(target, Fetch(core.epoch, core.me, core.log.end_offset, core.log.last_epoch, wait_ms))
+    end = core.log.end
+    core.ask(target, Fetch(core.epoch, core.me, end.offset, end.epoch, wait_ms, core.high_watermark))
 
 
 def on_fetch_answer(core: RaftCore, node_id: int, answer: FetchAnswer) -> None:

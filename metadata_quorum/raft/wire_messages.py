@@ -47,6 +47,8 @@ METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 """Kafka's reserved id of the metadata topic."""
 NOBODY = -1
+NO_HIGH_WATERMARK = (1 << 63) - 1
+"""Of a Fetch by somebody who does not say (KIP-1166)."""
 
 Endpoint = tuple[str, str, int]
 """(listener name, host, port)."""
@@ -135,6 +137,8 @@ def encode_request(
                 fetch_bytes_max,
                 request.replica.directory_id,
             )
+            if request.high_watermark is not None:
+                partition.high_watermark = request.high_watermark
             return fetch.FetchRequest(
                 cluster_id,
                 replica_state=fetch.ReplicaState(request.replica.node_id),
@@ -181,6 +185,7 @@ def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Requ
                 partition.fetch_offset,
                 partition.last_fetched_epoch,
                 message.max_wait_ms,
+                None if partition.high_watermark == NO_HIGH_WATERMARK else partition.high_watermark,
             )
         case _:
             raise AssertionError(f"{type(message).__name__} is not a request of the quorum")

@@ -462,6 +462,7 @@ def storm(seed: int, **options: Any) -> None:
             world.heal(host_of(one), host_of(other))
         for each in (1, 2, 3):
             world.machine(host_of(each)).disk.capacity_bytes = None
+        await controllers.until(lambda: not any(each.stop.is_set() for each in controllers.members.values()))
         controllers.start_all()
         await controllers.until(lambda: len(controllers.members) == len(controllers.node_ids))
         await controllers.ask(register(1000), 120.0)
