@@ -65,6 +65,8 @@ __all__ = ["RaftQuorum"]
 T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
+TELLING_SECONDS_MAX = 0.5
+"""A leader that stops tells the others whom to elect; those that are dead do not hold it up for longer."""
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow
 """What `run` does, before anything behind it."""
@@ -312,7 +314,7 @@ class RaftQuorum:
             self._listeners.remove(note)
         if self._leader.epoch >= 0 and self._has_others():
             self.report(self.core.resign)
-            told = clock.monotonic() + self.config.request_timeout
+            told = clock.monotonic() + TELLING_SECONDS_MAX
             while self._is_telling() and clock.monotonic() < told:
                 await clock.sleep_until(clock.monotonic() + self.config.retry_backoff)
         self._is_stopped = True
