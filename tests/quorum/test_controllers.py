@@ -23,8 +23,14 @@ from wire.messages.describe_quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
+from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from wire.messages.end_quorum_epoch import EndQuorumEpochRequestPartitionData as EndPartition
+from wire.messages.end_quorum_epoch import EndQuorumEpochRequestTopicData as EndTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from wire.messages.vote import VoteRequest
+from wire.messages.vote import VoteRequestPartitionData as VotePartition
+from wire.messages.vote import VoteRequestTopicData as VoteTopic
 
 Script = Callable[[World, Controllers], Awaitable[None]]
 
@@ -373,6 +379,41 @@ def test_readers_that_are_no_replicas_see_what_is_committed() -> None:
         await waiting.wait()
         assert answers[0].responses[0].partitions[0].records
         assert world.now < 5.0
+
+    play(script)
+
+
+def test_requests_that_are_not_about_this_quorum_are_refused() -> None:
+    """Another cluster, another log, a vote for somebody else: Kafka's codes, and nothing changes."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        vote = VotePartition(0, 99, 7, bytes(16), directory_of(leader.node_id), 99, 99)
+
+        def request(cluster_id: str = CLUSTER_ID, topic: str = "__cluster_metadata") -> VoteRequest:
+            return VoteRequest(cluster_id, leader.node_id, [VoteTopic(topic, [vote])])
+
+        node_id = leader.node_id
+        answer = await controllers.ask_quorum(node_id, request("another"))
+        assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        answer = await controllers.ask_quorum(node_id, request(topic="t"))
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answer = await controllers.ask_quorum(node_id, VoteRequest(CLUSTER_ID, node_id, []))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        vote.voter_directory_id = b"another replica!"
+        answer = await controllers.ask_quorum(node_id, request())
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_VOTER_KEY
+        stale = EndQuorumEpochRequest(
+            CLUSTER_ID, [EndTopic("__cluster_metadata", [EndPartition(0, node_id, 0)])]
+        )
+        answer = await controllers.ask_quorum(node_id, stale)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+        fetch = read(0)
+        fetch.replica_state.replica_id = 9
+        fetch.topics[0].partitions[0].fetch_offset = -1
+        answer = await controllers.ask_quorum(node_id, fetch)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert (leader.is_active, leader.service.quorum.leader_epoch) == (True, 1)
 
     play(script)
 
