@@ -5,12 +5,16 @@ only changes and a response only news. Request epochs: -1 asks for no session (a
 new one, N > 0 continues. The cache is bounded; a session may push out another only if that one has been idle for
 `eviction_ms` or if it holds more partitions and the other is past its first minutes (KIP-227, "Fetch Session
 Caching").
+
+A follower's session holds a `FollowerCursor` for each partition, which the partition stirs when its log grows, its high
+watermark moves or its leadership changes. Only those that were stirred or named since are looked at, so that a round
+costs what moves and not what is followed (a thousand partitions took 5 ms of each round otherwise).
 """
 
 from __future__ import annotations
 
 import random as _random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -52,6 +56,37 @@ class FetchedPartition:
         self.sent_log_start_offset = -1
 
 
+class FollowerCursor(FetchedPartition):
+    """One partition of a follower's session; see the module."""
+
+    __slots__ = ("is_stirred", "session")
+
+    def __init__(self, key: PartitionKey, session: FetchSession) -> None:
+        super().__init__(key)
+        self.session = session
+        self.is_stirred = False
+
+    @property
+    def fetched_at_ms(self) -> int:
+        """When the session fetched last, and with it, as it was not named, this partition at the same offset."""
+        return self.session.fetched_at_ms
+
+    def stir(self, *, wakes: bool) -> None:
+        """There is something to look at; with `wakes` also something that a parked fetch waits for."""
+        session = self.session
+        if not self.is_stirred:
+            self.is_stirred = True
+            session.stirred[self.key] = self
+        if wakes and session.wake is not None:
+            session.wake()
+
+    def settle(self) -> None:
+        """All that there is has been told."""
+        if self.is_stirred:
+            self.is_stirred = False
+            self.session.stirred.pop(self.key, None)
+
+
 @attrs.define(slots=True)
 class FetchSession:
     """A session's partitions in the order in which they are served (those that got records go to the end)."""
@@ -63,7 +98,16 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, FetchedPartition]
     privileged: bool = False
-    """A follower's: consumers do not push it out."""
+    """A follower's: consumers do not push it out, and `stirred` says which partitions to look at."""
+    stirred: dict[PartitionKey, FollowerCursor] = attrs.field(factory=dict)
+    fetched_at_ms: int = 0
+    """Monotonic, of the last request."""
+    wake: Callable[[], None] | None = None
+    """Of the parked request."""
+
+    def to_read(self) -> tuple[FetchedPartition, ...]:
+        """The partitions to look at for the present request."""
+        return tuple(self.stirred.values()) if self.privileged else tuple(self.partitions.values())
 
 
 @attrs.frozen(slots=True)
@@ -101,32 +145,35 @@ class FetchSessions:
             return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, ())
         if session.uses_topic_ids != by_id:
             return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, ())
-        _update(session.partitions, request, by_id)
+        _update(session.partitions, request, by_id, session)
         self._forget(session, request, by_id)
         session.used_ms = now_ms
         if not session.partitions:
             del self._sessions[session.session_id]
             return FetchPlan(ErrorCode.NONE, None, False, ())
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        return FetchPlan(ErrorCode.NONE, session, True, tuple(session.partitions.values()))
+        return FetchPlan(ErrorCode.NONE, session, True, session.to_read())
 
     def _plan_full(self, request: FetchRequest, by_id: bool, now_ms: int) -> FetchPlan:
         if request.session_id != NO_SESSION:
             self._sessions.pop(request.session_id, None)
         partitions: dict[PartitionKey, FetchedPartition] = {}
-        _update(partitions, request, by_id)
         session = None
         privileged = is_of_follower(request)
-        if request.session_epoch == INITIAL_EPOCH and self._make_room(len(partitions), now_ms, privileged):
+        size = sum(len(topic.partitions) for topic in request.topics)
+        if request.session_epoch == INITIAL_EPOCH and self._make_room(size, now_ms, privileged):
             session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions, privileged)
             self._sessions[session.session_id] = session
+        _update(partitions, request, by_id, session)
         return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))
 
     def _forget(self, session: FetchSession, request: FetchRequest, by_id: bool) -> None:
         for topic in request.forgotten_topics_data:
             name: TopicKey = topic.topic_id if by_id else topic.topic
             for partition in topic.partitions:
-                session.partitions.pop((name, partition), None)
+                gone = session.partitions.pop((name, partition), None)
+                if isinstance(gone, FollowerCursor):
+                    gone.settle()
 
     def _make_room(self, size: int, now_ms: int, privileged: bool) -> bool:
         """Whether a new session of `size` partitions may be kept, after evicting one if need be."""
@@ -175,19 +222,26 @@ def is_of_follower(request: FetchRequest) -> bool:
     return request.replica_state.replica_id >= 0 or request.replica_id >= 0
 
 
-def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequest, by_id: bool) -> None:
-    # A follower that names a partition may have left out what it was told in another state of its log.
-    forgets = is_of_follower(request)
+def _update(
+    partitions: dict[PartitionKey, FetchedPartition],
+    request: FetchRequest,
+    by_id: bool,
+    session: FetchSession | None,
+) -> None:
+    follows = session if session is not None and session.privileged else None
     for topic in request.topics:
         name: TopicKey = topic.topic_id if by_id else topic.topic
         for asked in topic.partitions:
             key = (name, asked.partition)
             fetched = partitions.get(key)
             if fetched is None:
-                fetched = partitions[key] = FetchedPartition(key)
+                fetched = FetchedPartition(key) if follows is None else FollowerCursor(key, follows)
+                partitions[key] = fetched
             fetched.fetch_offset = asked.fetch_offset
-            if forgets:
+            if isinstance(fetched, FollowerCursor):
+                # It may have left out what it was told in another state of its log.
                 fetched.sent_high_watermark = -1
+                fetched.stir(wakes=False)
             # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
             fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
             fetched.last_fetched_epoch = asked.last_fetched_epoch
@@ -198,6 +252,9 @@ def _update(partitions: dict[PartitionKey, FetchedPartition], request: FetchRequ
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:
     """Partitions that got records are served last next time, so that a full response starves nobody."""
     for fetched in served:
-        if session.partitions.get(fetched.key) is fetched:
+        if isinstance(fetched, FollowerCursor):
+            if session.stirred.pop(fetched.key, None) is not None:
+                session.stirred[fetched.key] = fetched
+        elif session.partitions.get(fetched.key) is fetched:
             del session.partitions[fetched.key]
             session.partitions[fetched.key] = fetched

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_plane.broker import Broker
-from data_plane.fetch_sessions import FetchedPartition, FetchPlan, move_to_end
+from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
 from data_plane.handlers.contract import Context, Delayed, Result
 from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange
@@ -79,6 +79,7 @@ class FetchJob:
         "max_bytes",
         "min_bytes",
         "needs_leader",
+        "now_ms",
         "plan",
         "rack",
         "replica_epoch",
@@ -102,6 +103,9 @@ class FetchJob:
             self.replica_id = request.replica_id
             self.replica_epoch = -1
         self.is_follower = self.replica_id >= 0
+        self.now_ms = int(broker.clock.monotonic() * 1000)
+        if plan.session is not None and plan.session.privileged:
+            plan.session.fetched_at_ms = self.now_ms
         selects = broker.replication.settings.selects_by_rack and api_version >= FOLLOWERS_SERVE_SINCE
         self.rack = request.rack_id if selects and not self.is_follower else ""
         self.needs_leader = self.is_follower or api_version < FOLLOWERS_SERVE_SINCE
@@ -114,11 +118,16 @@ class FetchJob:
         hosted = self.broker.topics_by_id.get(name) if self.by_id else self.broker.topics.get(name)  # type: ignore[arg-type]  # by_id says which
         return None if hosted is None else hosted.partitions.get(index)
 
+    def _partitions(self) -> tuple[FetchedPartition, ...]:
+        """What there is to look at now: all, or what was stirred in a follower's session."""
+        session = self.plan.session
+        return self.plan.partitions if session is None or not session.privileged else session.to_read()
+
     def read(self, *, is_first: bool = False) -> FetchRound:
         """Read every partition of the plan, in order, within the limits. The first time counts for a follower."""
         attempt = FetchRound()
         room = self.max_bytes
-        for fetched in self.plan.partitions:
+        for fetched in self._partitions():
             partition = self.hosted(fetched)
             if partition is None:
                 answer = self._error(fetched, None, self._missing_error(fetched))
@@ -236,13 +245,10 @@ class FetchJob:
         replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
         if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset and not log.offline:
-            broker = self.broker
+            if isinstance(fetched, FollowerCursor):
+                replica.cursor = fetched
             partition.note_fetch(
-                replica,
-                self.replica_epoch,
-                fetched.fetch_offset,
-                fetched.log_start_offset,
-                int(broker.clock.monotonic() * 1000),
+                replica, self.replica_epoch, fetched.fetch_offset, fetched.log_start_offset, self.now_ms
             )
 
     def _error(
@@ -273,7 +279,7 @@ class FetchJob:
 
     def may_have_enough(self) -> bool:
         """A cheap look, before reading again, whether a parked fetch can be served."""
-        for fetched in self.plan.partitions:
+        for fetched in self._partitions():
             partition = self.hosted(fetched)
             if partition is None or (self.needs_leader and not partition.is_leader):
                 return True
@@ -303,6 +309,8 @@ class FetchJob:
                     continue
                 if answer.records:
                     served.append(fetched)
+                elif isinstance(fetched, FollowerCursor):
+                    self._may_settle(fetched, answer)
             name = fetched.key[0]
             topic = topics.get(name)
             if topic is None:
@@ -321,6 +329,23 @@ class FetchJob:
                 self.broker.image, self.listener, leaders, NodeEndpoint
             )
         return response
+
+    def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
+        """Look at it no more until it is stirred: the follower has all and has heard all."""
+        if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
+            return
+        partition = self.hosted(fetched)
+        if partition is None:
+            return
+        log = partition.log
+        if (
+            fetched.fetch_offset == log.log_end_offset
+            and fetched.sent_high_watermark == log.high_watermark
+            and fetched.sent_log_start_offset == log.log_start_offset
+            # Else its next fetch may be the one with which it joins.
+            and self.replica_id in partition.isr_state.isr
+        ):
+            fetched.settle()
 
     def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
         """Whether this partition's answer holds news for the session (KIP-227); remembers what is told."""
@@ -342,15 +367,21 @@ class FetchJob:
 class DelayedFetch(Delayed):
     """A parked fetch."""
 
-    __slots__ = ("job", "queued", "timer", "watched")
+    __slots__ = ("job", "queued", "session", "timer", "waits", "watched")
 
     def __init__(self, job: FetchJob, wait_ms: int) -> None:
         super().__init__()
         self.job = job
         self.queued = False
+        self.waits = True
         self.watched: list[Partition] = []
         broker = job.broker
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + wait_ms / 1000, self._time_out)
+        session = job.plan.session
+        self.session = session if session is not None and session.privileged else None
+        if self.session is not None:
+            self.session.wake = self._wake
+            return
         for fetched in job.plan.partitions:
             partition = job.hosted(fetched)
             if partition is not None:
@@ -367,7 +398,7 @@ class DelayedFetch(Delayed):
 
     def _try_again(self) -> None:
         self.queued = False
-        if self.response is not None or not self.watched or not self.job.may_have_enough():
+        if self.response is not None or not self.waits or not self.job.may_have_enough():
             return
         attempt = self.job.read()
         if attempt.must_answer or attempt.bytes_read >= self.job.min_bytes:
@@ -376,7 +407,7 @@ class DelayedFetch(Delayed):
             attempt.release()
 
     def _time_out(self) -> None:
-        if self.response is None and self.watched:
+        if self.response is None and self.waits:
             self._finish(self.job.read())
 
     def _finish(self, attempt: FetchRound) -> None:
@@ -389,6 +420,9 @@ class DelayedFetch(Delayed):
 
     def _stop_waiting(self) -> None:
         self.timer.cancel()
+        self.waits = False
+        if self.session is not None and self.session.wake == self._wake:
+            self.session.wake = None
         for partition in self.watched:
             if self.job.is_follower:
                 partition.unwatch_end(self._wake)
@@ -500,7 +534,8 @@ class FetchHandler:
         job = FetchJob(broker, plan, request, context)
         attempt = job.read(is_first=True)
         enough = attempt.must_answer or attempt.bytes_read >= job.min_bytes
-        if not enough and request.max_wait_ms > 0 and plan.partitions:
+        may_wait = bool(plan.partitions) or plan.session is not None
+        if not enough and request.max_wait_ms > 0 and may_wait:
             attempt.release()
             return DelayedFetch(job, request.max_wait_ms)
         if attempt.ranges:

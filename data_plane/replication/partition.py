@@ -167,6 +167,7 @@ class Partition:
             # The answer to AlterPartition overtook the record that it speaks of; the newer record follows.
             return
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
+        self._stir_followers(wakes=True)
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
             self.isr_state = CommittedIsr(image.isr)
         self.image = image
@@ -176,7 +177,7 @@ class Partition:
         if self.is_leader:
             if begins:
                 self.followers = None
-                self.epoch_start_offset = self.log.log_end_offset
+                self.epoch_start_offset = self._end_told = self.log.log_end_offset
                 self.log.assign_epoch(image.leader_epoch)
             self._match_followers(image, node_id)
         else:
@@ -208,6 +209,7 @@ class Partition:
 
     def resign(self) -> None:
         """Serve no more: deleted, or on a directory that failed. Everybody who waits is told."""
+        self._stir_followers(wakes=True)
         self.is_leader = False
         self.followers = None
         self.advances_alone = False
@@ -241,10 +243,14 @@ class Partition:
 
     def advance_high_watermark(self) -> None:
         """The log has grown, or the gate has opened: followers may fetch, and the high watermark may follow."""
-        if self._end_watchers is not None and self.log.log_end_offset != self._end_told:
+        if self.log.log_end_offset != self._end_told:
             self._end_told = self.log.log_end_offset
-            for watcher in list(self._end_watchers):
-                watcher()
+            if self.followers is not None:
+                for replica in self.followers.values():
+                    replica.log_grew()
+            if self._end_watchers is not None:
+                for watcher in list(self._end_watchers):
+                    watcher()
         if self._raise_high_watermark():
             self._tell_high_watermark()
 
@@ -399,7 +405,6 @@ class Partition:
         """Call `watcher` whenever the log has grown or the leadership changes (a follower waits for records)."""
         if self._end_watchers is None:
             self._end_watchers = [watcher]
-            self._end_told = self.log.log_end_offset
         else:
             self._end_watchers.append(watcher)
 
@@ -423,8 +428,16 @@ class Partition:
         if waiting is not None and waiter in waiting:
             waiting.remove(waiter)
 
+    def _stir_followers(self, *, wakes: bool) -> None:
+        """Have the followers' sessions look at this partition."""
+        if self.followers is not None:
+            for replica in self.followers.values():
+                if replica.cursor is not None:
+                    replica.cursor.stir(wakes=wakes)
+
     def _tell_high_watermark(self) -> None:
         self._acknowledge()
+        self._stir_followers(wakes=False)
         if self._watchers is not None:
             for watcher in list(self._watchers):
                 watcher()

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 UNKNOWN_OFFSET = -1
 UNKNOWN_BROKER_EPOCH = -1
+
+
+class Cursor(Protocol):
+    """The follower's fetch session, at this partition."""
+
+    @property
+    def is_stirred(self) -> bool: ...
+
+    @property
+    def fetched_at_ms(self) -> int: ...
+
+    def stir(self, *, wakes: bool) -> None: ...
 
 
 class RemoteReplica:
@@ -12,6 +26,7 @@ class RemoteReplica:
     __slots__ = (
         "broker_epoch",
         "broker_id",
+        "cursor",
         "last_caught_up_ms",
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
@@ -28,6 +43,17 @@ class RemoteReplica:
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
         self.last_fetch_ms = 0
         self.last_caught_up_ms = last_caught_up_ms
+        self.cursor: Cursor | None = None
+
+    def log_grew(self) -> None:
+        """The leader has appended. A follower that was not looked at because it had everything was so until now:
+        each request of its session was a fetch at the log's end."""
+        cursor = self.cursor
+        if cursor is not None:
+            if not cursor.is_stirred and cursor.fetched_at_ms > self.last_fetch_ms:
+                self.last_fetch_ms = cursor.fetched_at_ms
+                self.last_caught_up_ms = max(self.last_caught_up_ms, cursor.fetched_at_ms)
+            cursor.stir(wakes=True)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """A fetch at `offset` says that the follower has everything below it.
