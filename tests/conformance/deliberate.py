@@ -45,8 +45,8 @@ DELIBERATE = (
         "AddRaftVoter, RemoveRaftVoter, DescribeQuorum",
         r"^(add|remove)_raft_voter .*(Kafka 35|kraft.version|for the default listener)|replica_directory_id: Kafka .none.",
         "keeps voters that `controller.quorum.voters` names at `kraft.version` 0: without directory ids, and for ever",
-        "every quorum is at `kraft.version` 1, its voters are in the log and can be changed",
-        "One way of keeping voters is enough; the list in the file only says who begins.",
+        "a node that is named alone begins at `kraft.version` 1: its voters are in the log and can be changed",
+        "A lone node can grow into a quorum then. Several static voters are at `kraft.version` 0, as in Kafka.",
     ),
     Deliberate(
         "AlterPartitionReassignments",
