@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+from sim.cluster_scenario import ClusterScenario
 from sim.scenario import Scenario
 from sim.weather import Weather
 from sim.world import World
@@ -24,12 +25,20 @@ def node_digest(seed: int) -> str:
     return scenario.world.digest()
 
 
+def cluster_digest(seed: int) -> str:
+    """Digest of a run of three nodes, in a storm."""
+    scenario = ClusterScenario(seed, seconds=6.0)
+    scenario.run()
+    return scenario.world.digest()
+
+
 def _digests(hash_seed: str) -> list[str]:
     """Digests of runs in a process of its own, with another memory layout."""
     script = (
         f"import sys, random; pad = [bytearray(random.randrange(1, 5000)) for _ in range({hash_seed} * 500)];"
-        "from tests.sim import echo_world; from tests.test_determinism import node_digest;"
-        "[print(*echo_world.run(int(text)), node_digest(int(text))) for text in sys.argv[1:]]"
+        "from tests.sim import echo_world; from tests.test_determinism import cluster_digest, node_digest;"
+        "[print(*echo_world.run(int(text)), node_digest(int(text)), cluster_digest(int(text)))"
+        " for text in sys.argv[1:]]"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, *SEEDS],
@@ -44,7 +53,10 @@ def _digests(hash_seed: str) -> list[str]:
 def test_two_processes_with_different_hash_seeds_agree() -> None:
     """Crashes, timeouts, cancellations and torn disks included: one digest per seed, in any process."""
     first, second = _digests("1"), _digests("3")
-    here = [" ".join(map(str, (*echo_world.run(int(text)), node_digest(int(text))))) for text in SEEDS]
+    here = [
+        " ".join(map(str, (*echo_world.run(int(text)), node_digest(int(text)), cluster_digest(int(text)))))
+        for text in SEEDS
+    ]
     assert first == second == here
     assert len(set(first)) == len(SEEDS)
 
