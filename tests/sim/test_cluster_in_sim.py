@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from data_plane.replication.partition import Partition
 from sim import __main__ as command
-from sim.cluster import SETTINGS, Shape
+from sim.cluster import QUICK_SETTINGS, SETTINGS, Shape
 from sim.cluster_scenario import ClusterScenario
+from sim.history import SafetyViolation
 from sim.storm import StormPlan
 from sim.weather import Weather
 
@@ -40,6 +42,27 @@ def test_storms_leave_every_promise_kept(seed: int) -> None:
     assert summary["troubles"] > 0
     assert summary["acknowledged"] > 0
     assert summary["records"] >= summary["acknowledged"]
+
+
+def test_a_leader_that_does_not_wait_for_the_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checker that finds nothing is worth nothing: a high watermark at the leader's own end loses records."""
+    monkeypatch.setattr(Partition, "_raise_high_watermark", _raise_alone)
+    shape = Shape(settings=SETTINGS | QUICK_SETTINGS)
+    plan = StormPlan(20.0, ("deaths", "links"), power=False)
+    for seed in (5, 2, 7, 8, 9, 10):
+        try:
+            ClusterScenario(seed, shape=shape, plan=plan, weather=CALM).run()
+        except SafetyViolation:
+            return
+    pytest.fail("no seed has lost a record")
+
+
+def _raise_alone(partition: Partition) -> bool:
+    log = partition.log
+    if not partition.is_leader or log.high_watermark >= log.log_end_offset:
+        return False
+    log.advance_high_watermark(log.log_end_offset)
+    return True
 
 
 def test_the_command_runs_clusters(capsys: pytest.CaptureFixture[str]) -> None:
