@@ -212,6 +212,22 @@ def test_a_follower_that_is_too_far_behind_loads_a_snapshot() -> None:
     play(script, snapshots=SnapshotSettings(bytes_between_max=4000), segment_bytes=3000)
 
 
+def test_snapshots_bound_the_log() -> None:
+    """Segments are large (1 GiB), but what a snapshot covers is gone when the next one comes, on every node."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        for number in range(150):
+            await controllers.ask(register(1000 + number))
+        await controllers.agree()
+        for node_id, member in controllers.members.items():
+            await controllers.until(lambda member=member: member.log.log_start_offset > 100)
+            names = [name for name in member.log.directory.list() if name.endswith(".log")]
+            assert sum(member.log.directory.file_size(name) for name in names) < 3 * 4000, node_id
+            assert sum(name.endswith(".checkpoint") for name in member.log.directory.list()) == 1
+
+    play(script, snapshots=SnapshotSettings(bytes_between_max=4000))
+
+
 def test_an_observer_with_an_empty_disk_begins_with_a_snapshot() -> None:
     """Brokers use the same path."""
 
@@ -536,3 +552,9 @@ def logs_agree(controllers: Controllers) -> None:
             assert known.setdefault(batch.base_offset, batch) == batch
         ends.add(controllers.members[node_id].service.quorum.log_end_offset)
     assert len(ends) == 1
+
+
+async def restart(world: World, controllers: Controllers, node_id: int) -> None:
+    """Bring back whoever is down after a while."""
+    await world.sleep(world.random.random() * 3)
+    controllers.start_all()
