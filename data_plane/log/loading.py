@@ -247,6 +247,9 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
             write_snapshot(log)
         limit = segments[kept + 1].base_offset if kept + 1 < len(segments) else None
         size = segment.size
+        # Index files are written when a segment is rolled or after this; what they hold now is of the past.
+        if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
+            segment.remove_index_files()
         damage = _recover_segment(log, segment, state, buffer, limit)
         if damage is not None:
             _tell(
@@ -268,8 +271,6 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
     for segment in log.segments[first:-1]:
         segment.write_index()
     active.is_active = True
-    # The index files of the active segment are written when it is rolled; what they hold now is of the past.
-    active.remove_index_files()
     measure_tail(active)
     log.durable = (0, min(options.recovery_point, log.log_end_offset))
     size = sum(segment.size for segment in log.segments[first:])
@@ -296,7 +297,6 @@ def _recover_segment(
     segment.needs_sync = True
     segment.max_timestamp_ms = -1
     segment.max_timestamp_offset = segment.base_offset
-    segment.remove_index_files()
     epochs = log.epochs
     latest = epochs.latest
     note = segment.note_batch
