@@ -36,10 +36,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f"faults, separated by commas: {', '.join(KINDS)}, or none (default: all that can be done here)",
     )
     parser.add_argument(
+        "--targets", default="", help="only these targets, e.g. one,leader (default: all; see schedule.py)"
+    )
+    parser.add_argument(
         "--interval", type=float, default=INTERVAL_SECONDS, help="seconds from fault to fault"
     )
     parser.add_argument("--seed", type=int, default=0, help="draws the faults and the clients' lives")
     parser.add_argument("--rate", type=float, default=400.0, help="sends per second (default: 400)")
+    parser.add_argument(
+        "--acks", choices=("all", "1"), default="all", help="1 shows what is lost without (default: all)"
+    )
     parser.add_argument("--value-bytes", type=int, default=100, help="(default: 100)")
     parser.add_argument(
         "--no-namespaces", action="store_true", help="plain processes on loopback: no partitions"
@@ -84,6 +90,7 @@ def main() -> int:
                 interval=options.interval,
                 targets=[target for target in options.targets.split(",") if target],
                 rate=options.rate,
+                acks=options.acks,
                 value_bytes=options.value_bytes,
                 settings=dict(each.split("=", 1) for each in options.set),
             ),

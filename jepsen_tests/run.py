@@ -42,6 +42,7 @@ class Options:
     interval: float = INTERVAL_SECONDS
     targets: Sequence[str] = ()
     rate: float = 400.0
+    acks: str = "all"
     value_bytes: int = 100
     partitions: int = 6
     producers: int = 2
@@ -84,7 +85,7 @@ def run(
         cluster.start_all()
         say(f"{system.name}: {len(cluster.nodes)} nodes serve at {cluster.bootstrap}")
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        topic = NewTopic(TOPIC, options.partitions, 3, config={"min.insync.replicas": "2"})
+        topic = NewTopic(TOPIC, options.partitions, 3)
         admin.create_topics([topic], operation_timeout=_ADMIN_SECONDS)[TOPIC].result(_ADMIN_SECONDS)
         return _drive(cluster, admin, options, faults, say)
     finally:
@@ -100,7 +101,13 @@ def _drive(
 ) -> Result:
     recorder = Recorder()
     workload = Workload(
-        cluster.bootstrap, options.partitions, recorder, options.rate, options.value_bytes, options.seed
+        cluster.bootstrap,
+        options.partitions,
+        recorder,
+        options.rate,
+        options.value_bytes,
+        options.seed,
+        options.acks,
     )
 
     def tell(name: str, detail: str) -> None:
@@ -121,8 +128,10 @@ def _drive(
     time.sleep(max(_CALM_SECONDS, recorder.started + options.seconds - time.monotonic()))
     if not workload.stop_producing(_ANSWER_SECONDS):
         troubles.append(f"not every send was answered {_ANSWER_SECONDS:.0f} s after the last fault")
-    if options.members and (behind := workload.wait_for_group(_GROUP_SECONDS)):
+    answered = time.monotonic()
+    if options.members and options.acks == "all" and (behind := workload.wait_for_group(_GROUP_SECONDS)):
         troubles.append(behind)
+    group_seconds = time.monotonic() - answered
     if not workload.stop_reading(_CLOSE_SECONDS):
         troubles.append(f"not every consumer closed within {_CLOSE_SECONDS:.0f} s")
     if failed := workload.read_all(_READ_SECONDS):
@@ -137,7 +146,7 @@ def _drive(
         troubles,
         recorder.errors,
         Counter(nemesis.done),
-        figures(recorder.history, healing),
+        {**figures(recorder.history, healing), "group_seconds": round(group_seconds, 2)},
     )
 
 

@@ -55,7 +55,6 @@ CLIENT_SETTINGS: Mapping[str, Any] = {
 }
 PRODUCER_SETTINGS: Mapping[str, Any] = {
     "enable.idempotence": True,
-    "acks": "all",
     "linger.ms": 5,
     "request.timeout.ms": 5000,
     "message.timeout.ms": 300_000,
@@ -145,6 +144,8 @@ class Workload:
     """Sends per second of all producers together."""
     value_bytes: int
     seed: int
+    acks: str = "all"
+    """`all`, or 1 to see how a run fails: what only the leader has is lost with it."""
     _stop: threading.Event = attrs.field(factory=threading.Event)
     _stop_reading: threading.Event = attrs.field(factory=threading.Event)
     _values: itertools.count[int] = attrs.field(factory=itertools.count)
@@ -213,7 +214,8 @@ class Workload:
 
     def _produce(self, name: str, dice: random.Random, rate: float) -> None:
         logger = RestartListener(self.recorder, name).logger()
-        producer = confluent_kafka.Producer({**self._client(name, PRODUCER_SETTINGS), "logger": logger})
+        settings = {**PRODUCER_SETTINGS, "acks": self.acks, "enable.idempotence": self.acks == "all"}
+        producer = confluent_kafka.Producer({**self._client(name, settings), "logger": logger})
         started = time.monotonic()
         end = started + dice.uniform(*_LIFE_SECONDS)
         sent = 0
