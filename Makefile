@@ -36,7 +36,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=)
+run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, ARGS='--nodes 3')
 	@exec $(BIN)/odradek dev --port $(PORT) --data $(DATA) $(ARGS)
 
 test: install-dev ## the whole test suite (JOBS=, ARGS=)
