@@ -210,7 +210,9 @@ class Background:
 
 def _has_unsynced(log: PartitionLog) -> bool:
     return not log.offline and (
-        log.log_end_offset > log.recovery_point or log.entry_is_dirty or log.epochs.is_dirty
+        log.log_end_offset > log.recovery_point
+        or log.entry_is_dirty
+        or (log.epochs.is_dirty and log.log_end_offset > 0)
     )
 
 

@@ -61,7 +61,8 @@ def flush(log: PartitionLog) -> None:
     end_offset = log.log_end_offset
     segments = log.segments
     recovery_point = log.recovery_point
-    if log.epochs.is_dirty:
+    # The epoch of a log without records tells nobody anything, and thousands of them begin one at every start.
+    if log.epochs.is_dirty and end_offset:
         if log.owner is not None:
             log.owner.write_epochs(log)
         else:
