@@ -465,8 +465,17 @@ class RaftQuorum:
                 raise AssertionError(f"{effect} need not wait for the disk")
 
     async def _append_fetched(self, batches: Sequence[Batch]) -> None:
-        data = bytearray().join(batch.data for batch in batches)
-        await self.patiently(lambda: self.log.append(data, batches[-1].epoch, count=len(batches)))
+        def append() -> None:
+            log = self.log
+            rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
+            if len(rest) < len(batches):
+                # The disk was full between two segments: what has got through is one write, the rest another.
+                log.flush()
+            if rest:
+                data = bytearray().join(batch.data for batch in rest)
+                log.append(data, rest[-1].epoch, count=len(rest))
+
+        await self.patiently(append)
         if self.log.log_end_offset != batches[-1].last_offset + 1:
             raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
         end_offset = await self.patiently(self.log.flush)
