@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from data_plane.log.leader_epochs import FILE_NAME, LeaderEpochs, MalformedCheckpoint
 from tests.log.support import append, batch, fill, new_log
 
 EPOCHS = ((1, 0), (3, 10), (6, 25))
@@ -117,3 +117,15 @@ def test_a_log_knows_its_epochs_from_its_leaders() -> None:
     assert log.epochs.entries == ((0, 0), (4, 2), (6, 3))
     assert log.end_offset_for_epoch(5) == (4, 3)
     assert log.epoch_for_offset(2) == 4
+
+
+def test_the_epochs_of_a_log_without_records_are_not_written() -> None:
+    """They tell nobody anything; with the first record they are written like others."""
+    log = new_log()
+    for epoch in (1, 2):
+        log.assign_epoch(epoch)
+        log.flush()
+        assert not log.directory.exists(FILE_NAME)
+    append(log, batch(), epoch=2)
+    log.flush()
+    assert LeaderEpochs.decode(log.directory.read_bytes(FILE_NAME)).entries == log.epochs.entries
