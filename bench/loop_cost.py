@@ -98,7 +98,7 @@ async def nanoseconds_per_request(depth: int) -> float:
     turns = REQUESTS_PER_RUN // depth
     best = float("inf")
     for _ in range(RUNS):
-        connection = Connection(services, FreeConn(frame * depth, turns), "bench", {})
+        connection = Connection(services, FreeConn(frame * depth, turns), "bench", lambda _: None)
         started = time.process_time_ns()
         await connection.run()
         best = min(best, (time.process_time_ns() - started) / (turns * depth))
