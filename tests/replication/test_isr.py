@@ -1,0 +1,217 @@
+"""A leader and its followers without a network: who is in sync, what that does to the high watermark, who waits."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from data_plane.log.config import LogConfig
+from data_plane.replication.isr_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from data_plane.replication.partition import Partition
+from metadata_quorum.image import PartitionImage
+from tests.log.support import NOW_MS, batch, new_log
+from wire.errors import ErrorCode, KafkaError
+
+ME, LAG_MS_MAX, BROKER_EPOCH = 1, 1000, 50
+
+
+class Cluster:
+    """What the leader asks about others."""
+
+    lag_ms_max = LAG_MS_MAX
+
+    def __init__(self) -> None:
+        self.time_ms = 10_000
+        self.ineligible: set[int] = set()
+        self.proposals = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return broker_id not in self.ineligible and broker_epoch == BROKER_EPOCH
+
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id not in self.ineligible
+
+    def alter_isr(self, partition: Partition) -> None:
+        self.proposals += 1
+
+
+class Leader:
+    """Broker 1 leads a partition of 1, 2 and 3, in leader epoch 3 and partition epoch 7."""
+
+    def __init__(self, isr: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 1, records: int = 0) -> None:
+        self.cluster = Cluster()
+        self.partition = Partition(new_log(LogConfig(min_insync_replicas=min_isr)), self.cluster)
+        self.image = PartitionImage(ME, 3, 7, (1, 2, 3), isr)
+        for _ in range(records):
+            self.partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
+        self.partition.apply(self.image, ME)
+
+    def append(self) -> None:
+        self.partition.append_as_leader(memoryview(batch()), NOW_MS)
+
+    def fetch(self, follower: int, offset: int, *, broker_epoch: int = BROKER_EPOCH) -> int:
+        """The high watermark after it."""
+        replica = self.partition.follower(follower, has_epoch=True)
+        self.partition.note_fetch(replica, broker_epoch, offset, 0, self.cluster.time_ms)
+        return self.partition.log.high_watermark
+
+    def told(self, partition_epoch: int, isr: tuple[int, ...]) -> None:
+        self.partition.apply(attrs.evolve(self.image, partition_epoch=partition_epoch, isr=isr), ME)
+
+
+class Waiter:
+    """An acks=all batch."""
+
+    def __init__(self, last_offset: int) -> None:
+        self.last_offset = last_offset
+        self.outcome: ErrorCode | str | None = None
+
+    def acknowledged(self, code: ErrorCode) -> None:
+        self.outcome = code
+
+    def leadership_lost(self) -> None:
+        self.outcome = "lost"
+
+
+def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
+    """ "Committed when all replicas in the ISR have applied it to their log": the least of their offsets."""
+    leader = Leader()
+    for _ in range(3):
+        leader.append()
+    assert [leader.fetch(2, 3), leader.fetch(3, 1), leader.fetch(3, 2), leader.fetch(3, 3)] == [0, 1, 2, 3]
+
+
+def test_a_replica_that_joins_counts_at_once_and_one_that_leaves_counts_still() -> None:
+    """The maximal ISR: both sets may hold while the controller has not answered."""
+    leader = Leader((1, 2))
+    leader.append()
+    leader.fetch(2, 1)
+    leader.fetch(3, 1)
+    assert isinstance(leader.partition.isr_state, PendingExpandIsr)
+    leader.append()
+    assert leader.fetch(2, 2) == 1
+    leader.told(8, (1, 2, 3))
+    assert isinstance(leader.partition.isr_state, CommittedIsr)
+    leader.cluster.time_ms += LAG_MS_MAX + 1
+    assert leader.fetch(2, 2) == 1
+    assert leader.partition.shrink_isr(leader.cluster.time_ms) == (3,)
+    assert isinstance(leader.partition.isr_state, PendingShrinkIsr)
+    assert leader.fetch(2, 2) == 1
+    leader.told(9, (1, 2))
+    assert leader.partition.log.high_watermark == 2
+    assert leader.cluster.proposals == 2
+
+
+def test_who_joins_has_the_high_watermark_and_the_beginning_of_the_epoch() -> None:
+    """KIP-279's rule: without the epoch's start a replica might lack what an earlier leader has acknowledged."""
+    leader = Leader((1,), records=3)
+    assert leader.partition.epoch_start_offset == 3
+    leader.fetch(2, 2)
+    assert not leader.partition.isr_state.is_pending
+    leader.fetch(2, 3)
+    assert leader.partition.isr_state.is_pending
+
+
+def test_a_former_self_does_not_join() -> None:
+    """KIP-903: the broker epoch of the fetch must be the one that the metadata knows, and never falls."""
+    leader = Leader((1,))
+    leader.fetch(2, 0, broker_epoch=BROKER_EPOCH - 1)
+    assert not leader.partition.isr_state.is_pending
+    leader.fetch(2, 0)
+    assert leader.partition.isr_state.is_pending
+    with pytest.raises(KafkaError) as refused:
+        leader.fetch(2, 0, broker_epoch=BROKER_EPOCH - 1)
+    assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_the_fenced_do_not_join() -> None:
+    """KIP-841: nor does who shuts down."""
+    leader = Leader((1,))
+    leader.cluster.ineligible.add(2)
+    leader.fetch(2, 0)
+    assert leader.cluster.proposals == 0
+
+
+def test_a_stranger_is_told_to_come_again() -> None:
+    """UNKNOWN_LEADER_EPOCH: it may know of a reassignment that this leader has not heard of."""
+    leader = Leader()
+    for has_epoch, code in (
+        (True, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (False, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            leader.partition.follower(9, has_epoch)
+        assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "again", "pending"),
+    [
+        (ErrorCode.INELIGIBLE_REPLICA, False, False),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, False, False),
+        (ErrorCode.INVALID_UPDATE_VERSION, False, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, False, True),
+        (ErrorCode.NEW_LEADER_ELECTED, False, True),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, True, True),
+    ],
+)
+def test_what_the_controller_refuses(code: ErrorCode, again: bool, pending: bool) -> None:
+    """Only an answer that says "nothing has changed" takes the proposal back; else the metadata will tell."""
+    leader = Leader((1,))
+    leader.fetch(2, 0)
+    proposal = leader.partition.isr_state
+    assert isinstance(proposal, PendingExpandIsr)
+    assert leader.partition.isr_refused(proposal, code) is again
+    assert leader.partition.isr_state.is_pending is pending
+
+
+def test_an_answer_and_the_metadata_may_come_in_any_order() -> None:
+    """Partition epochs: what is older than what is known changes nothing."""
+    leader = Leader((1,))
+    leader.fetch(2, 0)
+    proposal = leader.partition.isr_state
+    assert isinstance(proposal, PendingExpandIsr)
+    leader.partition.isr_decided(proposal, 3, 8, (1, 2))
+    leader.told(7, (1,))
+    assert leader.partition.isr_state.isr == (1, 2)
+    leader.told(9, (1,))
+    leader.partition.isr_decided(proposal, 3, 8, (1, 2))
+    assert leader.partition.isr_state.isr == (1,)
+
+
+def test_waiting_acks() -> None:
+    """In the order of offsets, by the high watermark; with too few replicas by then it says so."""
+    leader = Leader(min_isr=2)
+    waiters = [Waiter(offset) for offset in range(3)]
+    for waiter in waiters:
+        leader.append()
+        leader.partition.wait_for_acks(waiter)
+    leader.fetch(2, 3)
+    leader.fetch(3, 2)
+    assert [waiter.outcome for waiter in waiters] == [ErrorCode.NONE, ErrorCode.NONE, None]
+    leader.partition.apply(attrs.evolve(leader.image, leader=2, leader_epoch=4, partition_epoch=8), ME)
+    assert waiters[2].outcome == "lost"
+
+
+def test_a_new_term_knows_nothing_of_the_last() -> None:
+    """Between two terms of the same leader a follower may have been cut: its offset counts again when it fetches."""
+    leader = Leader()
+    leader.append()
+    leader.fetch(2, 1)
+    leader.partition.apply(attrs.evolve(leader.image, leader_epoch=5, partition_epoch=9), ME)
+    assert leader.fetch(3, 1) == 0
+    assert leader.fetch(2, 1) == 1
+
+
+def test_steady_load_is_not_lag() -> None:
+    """Who has at each fetch what the leader had at the one before was caught up then."""
+    leader = Leader()
+    for offset in range(5):
+        leader.append()
+        leader.fetch(2, offset)
+        leader.fetch(3, 0)
+        leader.cluster.time_ms += LAG_MS_MAX // 3
+    assert leader.partition.shrink_isr(leader.cluster.time_ms) == (3,)

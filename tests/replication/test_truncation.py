@@ -1,0 +1,135 @@
+"""Where logs are cut: three replicas in memory that lead in turns, crash and follow; nothing committed is ever cut."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_plane.log.leader_epochs import LeaderEpochs
+from data_plane.replication.truncation import truncation_offset
+
+NODES = range(3)
+
+
+class Replica:
+    """A log of (epoch, serial) records and the epochs beside it, kept as a broker keeps them."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.epochs = LeaderEpochs()
+
+    def append(self, record: tuple[int, int]) -> None:
+        if record[0] != self.epochs.latest:
+            self.epochs.assign(record[0], len(self.records))
+        self.records.append(record)
+
+    def truncate(self, offset: int) -> None:
+        del self.records[offset:]
+        self.epochs.truncate_from_end(len(self.records))
+
+    def follow(self, leader: Replica, limit: int) -> bool:
+        """One fetch as FetchHandler answers it and LeaderFetcher takes it. Whether it got to where the leader is."""
+        end = len(self.records)
+        if self.epochs.latest >= 0:
+            epoch, end_offset = leader.epochs.end_offset_for(self.epochs.latest, len(leader.records))
+            assert epoch >= 0, "a follower of a later epoch than its leader"
+            if epoch < self.epochs.latest or end_offset < end:
+                self.truncate(truncation_offset(self.epochs, end, epoch, end_offset))
+                return False
+        assert self.records == leader.records[:end], "it would append to a log that diverges"
+        for record in leader.records[end : end + limit]:
+            self.append(record)
+        return len(self.records) == len(leader.records)
+
+
+class Topic:
+    """The replicas, and the rules of the ISR: a leader is one of those that have all that was committed."""
+
+    def __init__(self) -> None:
+        self.replicas = [Replica() for _ in NODES]
+        self.isr = set(NODES)
+        self.leader = 0
+        self.epoch = 0
+        self.serial = 0
+        self.committed: list[tuple[int, int]] = []
+        self.elect(0)
+
+    def elect(self, node: int) -> None:
+        if node not in self.isr:
+            return
+        self.leader = node
+        self.epoch += 1
+        replica = self.replicas[node]
+        replica.epochs.assign(self.epoch, len(replica.records))
+
+    def produce(self) -> None:
+        self.serial += 1
+        self.replicas[self.leader].append((self.epoch, self.serial))
+
+    def fetch(self, node: int, limit: int) -> None:
+        if node != self.leader:
+            if self.replicas[node].follow(self.replicas[self.leader], limit):
+                self.isr.add(node)
+            self.commit()
+
+    def commit(self) -> None:
+        leader = self.replicas[self.leader]
+        offset = len(leader.records)
+        for node in sorted(self.isr):
+            records = self.replicas[node].records
+            same = 0
+            while same < min(offset, len(records)) and records[same] == leader.records[same]:
+                same += 1
+            offset = min(offset, same)
+        if offset > len(self.committed):
+            self.committed = leader.records[:offset]
+
+    def drop(self, node: int) -> None:
+        if node != self.leader:
+            self.isr.discard(node)
+            self.commit()
+
+    def check(self) -> None:
+        for node in sorted(self.isr):
+            assert self.replicas[node].records[: len(self.committed)] == self.committed
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("produce")),
+        st.tuples(st.just("fetch"), st.sampled_from(NODES), st.integers(1, 3)),
+        st.tuples(st.just("elect"), st.sampled_from(NODES)),
+        st.tuples(st.just("drop"), st.sampled_from(NODES)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_committed_records_stay_and_logs_agree(script: list[tuple[object, ...]]) -> None:
+    """KIP-101 and KIP-279: cut by epochs, followers come to agree with their leader and keep what was committed."""
+    topic = Topic()
+    for name, *details in script:
+        getattr(topic, str(name))(*details)
+        topic.check()
+    for node in NODES:
+        for _ in range(len(script) + 10):
+            topic.fetch(node, 100)
+    leader = topic.replicas[topic.leader]
+    assert all(replica.records == leader.records for replica in topic.replicas)
+    topic.check()
+
+
+def test_an_epoch_without_records_is_cut_too() -> None:
+    """A leader that appended nothing has noted its epoch; the next leader does not know it."""
+    topic = Topic()
+    topic.produce()
+    for node in (1, 2):
+        topic.fetch(node, 9)
+    topic.elect(1)
+    topic.elect(2)
+    topic.produce()
+    for _ in range(3):
+        topic.fetch(1, 9)
+    assert topic.replicas[1].epochs.entries == topic.replicas[2].epochs.entries == ((1, 0), (3, 1))
