@@ -208,7 +208,9 @@ def ask(core: RaftCore) -> None:
     if isinstance(role, Follower) and not role.loading_snapshot:
         target = role.leader_id
     elif isinstance(role, Unattached):
-        target = role.leader_id if role.leader_id is not None else core.someone_to_ask()
+        # A leader that cannot be reached may be one no more, and nobody else tells an observer unless asked.
+        known = role.leader_id is not None and core.can_ask(role.leader_id, Fetch)
+        target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
         return
     wait_ms = int(core.config.fetch_wait_max * 1000)

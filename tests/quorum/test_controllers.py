@@ -366,6 +366,13 @@ def test_a_voter_that_moved_tells_the_leader() -> None:
     play(script)
 
 
+@pytest.mark.parametrize("seed", [20166, 20346])
+def test_storms_that_found_something(seed: int) -> None:
+    """A removed voter that knew only a leader of before; a disk that was full between two segments of one write."""
+    options = {"snapshots": SnapshotSettings(bytes_between_max=2000), "segment_bytes": 1500}
+    storm(seed, observers=(4, 5), more_controllers=(4,), **options)
+
+
 def test_readers_that_are_no_replicas_see_what_is_committed() -> None:
     """A Fetch with replica id -1: the committed log, waiting for more if asked to; any controller answers."""
 
