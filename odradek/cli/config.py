@@ -1,4 +1,4 @@
-"""`odradek config get|set`: the configuration of brokers, topics and groups."""
+"""`odradek config get|set|unset`: the configuration of brokers, topics and groups."""
 
 from __future__ import annotations
 
@@ -65,6 +65,13 @@ def register(groups: Groups) -> None:
         )
     change.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
     add_connection_options(change)
+
+    unset = add_command(commands, "unset", _set, "let keys have their defaults again")
+    _add_resource(unset)
+    unset.add_argument("unset", metavar="KEY", nargs="+", help="a key that has its default again")
+    unset.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
+    unset.set_defaults(changes=[], append=[], subtract=[])
+    add_connection_options(unset)
 
 
 def _add_resource(parser: argparse.ArgumentParser) -> None:

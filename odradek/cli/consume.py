@@ -18,6 +18,7 @@ from odradek.cli.times import TIME_HELP, moment
 
 if TYPE_CHECKING:
     from odradek.client.blocking import Client
+    from odradek.client.cluster import Topic
     from odradek.client.consumer import Consumer
     from odradek.client.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
 
@@ -104,9 +105,24 @@ def _consume(args: argparse.Namespace) -> int:
         indexes = sorted(topic.partitions) if args.partition is None else sorted(set(args.partition))
         for index in indexes:
             client.core.cluster.partition(args.topic, index)
+        if args.partition is None:
+            indexes = _led(topic)
         spans = _spans(client, [(args.topic, index) for index in indexes])
         _read_assigned(args, _starts(args, client, spans), spans, render)
     return 0
+
+
+def _led(topic: Topic) -> list[int]:
+    """The partitions that can be read. The others are named; `CliError` when there is nothing else."""
+    led = [index for index, each in sorted(topic.partitions.items()) if each.leader >= 0]
+    offline = [str(index) for index in sorted(topic.partitions) if index not in led]
+    if offline:
+        what = f"partition{'s' if len(offline) > 1 else ''} {', '.join(offline)} of {topic.name}"
+        text = f"{what} cannot be read: no broker leads (`odradek cluster status` shows which are down)"
+        if not led:
+            raise CliError(text)
+        print(f"odradek: {text}; reading the others", file=sys.stderr)
+    return led
 
 
 def _spans(client: Client, keys: list[Key]) -> dict[Key, tuple[int, int]]:

@@ -58,8 +58,9 @@ def _print_directories(brokers: list[BrokerLogDirs]) -> None:
                 (
                     broker.broker,
                     state,
-                    len(each.replicas),
-                    bytes_text(each.size),
+                    # A broker does not say what lies in a directory that it cannot read.
+                    len(each.replicas) if each.error is None else None,
+                    bytes_text(each.size) if each.error is None else None,
                     bytes_text(each.usable_bytes),
                     full,
                     each.path,
@@ -99,7 +100,7 @@ def _document(broker: BrokerLogDirs) -> dict[str, Any]:
                 "online": each.error is None,
                 "total_bytes": each.total_bytes if each.total_bytes >= 0 else None,
                 "usable_bytes": each.usable_bytes if each.usable_bytes >= 0 else None,
-                "log_bytes": each.size,
+                "log_bytes": each.size if each.error is None else None,
                 "replicas": [
                     {
                         "topic": replica.topic,

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import connected, connected_to_controller
@@ -168,11 +167,13 @@ def _print(args: argparse.Namespace, events: list[Event]) -> None:
             )
         return
     # A broker's death is one sentence, not one for each of the partitions that it led.
-    for (_, kind, text), group in groupby(events, key=lambda event: (event.time_ms, event.kind, event.text)):
-        same = list(group)
-        subject, text = _together(same, text)
-        line = f"{subject} {text}"
-        print(f"{_clock(same[0].time_ms)}  {paint(_COLOURS[kind], line) if kind in _COLOURS else line}")
+    groups: dict[tuple[int, str, str], list[Event]] = {}
+    for event in events:
+        groups.setdefault((event.time_ms, event.kind, event.text), []).append(event)
+    for (time_ms, kind, text), same in groups.items():
+        subject, told = _together(same, text)
+        line = f"{subject} {told}"
+        print(f"{_clock(time_ms)}  {paint(_COLOURS[kind], line) if kind in _COLOURS else line}")
 
 
 def _together(events: list[Event], text: str) -> tuple[str, str]:

@@ -90,8 +90,12 @@ def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterat
         yield from verify_partition(directory)
         return
     for segment in segments:
+        empty = True
         for item in dump_segment(directory, segment, with_records=args.records):
+            empty = False
             yield {"kind": item["kind"], "file": segment, **item}
+        if empty:
+            yield {"kind": "empty", "file": segment}
 
 
 def _print(item: dict[str, Any], as_json: bool) -> None:

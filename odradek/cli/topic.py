@@ -78,6 +78,7 @@ def register(groups: Groups) -> None:
     delete = add_command(commands, "delete", _delete, "delete topics with all their records")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
     delete.add_argument("--if-exists", action="store_true", help="succeed for topics that do not exist")
+    delete.add_argument("--force", action="store_true", help="delete internal topics, too")
     add_connection_options(delete)
 
 
@@ -203,6 +204,8 @@ def _delete(args: argparse.Namespace) -> int:
     from wire.errors import ErrorCode
 
     with connected(args) as client:
+        if not args.force:
+            _spare_internal(client, args.topics)
         outcomes = client.admin.delete_topics(args.topics)
     deleted = []
     failures = []
@@ -219,6 +222,17 @@ def _delete(args: argparse.Namespace) -> int:
     if failures:
         raise kafka_failure(failures[0])
     return 0
+
+
+def _spare_internal(client: Client, names: list[str]) -> None:
+    """Raises `CliError` for a topic that the cluster needs for itself."""
+    topics = client.metadata(names).topics
+    for name in names:
+        if name in topics and topics[name].is_internal:
+            raise CliError(
+                f"{name} is an internal topic: deleting it loses what the cluster keeps there "
+                "(groups' offsets, transactions); --force does it all the same"
+            )
 
 
 _Ends = dict[int, tuple["ListedOffset", "ListedOffset"]]

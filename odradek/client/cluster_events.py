@@ -119,7 +119,8 @@ class Narrator:
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
             events.append(Event(first, time_ms, "partitions", f"topic {name}", what))
-        return sorted(events, key=lambda event: event.offset)
+        # What happened to brokers stands behind what follows from it: people want it before.
+        return sorted(events, key=lambda event: (event.kind != "broker", event.offset))
 
     def _told(self, record: Message | None, time_ms: int, epoch: int) -> Iterator[tuple[str, str, str]]:
         if isinstance(record, control_records.LeaderChangeMessage):
@@ -288,7 +289,7 @@ class Narrator:
     def _leads(self, old: _Partition, new: _Partition, time_ms: int) -> Iterator[tuple[str, str]]:
         if new.leader == old.leader:
             return
-        in_sync = f"in sync: {_numbers(new.isr)}" if new.isr else "none in sync"
+        in_sync = f"in sync: {_numbers(sorted(new.isr))}" if new.isr else "none in sync"
         if new.leader == _NO_LEADER:
             reason = self._state_of(old.leader)
             waits = new.elr or new.last_known_elr
@@ -327,10 +328,10 @@ class Narrator:
             eligible = f", eligible to lead: {_numbers(new.elr)}" if new.elr else ""
             yield (
                 "isr",
-                f"has lost {_numbers(lost)} from its replicas in sync{reason}, left: {_numbers(new.isr)}{eligible}",
+                f"has lost {_numbers(lost)} from its replicas in sync{reason}, left: {_numbers(sorted(new.isr))}{eligible}",
             )
         if come:
-            yield "isr", f"has {_numbers(come)} in sync, in all: {_numbers(new.isr)}"
+            yield "isr", f"has {_numbers(come)} in sync, in all: {_numbers(sorted(new.isr))}"
 
 
 def _leaving(record: Message | None) -> Iterator[int]:

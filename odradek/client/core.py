@@ -52,6 +52,7 @@ from wire.errors import ProtocolError
 
 __all__ = ["ClientCore", "Close", "Connect", "Effect", "Send"]
 
+_HTTP = b"HTTP/"
 T = TypeVar("T")
 Address: TypeAlias = tuple[str, int]
 
@@ -105,6 +106,7 @@ class ClientCore:
         self.rng = rng
         self.cluster = Cluster()
         self.ever_connected = False
+        self._ever_ready = False
         self.closed = False
         self._bootstrap = list(bootstrap)
         self._connections: dict[tuple[Address, int], BrokerConnection] = {}
@@ -229,6 +231,12 @@ class ClientCore:
             return
         if not data:
             self._end(connection, f"{connection.address_text} closed the connection")
+        elif connection.state is ConnectionState.NEGOTIATING and bytes(data[:5]) == _HTTP:
+            self._effects.append(Close(connection_id))
+            reason = f"{connection.address_text} answers in HTTP: it is no broker's port, maybe that of its metrics"
+            # Nobody was reached that waiting would help with.
+            self.ever_connected = self._ever_ready
+            self._end(connection, reason)
         else:
             self._received(connection, partial(connection.receive, data, now))
         self._run_ready()
@@ -255,6 +263,7 @@ class ClientCore:
         else:
             if connection.state is ConnectionState.READY:
                 self._trouble.pop(connection.address, None)
+                self._ever_ready = True
             self._flush(connection)
 
     def bytes_expected(self, connection_id: int) -> int:

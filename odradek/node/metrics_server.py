@@ -110,6 +110,9 @@ async def _read_head(conn: Conn) -> bytes | None:
         if count == 0:
             raise ConnectionLost("left in the middle of a request")
         head += buffer[: count or 0]
+        if head and not head[:1].isalpha():
+            # No request of HTTP, so no empty line will come. A client of the log in the wrong place is told at once.
+            break
     return bytes(head)
 
 

@@ -247,7 +247,11 @@ def test_cluster_status(run: Callable[..., Outcome], node: RunningNode, topic: s
     assert document["offline_partitions"] == document["under_replicated_partitions"] == []
     text = run("cluster", "status").out
     assert document["cluster_id"] in text
-    assert words_of(text)[-1][:2] == ["1", node.bootstrap]
+    row = words_of(text)[-1]
+    assert (row[:3], row[-1]) == (["1", "online", "leads"], node.bootstrap)
+    lines = text.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_line_at_a_terminal_is_sent_at_once(

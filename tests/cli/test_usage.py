@@ -31,7 +31,12 @@ LEAVES = [
     ("group", "delete"),
     ("config", "get"),
     ("config", "set"),
+    ("config", "unset"),
     ("cluster", "status"),
+    ("cluster", "events"),
+    *(("broker", each) for each in ("list", "add", "drain", "remove")),
+    *(("partition", each) for each in ("list", "move", "balance", "elect")),
+    *(("quorum", each) for each in ("status", "add", "remove")),
     ("disk", "list"),
     ("log", "dump"),
 ]
@@ -49,10 +54,10 @@ def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.
 def test_the_commands_are_those_of_this_version() -> None:
     """What is not there is not offered."""
     text = build_parser().format_help()
-    offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ")]
+    offered = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
     assert offered == [
         *("dev", "server", "storage", "topic", "produce", "consume"),
-        *("group", "config", "cluster", "disk", "log"),
+        *("group", "config", "cluster", "broker", "partition", "quorum", "disk", "log"),
     ]
 
 
@@ -89,7 +94,19 @@ def test_the_commands_are_those_of_this_version() -> None:
         ("config", "get", "cluster", "x"),
         ("config", "get", "broker", "one"),
         ("dev", "--port", "99999"),
-        ("dev", "--nodes", "3"),
+        ("dev", "--nodes", "0"),
+        ("partition", "move", "t"),
+        ("partition", "move", "--to", "1"),
+        ("partition", "move", "t", "--to", "1,1"),
+        ("partition", "move", "t:x", "--to", "1"),
+        ("partition", "move", "t:3-1", "--to", "1"),
+        ("partition", "move", "t", "--to", "1", "--throttle", "fast"),
+        ("partition", "balance", "--tolerance", "101"),
+        ("partition", "elect", "--unclean"),
+        ("broker", "drain"),
+        ("quorum", "add", "4", "--endpoint", "localhost"),
+        ("quorum", "remove", "4", "--directory-id", "x"),
+        ("cluster", "events", "--since", "soon"),
         ("topic", "list", "--bootstrap-server", "nocolon"),
     ],
     ids=lambda words: " ".join(words) or "nothing",
@@ -100,15 +117,6 @@ def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], capsys: pytest.Captu
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines()[-1].startswith("odradek")
-
-
-def test_several_nodes_are_refused_in_one_line(tmp_path: Path) -> None:
-    """Before anything is written."""
-    data = tmp_path / "data"
-    outcome = odradek("dev", "--nodes", "3", "--data", data)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert len(outcome.err.splitlines()) == 1
-    assert not data.exists()
 
 
 def test_nobody_answers() -> None:

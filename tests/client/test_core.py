@@ -198,15 +198,22 @@ def test_a_throttled_client_keeps_still() -> None:
     assert wire.now == pytest.approx(1.0)
 
 
-def test_garbage_instead_of_kafkas_protocol_is_named() -> None:
-    """An HTTP server, say, at the bootstrap address."""
+@pytest.mark.parametrize(
+    ("greeting", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak Kafka's protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers in HTTP"),
+    ],
+)
+def test_garbage_instead_of_kafkas_protocol_is_named(greeting: bytes, reason: str) -> None:
+    """Another server at the bootstrap address; a web server may be our own, which serves the metrics."""
     core, wire, _ = make()
 
     def greet(connection_id: int, data: bytes | bytearray) -> None:
-        core.receive_data(connection_id, b"HTTP/1.1 400 Bad Request\r\n\r\n", wire.now)
+        core.receive_data(connection_id, greeting, wire.now)
 
     wire._send = greet  # type: ignore[method-assign]  # a double
-    with pytest.raises((BrokerUnavailable, ConnectionBroken), match="does not speak Kafka's protocol"):
+    with pytest.raises((BrokerUnavailable, ConnectionBroken), match=reason):
         wire.run(request(core, DescribeClusterRequest(), timeout=1))
 
 

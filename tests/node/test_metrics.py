@@ -306,7 +306,8 @@ def test_the_format_survives_any_label() -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00 TLS hello\r\n\r\n", 400),
         (bytes(frame(MetadataRequest(None), 9)) + b"\r\n\r\n", 400),
         (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX, 431),
-        (b"\0" * (REQUEST_BYTES_MAX + 1), 431),
+        (b"\0" * (REQUEST_BYTES_MAX + 1), 400),
+        (bytes(frame(MetadataRequest(None), 9)), 400),
     ],
     ids=lambda value: value[:24] if isinstance(value, bytes) else str(value),
 )
