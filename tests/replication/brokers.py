@@ -48,6 +48,7 @@ from wire.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import iter_batches, records
@@ -373,6 +374,17 @@ class ReplicatedTopic:
         response = await channel.request(request, clock.monotonic() + 5.0, version=9)
         answer = response.responses[0].partition_responses[0]
         return answer.error_code, answer.base_offset
+
+    async def delete_records(
+        self, node_id: int, offset: int, *, timeout_ms: int = 2000, index: int = 0
+    ) -> tuple[int, int]:
+        """(error code, low watermark)."""
+        channel, clock = self._ask(node_id)
+        topic = DeleteRecordsTopic(TOPIC, [DeleteRecordsPartition(index, offset)])
+        request = DeleteRecordsRequest([topic], timeout_ms)
+        response = await channel.request(request, clock.monotonic() + 5.0, version=2)
+        answer = response.topics[0].partitions[0]
+        return answer.error_code, answer.low_watermark
 
     async def fetch(self, node_id: int, offset: int, *, index: int = 0, rack: str = "") -> Any:
         """The partition's part of the answer, for a consumer."""

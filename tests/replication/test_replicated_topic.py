@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.replication.brokers import NODES, ReplicatedTopic
+from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 
 
@@ -164,3 +164,80 @@ def test_consumers_are_sent_to_their_rack() -> None:
     )
     cluster.racks = {1: "a", 2: "b", 3: "c"}
     cluster.play(script)
+
+
+def test_a_reassignment() -> None:
+    """A new replica catches up and joins; one that was removed gives its log away."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(3):
+            await cluster.produce(1, b"%d" % serial)
+        cluster.controller.alter(0, replicas=(1, 2, 3), adding_replicas=(3,), directories=(bytes(16),) * 3)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(3) == {serial: b"%d" % serial for serial in range(3)}
+        cluster.controller.alter(
+            0, replicas=(1, 3), isr=(1, 3), adding_replicas=(), directories=(bytes(16),) * 2
+        )
+        await cluster.until(lambda: not cluster.members[2].broker.topics[TOPIC].partitions)
+        assert cluster.members[2].broker.log_dirs[0].get(TOPIC, 0) is None
+        assert (await cluster.produce(1, b"3")) == (0, 3)
+        assert cluster.contents(3)[3] == b"3"
+        assert (await cluster.produce(2, b"x"))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    ReplicatedTopic(replicas=(1, 2)).play(script)
+
+
+def test_deleted_records_go_everywhere() -> None:
+    """KIP-107: the answer comes when every live replica has raised its log start offset."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(3):
+            await cluster.produce(1, b"%d" % serial)
+        assert await cluster.delete_records(1, 2) == (0, 2)
+        assert all(member.partition().log.log_start_offset == 2 for member in cluster.members.values())
+        cluster.world.pause("node-3")
+        assert await cluster.delete_records(1, 3, timeout_ms=500) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+
+    ReplicatedTopic().play(script)
+
+
+def test_a_follower_behind_the_leaders_first_record() -> None:
+    """OFFSET_OUT_OF_RANGE below the leader's log: it begins anew where the leader's log begins."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"0")
+        cluster.crash(3)
+        cluster.controller.fence(3)
+        await cluster.until(lambda: cluster.members[1].partition().isr_state.isr == (1, 2))
+        for serial in range(1, 4):
+            await cluster.produce(1, b"%d" % serial)
+        assert await cluster.delete_records(1, 3) == (0, 3)
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(3) == {3: b"3"}
+        assert cluster.members[3].partition().log.log_start_offset == 3
+
+    ReplicatedTopic().play(script)
+
+
+def test_a_follower_ahead_of_its_leader() -> None:
+    """After an unclean election the leader's log holds: what it does not have is cut, also below the high watermark."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"0")
+        cluster.crash(3)
+        cluster.controller.fence(3)
+        await cluster.until(lambda: cluster.members[1].partition().isr_state.isr == (1, 2))
+        assert (await cluster.produce(1, b"1")) == (0, 1)
+        cluster.crash(1)
+        cluster.crash(2)
+        await cluster.start(3)
+        cluster.controller.elect(0, 3, isr=(3,))
+        await cluster.until(lambda: cluster.members[3].partition().is_leader)
+        assert (await cluster.produce(3, b"other")) == (0, 1)
+        await cluster.start(1)
+        await cluster.start(2)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(1) == cluster.contents(2) == {0: b"0", 1: b"other"}
+
+    ReplicatedTopic().play(script)
