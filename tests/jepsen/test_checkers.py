@@ -5,13 +5,18 @@ The definitions are those of Jepsen's Kafka workload; the histories below are th
 
 from __future__ import annotations
 
+import ast
+import inspect
 import random
+from types import ModuleType
 
 import attrs
 import pytest
 
+from jepsen_tests import checkers, history, schedule
 from jepsen_tests.checkers import CHECKERS, check, version_orders
 from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Own, Poll, Record, Restart, Send
+from tests.colours import findings, is_async
 
 KEY = "t-0"
 
@@ -174,9 +179,17 @@ def test_a_seeded_loss_is_found_in_a_long_history() -> None:
 
 def test_history_survives_its_file() -> None:
     """What is written as lines of JSON is read back equal."""
-    history = ILLEGAL["lost-commit"].history
-    history.operations.append(Fault(3.5, "kill", "node 1"))
-    assert History.from_lines(list(history.to_lines())) == history
+    kept = ILLEGAL["lost-commit"].history
+    kept.operations.append(Fault(3.5, "kill", "node 1"))
+    assert History.from_lines(list(kept.to_lines())) == kept
+
+
+@pytest.mark.parametrize("module", [history, checkers, schedule])
+def test_judges_and_plans_are_pure(module: ModuleType) -> None:
+    """PURE: one history gives one verdict, one seed one plan, wherever and whenever."""
+    tree = ast.parse(inspect.getsource(module))
+    assert list(findings(tree)) == []
+    assert not is_async(tree)
 
 
 def test_unknown_lines_are_refused() -> None:
