@@ -324,8 +324,9 @@ class Fetching:
         elif code in _PASSING:
             self.last_error = broker_error(code, None, str(state.key))
             hint = answer.current_leader
+            # Back to the leader: the broker near us may not be a replica any more (KIP-392).
+            state.preferred_replica = None
             if self._core.cluster.set_leader(*state.key, hint.leader_id, hint.leader_epoch):
-                state.preferred_replica = None
                 # The position has to be checked with the new leader first (`Positions`).
                 self._news.notify()
                 return

@@ -376,6 +376,28 @@ def test_fetches_go_to_the_preferred_replica_until_it_fails() -> None:
     assert found.run(found.machine.position(T0, 1)) == 6
 
 
+def test_a_preferred_replica_that_is_none_any_more_is_left() -> None:
+    """KIP-392: the partition has moved away from it, so NOT_LEADER_OR_FOLLOWER there sends us back to the leader."""
+    former = GroupBroker("near", 9093)
+    found = FakeConsumer(brokers={("near", 9093): former}, client_rack="r")
+    topic = found.broker.add_topic("t")
+    former.topics = found.broker.topics
+    fill(found.broker, 3)
+    named = PartitionData(0, preferred_read_replica=2, high_watermark=3)
+    found.broker.trouble[ApiKey.FETCH].append(
+        FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[named])])
+    )
+    found.broker.more_brokers.append(MetadataResponseBroker(2, "near", 9093, "r"))
+    moved = PartitionData(0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), high_watermark=-1)
+    for _ in range(10):
+        former.trouble[ApiKey.FETCH].append(
+            FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[moved])])
+        )
+    found.machine.assign_manually([T0])
+    assert found.values(5) == numbers(0, 2)
+    assert len(former.asked(FetchRequest)) == 1
+
+
 def test_a_broken_connection_costs_no_record() -> None:
     """Sessions and fetches begin anew."""
     found = reading(30, max_partition_fetch_bytes=200, max_poll_records=4)
