@@ -174,11 +174,13 @@ class Shard:
     def _time_out_commits(self) -> None:
         """`offsets.commit.timeout.ms`: what is written but not replicated by then may still be, or not."""
         self._commit_timer = None
-        asked_before = self._broker.clock.monotonic() - self._settings.offsets_commit_timeout_ms / 1000
+        now = self._broker.clock.monotonic()
+        timeout = self._settings.offsets_commit_timeout_ms / 1000
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            if isinstance(ask.request, _WRITES) and ask.asked_at <= asked_before
+            # The timer's own sum: with a difference a rounding error would set it again for this very moment.
+            if isinstance(ask.request, _WRITES) and ask.asked_at + timeout <= now
         ]
         for reply, ask in late:
             del self._unanswered[reply]
