@@ -301,7 +301,8 @@ class Narrator:
         else:
             text = f"is led by {new.leader} instead of {old.leader}, {in_sync}: {self._why(old, new)}"
             text = text.removesuffix(": ")
-        if new.leader not in (*old.isr, *old.elr):
+        # An unclean election leaves nobody else in sync; the last step of a move brings the new replica in itself.
+        if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
             text += "; it was not in sync: records may be lost"
         yield "leader", text
 

@@ -1,0 +1,155 @@
+"""The metadata log in sentences: records in, what people read out."""
+
+from __future__ import annotations
+
+from odradek.client.cluster_events import Narrator
+from wire.messages.control_records import (
+    LeaderChangeMessage,
+    LeaderChangeMessageVoter,
+    VotersRecord,
+    VotersRecordVoter,
+)
+from wire.messages.metadata_records import (
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from wire.structure import Message
+
+TOPIC_ID = bytes(15) + b"\x07"
+
+
+class Log:
+    """Batches told one after the other, ten seconds apart."""
+
+    def __init__(self) -> None:
+        self.narrator = Narrator()
+        self.offset = 0
+        self.time_ms = 1_000_000
+        for node in (1, 2, 3):
+            endpoint = BrokerEndpoint("PLAINTEXT", f"host{node}", 9092, 0)
+            self.tell(RegisterBrokerRecord(broker_id=node, end_points=[endpoint], rack=None))
+            self.tell(BrokerRegistrationChangeRecord(broker_id=node, fenced=-1))
+        self.tell(
+            TopicRecord("words", TOPIC_ID),
+            *(
+                PartitionRecord(
+                    partition_id=index, topic_id=TOPIC_ID, replicas=[1, 2, 3], isr=[1, 2, 3], leader=1
+                )
+                for index in (0, 1)
+            ),
+        )
+
+    def tell(self, *records: Message) -> list[str]:
+        self.time_ms += 10_000
+        events = self.narrator.tell(self.offset, 5, self.time_ms, records)
+        self.offset += len(records)
+        return [str(event) for event in events]
+
+
+def changed(partition: int = 0, **fields: object) -> PartitionChangeRecord:
+    record = PartitionChangeRecord(partition_id=partition, topic_id=TOPIC_ID)
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+def test_topics_and_brokers_come_and_go() -> None:
+    """A new topic's partitions are one sentence, a broker's end another."""
+    log = Log()
+    other = bytes(16)
+    assert log.tell(
+        TopicRecord("t", other), PartitionRecord(partition_id=0, topic_id=other, replicas=[1, 2], leader=1)
+    ) == ["topic t was created", "topic t has 1 new partition with 2 replicas"]
+    assert log.tell(RemoveTopicRecord(other)) == ["topic t was deleted"]
+    assert log.tell(UnregisterBrokerRecord(3, 9)) == ["broker 3 was removed"]
+    endpoint = BrokerEndpoint("PLAINTEXT", "host2", 9092, 0)
+    assert log.tell(RegisterBrokerRecord(broker_id=2, end_points=[endpoint], rack="r1")) == [
+        "broker 2 has started again at host2:9092 in rack r1"
+    ]
+    assert log.tell(NoOpRecord()) == []
+
+
+def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
+    """The fencing stands behind its consequences in the batch, and before them in what is told."""
+    log = Log()
+    assert log.tell(
+        changed(leader=2, isr=[2, 3]),
+        BrokerRegistrationChangeRecord(broker_id=1, fenced=1),
+    ) == [
+        "broker 1 is fenced: it is not heard of any longer",
+        "words-0 is led by 2 instead of 1, in sync: 2,3: 1 is down",
+    ]
+    log.tell(BrokerRegistrationChangeRecord(broker_id=1, fenced=-1))
+    assert log.tell(changed(isr=[2, 3, 1])) == ["words-0 has 1 in sync, in all: 1,2,3"]
+    assert log.tell(changed(leader=1)) == ["words-0 is led by 1 instead of 2, in sync: 1,2,3: 1 is preferred"]
+
+
+def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
+    """Who is waited for, for how long, and what it cost."""
+    log = Log()
+    log.tell(changed(isr=[1]))
+    assert log.tell(
+        changed(leader=-1, isr=[], eligible_leader_replicas=[1]),
+        BrokerRegistrationChangeRecord(broker_id=1, fenced=1),
+    )[1:] == ["words-0 has no leader: 1 is down, none in sync; it waits for 1"]
+    assert log.tell(changed(leader=3, isr=[3], eligible_leader_replicas=[])) == [
+        "words-0 is led again, by 3 (it had no leader for 10 seconds), in sync: 3; "
+        "it was not in sync: records may be lost"
+    ]
+
+
+def test_a_controlled_shutdown_and_a_move() -> None:
+    """Reasons that are not failures."""
+    log = Log()
+    assert log.tell(
+        BrokerRegistrationChangeRecord(broker_id=1, in_controlled_shutdown=1),
+        changed(partition=1, leader=2, isr=[2, 3]),
+    ) == [
+        "broker 1 is about to stop, and hands over what it leads",
+        "words-1 is led by 2 instead of 1, in sync: 2,3: 1 is stopping",
+    ]
+    log = Log()
+    assert log.tell(changed(replicas=[4, 2, 3, 1], adding_replicas=[4], removing_replicas=[1])) == [
+        "words-0 begins to move to 4, off 1"
+    ]
+    assert log.tell(
+        changed(replicas=[4, 2, 3], isr=[2, 3, 4], leader=4, adding_replicas=[], removing_replicas=[])
+    ) == [
+        "words-0 has moved: it is on 4,2,3",
+        "words-0 is led by 4 instead of 1, in sync: 2,3,4: 1 has no replica any longer",
+    ]
+
+
+def test_the_quorum_and_configurations() -> None:
+    """Who leads it by whose votes, how its voters change, what was configured."""
+    log = Log()
+    one = LeaderChangeMessage(leader_id=1, granting_voters=[LeaderChangeMessageVoter(1)])
+    assert log.tell(one) == ["controller 1 leads the quorum in epoch 5, by the votes of 1"]
+    assert log.tell(LeaderChangeMessage(leader_id=2)) == [
+        "controller 2 leads the quorum in epoch 5; controller 1 had led for 10 seconds"
+    ]
+    log.tell(VotersRecord(voters=[VotersRecordVoter(1), VotersRecordVoter(2)]))
+    assert log.tell(VotersRecord(voters=[VotersRecordVoter(2), VotersRecordVoter(3)])) == [
+        "the quorum has the voters 2,3: 3 has got a vote, 1 has lost its vote"
+    ]
+    assert log.tell(ConfigRecord(2, "words", "retention.ms", "5")) == ["topic words has retention.ms=5"]
+    assert log.tell(ConfigRecord(4, "", "log.retention.ms", None)) == [
+        "every broker has the default of log.retention.ms again"
+    ]
+
+
+def test_a_snapshot_is_known_but_not_told() -> None:
+    """Names and leaders come from it; events begin behind it."""
+    narrator = Narrator()
+    partition = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], isr=[1, 2], leader=1)
+    narrator.load([TopicRecord("words", TOPIC_ID), partition])
+    (event,) = narrator.tell(9, 1, 5, [changed(leader=2)])
+    assert (event.offset, event.subject, event.kind) == (9, "words-0", "leader")
