@@ -24,6 +24,7 @@ from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
 from data_plane.replication.settings import ReplicationSettings
+from data_plane.replication.throttle import REPLICAS_KEY as THROTTLED_REPLICAS
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
 from metadata_quorum.image import (
@@ -227,6 +228,7 @@ class Broker:
     def _apply_broker_config(self) -> None:
         """Every log follows its broker."""
         self._log_configs.clear()
+        self.replication.leader_throttle.set_rate(self.config_layers)
         for hosted in self.topics.values():
             self._apply_config(hosted)
         for listener in self.config_listeners:
@@ -234,11 +236,13 @@ class Broker:
 
     def _apply_config(self, hosted: HostedTopic) -> None:
         hosted.config = self.log_config(hosted.name)
-        self._note_codec(hosted)
+        self._note_topic_config(hosted)
         for partition in hosted.partitions.values():
             partition.set_config(hosted.config)
 
-    def _note_codec(self, hosted: HostedTopic) -> None:
+    def _note_topic_config(self, hosted: HostedTopic) -> None:
+        replicas = self.image.topic_configs(hosted.name).get(THROTTLED_REPLICAS, "")
+        self.replication.leader_throttle.set_replicas(hosted.topic_id, replicas)
         if hosted.config.codec == KEEP_CODEC:
             self.recompressed_topics.pop(hosted.topic_id, None)
         else:
@@ -271,7 +275,7 @@ class Broker:
         if hosted.partitions:
             self.topics[topic.name] = hosted
             self.topics_by_id[topic.topic_id] = hosted
-            self._note_codec(hosted)
+            self._note_topic_config(hosted)
 
     def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
         """The replica has been moved to other brokers: its log goes."""
@@ -346,6 +350,7 @@ class Broker:
         if hosted is None:
             return
         self.recompressed_topics.pop(topic_id, None)
+        self.replication.leader_throttle.forget(topic_id)
         if self.topics.get(hosted.name) is hosted:
             del self.topics[hosted.name]
         for index, partition in hosted.partitions.items():

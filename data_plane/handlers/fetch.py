@@ -21,6 +21,7 @@ from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange
 from data_plane.replication.partition import Partition
 from data_plane.replication.read_replica import preferred_read_replica
+from data_plane.replication.throttle import LeaderThrottle
 from data_plane.timers import Timer
 from odradek.env.ports import DiskError, Workers
 from wire.errors import ErrorCode, KafkaError
@@ -205,10 +206,15 @@ class FetchJob:
             upper_bound = log.log_end_offset
         else:
             upper_bound = stable if self.committed else high_watermark
+        throttle = None
         try:
-            if self.is_follower and is_first:
-                self._note_follower(fetched, partition)
-                high_watermark = stable = log.high_watermark
+            if self.is_follower:
+                if is_first:
+                    self._note_follower(fetched, partition)
+                    high_watermark = stable = log.high_watermark
+                throttle = self._throttle_of(partition)
+                if throttle is not None and not throttle.has_room(int(self.broker.clock.monotonic() * 1000)):
+                    upper_bound = -1
             got = log.read(
                 fetched.fetch_offset,
                 min(fetched.max_bytes, room),
@@ -226,6 +232,8 @@ class FetchJob:
             records = FileRange(got.file, got.position, got.count)
             attempt.ranges.append(records)
             attempt.bytes_read += got.count
+            if throttle is not None:
+                throttle.note(got.count)
         return PartitionData(
             fetched.key[1],
             0,
@@ -239,6 +247,17 @@ class FetchJob:
             -1,
             records,
         )
+
+    def _throttle_of(self, partition: Partition) -> LeaderThrottle | None:
+        """What slows this follower here, if anything does."""
+        throttle = self.broker.replication.leader_throttle
+        if (
+            throttle.is_set
+            and self.replica_id not in partition.isr_state.maximal_isr
+            and throttle.applies_to(partition.log.topic_id, partition.log.partition)
+        ):
+            return throttle
+        return None
 
     def _note_follower(self, fetched: FetchedPartition, partition: Partition) -> None:
         """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`."""

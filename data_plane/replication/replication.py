@@ -15,6 +15,7 @@ from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
 from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import Partition
 from data_plane.replication.settings import ReplicationSettings
+from data_plane.replication.throttle import LeaderThrottle
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker
@@ -31,6 +32,7 @@ class Replication:
         self.node_id = broker.settings.node_id
         self.broker_epoch = NO_BROKER_EPOCH
         """Of this broker's registration; nothing is fetched before it has one."""
+        self.leader_throttle = LeaderThrottle(self.node_id)
         self.isr_changes = AlterPartitionSender(
             self.node_id,
             broker.controller,

@@ -21,6 +21,7 @@ from data_plane.log.log_dir import LogDir, LogDirContext
 from data_plane.replication.partition import Partition
 from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.image import (
+    RESOURCE_BROKER,
     RESOURCE_TOPIC,
     BrokerImage,
     ListenerImage,
@@ -75,6 +76,9 @@ class Controller:
             for index in range(partitions)
         }
         self.min_isr = min_isr
+        self.topic_configs: dict[str, str] = {}
+        self.broker_configs: dict[str, str] = {}
+        """Of all brokers."""
         self.offset = 0
         self.next_epoch = 100
         self.changed = trio.Event()
@@ -90,7 +94,12 @@ class Controller:
             topics=LayeredMap({TOPIC: topic}),
             topics_by_id=LayeredMap({TOPIC_ID: topic}),
             brokers=dict(self.brokers),
-            configs=LayeredMap({(RESOURCE_TOPIC, TOPIC): {"min.insync.replicas": str(self.min_isr)}}),
+            configs=LayeredMap(
+                {
+                    (RESOURCE_TOPIC, TOPIC): {"min.insync.replicas": str(self.min_isr)} | self.topic_configs,
+                    (RESOURCE_BROKER, ""): self.broker_configs,
+                }
+            ),
         )
 
     def _tell(self) -> None:
@@ -333,7 +342,9 @@ class ReplicatedTopic:
     async def _feed(self, env: Env, broker: Broker, offset: int) -> None:
         """Images of the controller, in order; several changes may come as one."""
         everything = MetadataDelta(
-            changed_topics={TOPIC: tuple(self.controller.partitions)}, changed_brokers=NODES
+            changed_topics={TOPIC: tuple(self.controller.partitions)},
+            changed_brokers=NODES,
+            changed_configs=((RESOURCE_TOPIC, TOPIC), (RESOURCE_BROKER, "")),
         )
         while True:
             while self.controller.offset == offset:

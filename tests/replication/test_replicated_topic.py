@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from data_plane.replication.throttle import RATE_KEY, REPLICAS_KEY
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 
@@ -241,3 +242,22 @@ def test_a_follower_ahead_of_its_leader() -> None:
         assert cluster.contents(1) == cluster.contents(2) == {0: b"0", 1: b"other"}
 
     ReplicatedTopic().play(script)
+
+
+def test_a_throttled_replica_catches_up_slowly() -> None:
+    """KIP-73: it gets what the rate allows, and the others are acknowledged meanwhile as ever."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for _ in range(20):
+            await cluster.produce(1, b"v" * 10_000)
+        cluster.controller.broker_configs = {RATE_KEY: "10000"}
+        cluster.controller.topic_configs = {REPLICAS_KEY: "0:1"}
+        began_at = cluster.world.now
+        await cluster.produce(1, b"fast")
+        assert cluster.world.now - began_at < 1.0
+        cluster.controller.alter(0, replicas=(1, 2, 3), adding_replicas=(3,), directories=(bytes(16),) * 3)
+        await cluster.in_sync(1, 2, 3)
+        assert 15.0 < cluster.world.now - began_at < 30.0
+        assert len(cluster.contents(3)) == 21
+
+    ReplicatedTopic(replicas=(1, 2), replica_fetch_max_bytes="11000").play(script)

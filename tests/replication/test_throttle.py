@@ -1,0 +1,46 @@
+"""The leader's throttle: which partitions, how fast, and that who is in sync is never slowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_plane.replication.throttle import RATE_KEY, LeaderThrottle
+from metadata_quorum.effective_config import BrokerConfigLayers
+
+TOPIC = bytes(15) + b"\x07"
+
+
+def throttle(rate: int | None, replicas: str) -> LeaderThrottle:
+    made = LeaderThrottle(1)
+    made.set_rate(BrokerConfigLayers({}, {} if rate is None else {RATE_KEY: str(rate)}))
+    made.set_replicas(TOPIC, replicas)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("replicas", "slowed"),
+    [("", []), ("*", [0, 1, 2]), ("0:1,1:2,2:1", [0, 2]), ("1:2", [])],
+)
+def test_which_partitions(replicas: str, slowed: list[int]) -> None:
+    """KIP-73: `*`, or the partitions with this broker's id."""
+    made = throttle(1000, replicas)
+    assert [index for index in range(3) if made.applies_to(TOPIC, index)] == slowed
+
+
+def test_without_a_rate_nothing_is_slowed() -> None:
+    """The list alone does nothing."""
+    made = throttle(None, "*")
+    assert not made.is_set
+    assert made.has_room(0)
+
+
+def test_the_rate_holds_over_time() -> None:
+    """What was served too much at once is waited for; a pause saves up one second, not more."""
+    made = throttle(1000, "*")
+    made.note(3000)
+    assert not made.has_room(0)
+    assert not made.has_room(2000)
+    assert made.has_room(2001)
+    assert made.has_room(60_000)
+    made.note(1000)
+    assert not made.has_room(60_000)
