@@ -15,6 +15,7 @@ import attrs
 from metadata_quorum.raft import membership, wire_messages
 from metadata_quorum.raft.describe import describe_quorum
 from metadata_quorum.raft.effects import Answer
+from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.messages import FetchAnswer
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
@@ -168,6 +169,9 @@ class QuorumRequests:
             offset = self._reader_offset(request)
             while True:
                 self._advanced = self._advanced if not self._advanced.is_set() else quorum.new_event()
+                if 0 <= offset < quorum.log.log_start_offset and quorum.core.log.snapshot is not None:
+                    respond(self._reader_answer(request, b"", snapshot=quorum.core.log.snapshot))
+                    return
                 if not quorum.log.log_start_offset <= offset <= quorum.high_watermark:
                     raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 bytes_max = max(1, min(request.max_bytes, FETCH_BYTES_MAX))
@@ -195,8 +199,13 @@ class QuorumRequests:
         return topic.partitions[0].fetch_offset
 
     def _reader_answer(
-        self, request: fetch.FetchRequest, records: bytes, code: ErrorCode = ErrorCode.NONE
+        self,
+        request: fetch.FetchRequest,
+        records: bytes,
+        code: ErrorCode = ErrorCode.NONE,
+        snapshot: OffsetAndEpoch | None = None,
     ) -> fetch.FetchResponse:
+        """`snapshot` names what holds the records that are gone from the log, as a follower is told of it."""
         quorum = self._quorum
         leader_id, address = quorum.leader_id, quorum.leader_address()
         partition = fetch.PartitionData(
@@ -211,6 +220,8 @@ class QuorumRequests:
             aborted_transactions=None,
             records=records,
         )
+        if snapshot is not None:
+            partition.snapshot_id = fetch.SnapshotId(snapshot.offset, snapshot.epoch)
         endpoints = []
         if leader_id is not None and address is not None:
             endpoints.append(fetch.NodeEndpoint(leader_id, *address))
