@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import repeat
 
 from odradek.client.consumer_types import ConsumerRecord
-from odradek.client.record_runs import RUN_MIN, LastShape, Shape
+from odradek.client.record_runs import RUN_MIN, LastShapes, Shape
 from wire.batch_errors import CorruptBatch, InvalidRecord
 from wire.batch_header import HEADER_SIZE, BatchHeader, check_crc
 from wire.compression import decompress
@@ -45,11 +45,11 @@ def consumer_records(
     *,
     decompressed_bytes_max: int,
     crc: bool,
-    last_shape: LastShape,
+    last_shapes: LastShapes,
 ) -> list[ConsumerRecord]:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
 
-    `last_shape` is kept by the caller, from batch to batch.
+    `last_shapes` is kept by the caller, from batch to batch.
 
     Raises `CorruptBatch`, `InvalidRecord` (both `KafkaError`), as `wire.records.records`.
     """
@@ -61,7 +61,7 @@ def consumer_records(
     if count < 0 or count * _RECORD_SIZE_MIN > len(plain):
         raise InvalidRecord(f"{count} records cannot be in {len(plain)} bytes")
     try:
-        return _parse(topic, partition, plain, header, last_shape)
+        return _parse(topic, partition, plain, header, last_shapes)
     except IndexError:
         raise InvalidRecord("a record is longer than its batch") from None
     except UnicodeDecodeError as error:
@@ -71,7 +71,7 @@ def consumer_records(
 
 
 def _parse(
-    topic: str, partition: int, data: bytes, header: BatchHeader, last_shape: LastShape
+    topic: str, partition: int, data: bytes, header: BatchHeader, last_shapes: LastShapes
 ) -> list[ConsumerRecord]:
     """Slices that reach behind the data come back short, so each record's end is compared with its length.
 
@@ -96,7 +96,7 @@ def _parse(
         if left <= look_at and offset + 1 == header.base_offset + (due >> 1):
             shape, count = None, 0
             if left > RUN_MIN:
-                shape, count = last_shape.run(data, position, left, due >> 1, known_only=left == first)
+                shape, count = last_shapes.run(data, position, left, due >> 1, known_only=left == first)
             if count and shape is not None:
                 found += _run(topic, partition, data, header, shape, position, count, offset + 1)
                 position += count * shape.size

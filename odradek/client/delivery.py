@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from odradek.client.consumer_records import consumer_records
 from odradek.client.consumer_types import ConsumerRecord, RawBatch
-from odradek.client.record_runs import LastShape
+from odradek.client.record_runs import LastShapes
 from odradek.client.subscription import Chunk, PartitionState
 from wire.batch_header import BatchHeader, check_crc
 from wire.record_batch import CorruptBatch, parse_header, records
@@ -34,7 +34,7 @@ class Delivery:
         self._ready = ready
         self._read_committed = settings.isolation_level == "read_committed"
         self._deserialize = settings.key_deserializer is not None or settings.value_deserializer is not None
-        self._last_shape = LastShape()
+        self._last_shapes = LastShapes()
         self.bytes_parsed = 0
         self.chunk_used_up = False
         """A chunk is used up since this was set to False: there is room to fetch into."""
@@ -95,7 +95,7 @@ class Delivery:
                 header,
                 decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 crc=self._settings.check_crcs,
-                last_shape=self._last_shape,
+                last_shapes=self._last_shapes,
             )
             if header.base_offset < position:
                 parsed = [record for record in parsed if record.offset >= position]

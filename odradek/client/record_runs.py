@@ -17,11 +17,13 @@ from struct import Struct
 
 import attrs
 
-__all__ = ["RUN_MIN", "LastShape", "Shape"]
+__all__ = ["RUN_MIN", "LastShapes", "Shape"]
 
 RUN_MIN = 8
 """Below this a run is not worth the proof."""
 _DELTAS_MAX = 1 << 16
+_KNOWN_MAX = 4
+"""The offset deltas of a long batch alone make three shapes."""
 _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 
 
@@ -155,32 +157,30 @@ class Shape:
         )
 
 
-class LastShape:
-    """The shape of the last run: the batches of a topic are alike, and to compare one costs less than to find it."""
+class LastShapes:
+    """The shapes of the last runs: the batches of a topic are alike, and to compare one costs less than to find it."""
 
-    __slots__ = ("shape",)
+    __slots__ = ("_shapes",)
 
     def __init__(self) -> None:
-        self.shape: Shape | None = None
+        self._shapes: list[Shape] = []
 
     def run(
         self, data: bytes, position: int, count_max: int, delta: int, *, known_only: bool
     ) -> tuple[Shape | None, int]:
-        """A shape that the next records have, of the last run or (unless `known_only`) a new one, and how many have it.
+        """A shape that the next records have, a known one or (unless `known_only`) a new one, and how many have it.
 
         Raises `IndexError` where the data ends first.
         """
-        shape = self.shape
-        if shape is not None and shape.begins_at(data, position):
-            count = shape.run_length(data, position, count_max, delta)
-            if count:
-                return shape, count
-        if known_only:
-            return None, 0
-        shape = Shape.of(data, position)
+        for known in self._shapes:
+            if known.begins_at(data, position):
+                count = known.run_length(data, position, count_max, delta)
+                if count:
+                    return known, count
+        shape = None if known_only else Shape.of(data, position)
         count = shape.run_length(data, position, count_max, delta) if shape is not None else 0
-        if count:
-            self.shape = shape
+        if count and shape is not None:
+            self._shapes = [shape, *self._shapes[: _KNOWN_MAX - 1]]
         return shape, count
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.client.consumer_records import consumer_records
 from odradek.client.consumer_types import ConsumerRecord
-from odradek.client.record_runs import LastShape
+from odradek.client.record_runs import LastShapes
 from wire.batch_header import CRC_START, HEADER_SIZE
 from wire.errors import KafkaError
 from wire.record_batch import CorruptBatch, RecordBatchBuilder, parse_header, records
@@ -44,7 +44,7 @@ def ours(data: bytes, **more: Any) -> list[ConsumerRecord]:
         view,
         0,
         header,
-        **{"decompressed_bytes_max": 1 << 24, "crc": True, "last_shape": LastShape(), **more},
+        **{"decompressed_bytes_max": 1 << 24, "crc": True, "last_shapes": LastShapes(), **more},
     )
 
 
@@ -90,7 +90,7 @@ def test_the_shape_of_the_batch_before_is_taken_for_nothing_but_a_guess(
     runs: list[Any], data: st.DataObject
 ) -> None:
     """Batches of runs, one after the other with one memory, whole and damaged: what the plain parser makes of each."""
-    last_shape = LastShape()
+    last_shapes = LastShapes()
     for count, delta, key, value in runs:
         whole = bytearray(batch([(1, bool(n) * delta, key, value, ()) for n in range(count)]))
         if data.draw(st.booleans()):
@@ -100,9 +100,9 @@ def test_the_shape_of_the_batch_before_is_taken_for_nothing_but_a_guess(
             expected = plain(bytes(whole))
         except KafkaError:
             with pytest.raises(KafkaError):
-                ours(bytes(whole), last_shape=last_shape)
+                ours(bytes(whole), last_shapes=last_shapes)
         else:
-            assert ours(bytes(whole), last_shape=last_shape) == expected
+            assert ours(bytes(whole), last_shapes=last_shapes) == expected
 
 
 @given(st.lists(RECORD, min_size=1, max_size=3), st.data())
