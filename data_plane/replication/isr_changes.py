@@ -1,13 +1,17 @@
 """AlterPartition: a leader's proposals for its in-sync replicas, batched, one request at a time. PORTED.
 
 A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata, the
-leadership gone). Repeating is safe: the controller takes a proposal only for the partition epoch that it was made in.
+leadership gone). Repeating is safe: the controller takes a proposal only for the partition epoch that it was made in,
+and only while the replicas are the incarnations whose fetches it was made from (KIP-903). So their broker epochs are
+those of the moment when it was made: one that restarted since may have lost what it had then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from data_plane.replication.isr_state import CommittedIsr, PendingIsr
 from data_plane.replication.partition import Partition
@@ -30,6 +34,16 @@ PARTITIONS_PER_REQUEST = 2_000
 LEADER_RECOVERED = 0
 
 Replica = tuple[bytes, int]
+
+
+@attrs.frozen(eq=False)
+class _Change:
+    """One proposal as it goes to the controller."""
+
+    partition: Partition
+    proposal: PendingIsr
+    broker_epochs: dict[int, int]
+    """Of the proposed followers, as they were when it was proposed."""
 
 
 class AlterPartitionSender:
@@ -55,7 +69,7 @@ class AlterPartitionSender:
         self._broker_epoch = broker_epoch
         self._timeout_seconds = timeout_ms / 1000
         self._log = log
-        self._pending: dict[Replica, tuple[Partition, PendingIsr]] = {}
+        self._pending: dict[Replica, _Change] = {}
         self._is_running = False
         self.requests = 0
         self.expansions = 0
@@ -66,7 +80,8 @@ class AlterPartitionSender:
         proposal = partition.isr_state
         assert not isinstance(proposal, CommittedIsr), "nothing is proposed"
         log = partition.log
-        self._pending[log.topic_id, log.partition] = (partition, proposal)
+        epochs = {broker_id: partition.broker_epoch_of(broker_id) for broker_id in proposal.proposed}
+        self._pending[log.topic_id, log.partition] = _Change(partition, proposal, epochs)
         if not self._is_running:
             self._is_running = True
             self._tasks.start_soon(self._run, name="alter partition")
@@ -87,8 +102,9 @@ class AlterPartitionSender:
 
     def _drop_outdated(self) -> bool:
         """Whether anything is left to send."""
-        for replica, (partition, proposal) in list(self._pending.items()):
-            if partition.isr_state is not proposal or not partition.is_leader:
+        for replica, change in list(self._pending.items()):
+            partition = change.partition
+            if partition.isr_state is not change.proposal or not partition.is_leader:
                 del self._pending[replica]
         return bool(self._pending)
 
@@ -110,22 +126,21 @@ class AlterPartitionSender:
             for answer in topic.partitions:
                 replica = (topic.topic_id, answer.partition_index)
                 sent = asked.get(replica)
-                if sent is not None and self._take(*sent, answer) and self._pending.get(replica) == sent:
+                if sent is not None and self._take(sent, answer) and self._pending.get(replica) is sent:
                     del self._pending[replica]
         self._after_answer()
         return not any(self._pending.get(replica) is sent for replica, sent in asked.items())
 
-    def _topics(
-        self, asked: dict[Replica, tuple[Partition, PendingIsr]]
-    ) -> list[AlterPartitionRequestTopicData]:
+    def _topics(self, asked: dict[Replica, _Change]) -> list[AlterPartitionRequestTopicData]:
         topics: dict[bytes, AlterPartitionRequestTopicData] = {}
-        for (topic_id, index), (partition, proposal) in asked.items():
+        for (topic_id, index), change in asked.items():
+            partition = change.partition
             topic = topics.get(topic_id)
             if topic is None:
                 topic = topics[topic_id] = AlterPartitionRequestTopicData(topic_id, [])
             isr = [
-                BrokerState(broker_id, self._epoch_of(partition, broker_id))
-                for broker_id in proposal.proposed
+                BrokerState(broker_id, self._broker_epoch() if broker_id == self._node_id else epoch)
+                for broker_id, epoch in change.broker_epochs.items()
             ]
             topic.partitions.append(
                 AlterPartitionRequestPartitionData(
@@ -134,11 +149,9 @@ class AlterPartitionSender:
             )
         return list(topics.values())
 
-    def _epoch_of(self, partition: Partition, broker_id: int) -> int:
-        return self._broker_epoch() if broker_id == self._node_id else partition.broker_epoch_of(broker_id)
-
-    def _take(self, partition: Partition, proposal: PendingIsr, answer: Any) -> bool:
+    def _take(self, change: _Change, answer: Any) -> bool:
         """Whether the proposal needs no other request."""
+        partition, proposal = change.partition, change.proposal
         log = partition.log
         before = proposal.isr
         code = answer.error_code

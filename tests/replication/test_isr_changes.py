@@ -1,0 +1,83 @@
+"""What a leader tells the controller of its in-sync replicas, and of which incarnations, however often it has to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from data_plane.replication.isr_changes import AlterPartitionSender
+from data_plane.replication.partition import Partition
+from sim.weather import Weather
+from sim.world import World
+from tests.replication.test_isr import BROKER_EPOCH, Cluster, Leader
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_partition import AlterPartitionRequest
+
+OWN_EPOCH = 40
+
+
+class Controller:
+    """Hears requests; answers none of them."""
+
+    def __init__(self) -> None:
+        self.heard: list[dict[int, int]] = []
+        """For each request the proposed ISR: broker ids and epochs."""
+
+    async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
+        assert isinstance(message, AlterPartitionRequest)
+        states = message.topics[0].partitions[0].new_isr_with_epochs
+        self.heard.append({state.broker_id: state.broker_epoch for state in states})
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+class Told(Cluster):
+    """A leader's cluster that tells the controller."""
+
+    def __init__(self, world: World, controller: Controller) -> None:
+        super().__init__()
+        self.known = {2: BROKER_EPOCH, 3: BROKER_EPOCH}
+        env = world.node_env("leader")
+        self.sender = AlterPartitionSender(
+            1,
+            controller,
+            env.clock,
+            world.tasks,
+            lambda: OWN_EPOCH,
+            timeout_ms=1000,
+            after_answer=lambda: None,
+            log=structlog.get_logger(),
+        )
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return self.known[broker_id] == broker_epoch
+
+    def alter_isr(self, partition: Partition) -> None:
+        self.sender.submit(partition)
+
+
+def test_a_proposal_is_for_the_incarnation_that_fetched() -> None:
+    """KIP-903: a follower that came back without its data must not get in on what its former self has fetched."""
+
+    async def script() -> None:
+        controller = Controller()
+        leader = Leader((1, 2), records=3)
+        cluster = Told(world, controller)
+        leader.partition._cluster = leader.cluster = cluster
+        leader.fetch(3, 3)
+        while not controller.heard:
+            await world.sleep(0.01)
+        cluster.known[3] = BROKER_EPOCH + 1
+        leader.fetch(3, 0, broker_epoch=BROKER_EPOCH + 1)
+        count = len(controller.heard)
+        while len(controller.heard) < count + 2:
+            await world.sleep(0.01)
+        assert all(heard[3] == BROKER_EPOCH for heard in controller.heard)
+        assert all(heard[1] == OWN_EPOCH for heard in controller.heard)
+        leader.told(8, (1, 2))
+        count = len(controller.heard)
+        await world.sleep(5)
+        assert len(controller.heard) <= count + 1, "an outdated proposal goes on"
+
+    world = World(1, Weather())
+    world.run(script)
