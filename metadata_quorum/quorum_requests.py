@@ -17,6 +17,7 @@ from metadata_quorum.raft.describe import describe_quorum
 from metadata_quorum.raft.effects import Answer
 from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.messages import FetchAnswer
+from metadata_quorum.raft.replication import WAIT_MS_MAX
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
 from metadata_quorum.snapshot_transfer import LeaderView, answer_fetch_snapshot
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["QuorumRequests"]
 
 FETCH_BYTES_MAX = 8 << 20
+READERS_MAX = 1000
+"""Who reads beyond that is not kept waiting: it gets what there is."""
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
 
@@ -68,6 +71,7 @@ class QuorumRequests:
         self._changes: list[tuple[int, Message, Respond]] = []
         """Changes of the voters that are not committed yet: offset, request, whom to tell."""
         self._advanced = quorum.new_event()
+        self._readers = 0
         quorum.subscribe(self._on_high_watermark)
 
     def receive(self, request: Message, version: int, respond: Respond) -> None:
@@ -118,12 +122,20 @@ class QuorumRequests:
         except KafkaError as error:
             respond(wire_messages.refuse(request, error.code))
             return
-        for node_id, listening in endpoints.items():
-            quorum.note_address(node_id, listening[0][1:])
         self._count += 1
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
         self._asked[self._count] = _Asked(request, bytes_max, respond)
+        told = [(node_id, listening[0][1:]) for node_id, listening in endpoints.items()]
+        if decoded.epoch < quorum.leader_epoch:
+            told = []
+        known = [(node_id, quorum.said_address_of(node_id)) for node_id, _ in told]
+        for node_id, address in told:
+            quorum.note_address(node_id, address)
         quorum.report(quorum.core.receive_request, self._count, decoded)
+        for node_id, before in known:
+            if quorum.leader_id != node_id:
+                # It does not lead, so what it says of itself is forgotten: anybody may say such things.
+                quorum.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
         """The core has answered."""
@@ -164,7 +176,9 @@ class QuorumRequests:
     async def _serve_reader(self, request: fetch.FetchRequest, respond: Respond) -> None:
         """A Fetch by somebody who is no replica: what is committed, as soon as there is something."""
         quorum, clock = self._quorum, self._quorum.clock
-        deadline = clock.monotonic() + max(0, request.max_wait_ms) / 1000
+        wait_ms_max = 0 if self._readers >= READERS_MAX else min(request.max_wait_ms, WAIT_MS_MAX)
+        deadline = clock.monotonic() + max(0, wait_ms_max) / 1000
+        self._readers += 1
         try:
             offset = self._reader_offset(request)
             while True:
@@ -186,6 +200,8 @@ class QuorumRequests:
             return
         else:
             respond(self._reader_answer(request, records))
+        finally:
+            self._readers -= 1
 
     def _reader_offset(self, request: fetch.FetchRequest) -> int:
         if request.cluster_id is not None and request.cluster_id != self._quorum.cluster_id:

@@ -110,7 +110,6 @@ class RaftQuorum:
         self.new_event = new_event
         self._random = random
         self._core: RaftCore | None = None
-        self._has_dynamic_voters = False
         self.refusals: dict[int, ErrorCode] = {}
         """What nodes have refused this one with, since they last answered it."""
         self._effects: deque[Effect | InstallSnapshot | DropBelow] = deque()
@@ -127,7 +126,7 @@ class RaftQuorum:
         self._told_no_room = False
         self._listeners: list[CommitListener] = []
         self._observers: list[Callable[[], None]] = []
-        self._told: tuple[int | None, int, bool] = (None, -1, False)
+        self._told: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._log_turns = Turns(new_event)
         """Who reads the log beside the loop, and who cuts it."""
         self._leader = QuorumLeader(self)
@@ -217,7 +216,7 @@ class RaftQuorum:
     @property
     def has_dynamic_voters(self) -> bool:
         """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
-        return self._has_dynamic_voters or len(self.core.log.voter_history) > 1
+        return self.core.log.voters is not self._static_voters
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where the leader serves controllers' requests, None while nobody is known to lead."""
@@ -228,9 +227,16 @@ class RaftQuorum:
         """How to reach a node, None if nobody has said."""
         return self._peers.address_of(node_id)
 
-    def note_address(self, node_id: int, address: tuple[str, int]) -> None:
-        """A node says where it listens."""
-        self._peers.addresses[node_id] = address
+    def said_address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where a node has said itself that it listens."""
+        return self._peers.addresses.get(node_id)
+
+    def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
+        """A node says where it listens; None: forget what it said."""
+        if address is None:
+            self._peers.addresses.pop(node_id, None)
+        else:
+            self._peers.addresses[node_id] = address
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Start a task that ends with the node."""
@@ -268,7 +274,6 @@ class RaftQuorum:
         state: LogState = await self.patiently(
             lambda: read_log_state(self.log, snapshot, self._static_voters)
         )
-        self._has_dynamic_voters = state.voters is not self._static_voters
         self._core = RaftCore(
             self.me,
             state,
@@ -390,7 +395,8 @@ class RaftQuorum:
             callback()
 
     def _tell_change(self) -> None:
-        told = (self.leader_id, self.leader_epoch, self.is_leading)
+        # The core has lost the lead before this driver has: the state that says so is saved in between.
+        told = (self.leader_id, self.leader_epoch, self.is_leading, self._leader.epoch)
         if told == self._told:
             return
         if told[:2] != self._told[:2]:
@@ -549,10 +555,14 @@ class RaftQuorum:
         self.perform_later(DropBelow(end))
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
-        """KRaft version and voters as the log has them below `offset`; none of a static configuration."""
-        if not self.has_dynamic_voters:
-            return ()
+        """KRaft version and voters as the log has them below `offset`; none of a static configuration.
+
+        None either where a leader's snapshot has just taken the place of that part of the log: one of our own that ends
+        there is outdated before it is written.
+        """
         known = [voters for at, voters in self.core.log.voter_history if at < offset]
+        if not known or known[-1] is self._static_voters:
+            return ()
         return (KRaftVersionRecord(0, 1), known[-1].to_record())
 
     def statistics(self) -> dict[str, int]:

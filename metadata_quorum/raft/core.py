@@ -34,6 +34,7 @@ import attrs
 from metadata_quorum.ports import QuorumState
 from metadata_quorum.raft import election, replication
 from metadata_quorum.raft.effects import (
+    Answer,
     Effect,
     HighWatermarkAdvanced,
     LostLeadership,
@@ -54,10 +55,14 @@ from metadata_quorum.raft.messages import (
 )
 from metadata_quorum.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from wire.errors import ErrorCode
 
 __all__ = ["RaftConfig", "RaftCore"]
 
 NOBODY = -1
+EPOCHS_AHEAD_MAX = 1 << 20
+"""A request of an epoch that is further ahead is no sound replica's (an election takes a second): one forged packet must
+not use up the numbers. Who really is so far behind learns it from the answers to its own questions."""
 FIRST_WAIT = 0.1
 """Share of the election timeout that a replica waits after its start, at least; at most twice as much."""
 
@@ -176,6 +181,9 @@ class RaftCore:
     def receive_request(self, request_id: int, request: Request, now: float) -> None:
         """A replica asks; the answer is an effect, now or later."""
         self._at(now)
+        if not isinstance(request, Fetch) and request.epoch > self.epoch + EPOCHS_AHEAD_MAX:
+            self._refuse(request_id, request)
+            return
         match request:
             case Vote():
                 election.on_vote(self, request_id, request)
@@ -186,6 +194,13 @@ class RaftCore:
             case Fetch():
                 replication.on_fetch(self, request_id, request)
         self._ask()
+
+    def _refuse(self, request_id: int, request: Vote | BeginEpoch | EndEpoch) -> None:
+        invalid = ErrorCode.INVALID_REQUEST
+        if isinstance(request, Vote):
+            self.emit(Answer(request_id, VoteAnswer(self.epoch, self.leader_id, False, invalid)))
+        else:
+            self.emit(Answer(request_id, EpochAnswer(self.epoch, self.leader_id, invalid)))
 
     def receive_response(self, node_id: int, request: Request, response: Response, now: float) -> None:
         """The answer of `node_id` to a `Send`."""
@@ -254,8 +269,8 @@ class RaftCore:
         """A chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
         self._at(now)
         if isinstance(self.role, Leader):
-            progress = self.role.progress.get(replica.node_id)
-            if progress is not None and replica.matches(progress.key):
+            progress = self.role.progress.get(replica)
+            if progress is not None:
                 progress.last_fetch = self.now
 
     def snapshot_failed(self, now: float) -> None:
@@ -345,8 +360,9 @@ class RaftCore:
                         self.follow(epoch, leader_id, role.voted)
                 case Candidate():
                     self.follow(epoch, leader_id, role.voted)
-                case Follower(leader_id=known) if known != leader_id:
-                    raise AssertionError(f"epoch {epoch} has two leaders, {known} and {leader_id}")
+                case Follower(leader_id=known, has_fetched=False) if known != leader_id:
+                    # Anybody may have said that the one leads; whoever has answered as the leader is one.
+                    self.follow(epoch, leader_id, role.voted)
                 case _:
                     return
 

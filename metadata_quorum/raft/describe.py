@@ -56,7 +56,7 @@ def describe_quorum(
             _wall_ms(progress.last_caught_up, now, wall_ms),
         )
 
-    voters = [state(each.key, role.progress.get(each.key.node_id)) for each in core.voters.voters]
+    voters = [state(each.key, role.progress_of(each.key)) for each in core.voters.voters]
     observers = [
         state(progress.key, progress)
         for _, progress in sorted(role.progress.items())

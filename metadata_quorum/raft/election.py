@@ -83,8 +83,8 @@ def _check_quorum_deadline(core: RaftCore, role: Leader) -> float:
         if voter.key.matches(core.me):
             times.append(core.now)
             continue
-        progress = role.progress.get(voter.key.node_id)
-        seen = progress.last_fetch if progress is not None and voter.key.matches(progress.key) else role.began
+        progress = role.progress_of(voter.key)
+        seen = role.began if progress is None else progress.last_fetch
         times.append(max(seen, role.began))
     period = CHECK_QUORUM_FETCH_TIMEOUTS * core.config.fetch_timeout
     times.sort(reverse=True)
@@ -179,7 +179,7 @@ def _tell_of_epoch(core: RaftCore, role: Leader) -> None:
         node_id = voter.key.node_id
         if voter.key.matches(core.me) or not core.can_ask(node_id, BeginEpoch):
             continue
-        progress = role.progress.get(node_id)
+        progress = role.progress_of(voter.key)
         fetched = float("-inf") if progress is None else progress.last_fetch
         if fetched <= silent_since and role.told.get(node_id, float("-inf")) <= silent_since:
             role.told[node_id] = core.now
@@ -243,6 +243,9 @@ def on_begin_epoch(core: RaftCore, request_id: int, request: BeginEpoch) -> None
         error = ErrorCode.INVALID_VOTER_KEY
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
+    elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
+        # An epoch has one leader, so whoever says this is none.
+        error = ErrorCode.INVALID_REQUEST
     else:
         core.learn(request.epoch, request.leader.node_id, request.leader.node_id)
     core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, error)))
@@ -301,9 +304,7 @@ def resign(core: RaftCore) -> None:
     assert isinstance(role, Leader)
     others = [voter.key for voter in core.voters.voters if not voter.key.matches(core.me)]
     nothing = Progress(core.me)
-    successors = sorted(
-        others, key=lambda key: (-role.progress.get(key.node_id, nothing).offset, key.node_id)
-    )
+    successors = sorted(others, key=lambda key: (-(role.progress_of(key) or nothing).offset, key.node_id))
     core.enter(
         Resigned(
             role.epoch,

@@ -40,8 +40,8 @@ def refusal_to_add(core: RaftCore, voter: Voter) -> ErrorCode:
     if core.voters.get(voter.key.node_id) is not None:
         return ErrorCode.DUPLICATE_VOTER
     assert isinstance(core.role, Leader)
-    progress = core.role.progress.get(voter.key.node_id)
-    if progress is None or progress.key != voter.key:
+    progress = core.role.progress.get(voter.key)
+    if progress is None:
         return ErrorCode.REQUEST_TIMED_OUT
     caught_up = progress.last_caught_up >= core.now - CAUGHT_UP_SECONDS
     return ErrorCode.NONE if caught_up else ErrorCode.REQUEST_TIMED_OUT

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from metadata_quorum.raft.core import RaftCore
 
 REPLICAS_MAX = 2000
-"""Of which a leader remembers how far they are."""
+"""Of which a leader remembers how far they are; of each it keeps one fetch waiting."""
+WAIT_MS_MAX = 30_000
+"""No fetch is parked for longer, whatever it asks for: its connection may be gone."""
 
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
@@ -50,7 +52,7 @@ def on_fetch(core: RaftCore, request_id: int, request: Fetch) -> None:
     if isinstance(core.role, Leader) and _has_news(core, progress, request):
         _answer(core, request_id, request, progress)
     elif isinstance(core.role, Leader):
-        role.parked[request_id] = (request, core.now + request.wait_ms_max / 1000)
+        role.parked[request_id] = (request, core.now + min(request.wait_ms_max, WAIT_MS_MAX) / 1000)
     else:
         # The promise committed this leader's own removal, and it resigned.
         core.emit(
@@ -88,11 +90,11 @@ def _first_epoch(log: LogState, snapshot: OffsetAndEpoch) -> int:
 
 def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
     """A Fetch from `offset` promises that everything below is on the disk of that replica."""
-    progress = role.progress.get(request.replica.node_id)
-    if progress is None or progress.key != request.replica:
-        if progress is None and len(role.progress) >= REPLICAS_MAX:
+    progress = role.progress.get(request.replica)
+    if progress is None:
+        if len(role.progress) >= REPLICAS_MAX:
             _forget_one(core, role)
-        progress = role.progress[request.replica.node_id] = Progress(request.replica)
+        progress = role.progress[request.replica] = Progress(request.replica)
     if request.offset >= core.log.end_offset:
         progress.last_caught_up = core.now
     elif request.offset >= progress.end_offset_at_last_fetch >= 0:
@@ -111,9 +113,9 @@ def _forget_one(core: RaftCore, role: Leader) -> None:
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         silent = min(observers, key=lambda each: (each.last_fetch, each.key))
-        del role.progress[silent.key.node_id]
+        del role.progress[silent.key]
         for request_id, (parked, _) in list(role.parked.items()):
-            if parked.replica.node_id == silent.key.node_id:
+            if parked.replica == silent.key:
                 del role.parked[request_id]
                 answer = FetchAnswer(core.epoch, core.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 core.emit(Answer(request_id, answer))
@@ -131,9 +133,8 @@ def count_promises(core: RaftCore) -> None:
         if voter.key.matches(core.me):
             promised.append(core.log.flushed_offset)
         else:
-            progress = role.progress.get(voter.key.node_id)
-            counts = progress is not None and voter.key.matches(progress.key)
-            promised.append(progress.offset if counts and progress is not None else -1)
+            progress = role.progress_of(voter.key)
+            promised.append(-1 if progress is None else progress.offset)
     promised.sort(reverse=True)
     offset = promised[core.voters.majority - 1]
     if offset > role.epoch_start and offset > core.high_watermark:
@@ -163,7 +164,7 @@ def answer_parked(core: RaftCore) -> None:
     role = core.role
     assert isinstance(role, Leader)
     for request_id, (request, _) in list(role.parked.items()):
-        progress = role.progress[request.replica.node_id]
+        progress = role.progress[request.replica]
         if _has_news(core, progress, request):
             del role.parked[request_id]
             _answer(core, request_id, request, progress)
@@ -193,7 +194,7 @@ def on_time(core: RaftCore) -> None:
         for request_id, (request, until) in list(role.parked.items()):
             if until <= core.now:
                 del role.parked[request_id]
-                _answer(core, request_id, request, role.progress[request.replica.node_id])
+                _answer(core, request_id, request, role.progress[request.replica])
 
 
 # -- the follower's side --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import attrs
 
 from metadata_quorum.raft.messages import Fetch
 from metadata_quorum.raft.voters import ReplicaKey
+from wire.structure import ZERO_UUID
 
 __all__ = ["Candidate", "Follower", "Leader", "Progress", "Prospective", "Resigned", "Role", "Unattached"]
 
@@ -72,7 +73,7 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """What a leader knows of another node: the replica that fetched last from there, and its promise."""
+    """What a leader knows of another replica, and its promise."""
 
     key: ReplicaKey
     offset: int = -1
@@ -94,12 +95,22 @@ class Leader:
     granted: tuple[int, ...]
     began: float
     begin_epoch_deadline: float
-    progress: dict[int, Progress] = attrs.field(factory=dict)
+    progress: dict[ReplicaKey, Progress] = attrs.field(factory=dict)
     told: dict[int, float] = attrs.field(factory=dict)
     """When BeginEpoch was last sent to a node."""
 
     parked: dict[int, tuple[Fetch, float]] = attrs.field(factory=dict)
     """Fetches that wait for records, by request id, with their deadlines."""
+
+    def progress_of(self, voter: ReplicaKey) -> Progress | None:
+        """Of the replica that is this voter: another one with its node id (a copy, a wiped disk) must not stand in for it.
+
+        Where nobody has said which directory votes, it is whoever fetched last under that id.
+        """
+        if voter.directory_id != ZERO_UUID:
+            return self.progress.get(voter) or self.progress.get(ReplicaKey(voter.node_id))
+        found = [each for key, each in self.progress.items() if key.node_id == voter.node_id]
+        return max(found, key=lambda each: (each.last_fetch, each.key), default=None)
 
 
 @attrs.define

@@ -157,6 +157,7 @@ def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Requ
     partition = _only_partition(message)
     match message:
         case vote.VoteRequest():
+            _check_node_id(partition.replica_id)
             return Vote(
                 partition.replica_epoch,
                 ReplicaKey(partition.replica_id, partition.replica_directory_id),
@@ -165,12 +166,14 @@ def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Requ
                 partition.pre_vote,
             )
         case begin_quorum_epoch.BeginQuorumEpochRequest():
+            _check_node_id(partition.leader_id)
             return BeginEpoch(
                 partition.leader_epoch,
                 ReplicaKey(partition.leader_id),
                 _voter(message.voter_id, partition.voter_directory_id, me),
             )
         case end_quorum_epoch.EndQuorumEpochRequest():
+            _check_node_id(partition.leader_id)
             successors = [
                 ReplicaKey(each.candidate_id, each.candidate_directory_id)
                 for each in partition.preferred_candidates
@@ -189,6 +192,12 @@ def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Requ
             )
         case _:
             raise AssertionError(f"{type(message).__name__} is not a request of the quorum")
+
+
+def _check_node_id(node_id: int) -> None:
+    """Negative ones mean nobody, or a bootstrap server. Raises `KafkaError`."""
+    if node_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
 def replica_id_of(message: fetch.FetchRequest) -> int:

@@ -10,7 +10,7 @@ from sim.weather import Weather
 from sim.world import World
 from tests.quorum.controllers import Controllers, host_of, register
 from tests.quorum.node_parts import PATH
-from tests.quorum.test_controllers import play, restart
+from tests.quorum.test_controllers import add, play, restart
 
 OFTEN = SnapshotSettings(bytes_between_max=2000)
 
@@ -85,6 +85,37 @@ def test_all_start_again_from_their_snapshots() -> None:
         await controllers.agree()
 
     play(script, snapshots=OFTEN)
+
+
+def test_voters_that_joined_later_are_told_by_their_own_snapshots() -> None:
+    """KIP-853: a snapshot holds the voters, also on a node that was formatted without any and read of them in the log.
+
+    Otherwise such a node would not know after a restart that it votes, and who else does.
+    """
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        for node_id in (2, 3):
+            member = await controllers.until(lambda node_id=node_id: controllers.members.get(node_id))
+            await member.service.caught_up()
+            await controllers.until(lambda: not leader.service.quorum.has_waiting_control)
+            assert (await controllers.ask_quorum(leader.node_id, add(node_id))).error_code == 0
+        await decide(controllers, 100, 100)
+        await controllers.agree()
+        await controllers.until(
+            lambda: all(each.log.log_start_offset > 50 for each in controllers.members.values())
+        )
+        for node_id in (1, 2, 3, 9):
+            controllers.crash(node_id, "synced")
+        for node_id in (2, 3, 9):
+            controllers.start(node_id)
+        await controllers.until(lambda: len(controllers.members) == 3)
+        for member in controllers.members.values():
+            assert member.service.quorum.voters.node_ids == (1, 2, 3)
+        assert (await controllers.ask(register(300), 60.0)).error_code == 0
+        await controllers.agree()
+
+    play(script, voters=(1,), observers=(2, 3, 9), more_controllers=(2, 3), snapshots=OFTEN)
 
 
 @pytest.mark.parametrize("seed", range(6))
