@@ -80,7 +80,9 @@ class MetadataLog:
                 recovery_point=snapshot,
             ),
         )
-        if self._log.log_end_offset < synced:
+        # Installing a leader's snapshot begins with removing the log, so a crash may leave a beginning of it, or nothing;
+        # the snapshot was durable before.
+        if max(self._log.log_end_offset, snapshot) < synced:
             raise MetadataLogCorrupt(
                 f"{directory.path} ends at offset {self._log.log_end_offset}, but everything below {synced} was "
                 "synced: the file was cut or damaged after it was written"
@@ -162,7 +164,12 @@ class MetadataLog:
 
     def install(self, end_offset: int) -> None:
         log = self._log
-        log.truncate_fully_and_start_at(end_offset)
+        try:
+            log.truncate_fully_and_start_at(end_offset)
+        except KafkaError as error:
+            if isinstance(error.__cause__, DiskFull):
+                raise error.__cause__ from None
+            raise self._disk_error("install", error) from error
         log.flush()
 
     # -- files beside the log -----------------------------------------------------------------------------------

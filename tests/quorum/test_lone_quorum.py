@@ -16,8 +16,9 @@ from metadata_quorum.image import InvalidMetadata
 from metadata_quorum.metadata_batches import batch_of_values, read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.storage_format import bootstrap_records
-from odradek.env.ports import DiskError, Env
+from odradek.env.ports import DiskError, DiskFull, Env
 from sim.disk_files import PowerCut
 from sim.weather import Weather
 from sim.world import World
@@ -494,6 +495,62 @@ def test_a_truncation_survives_a_power_cut_at_any_operation() -> None:
             assert open_log(world).log_end_offset == 4
             return
     raise AssertionError("the truncation never ended")
+
+
+@pytest.mark.parametrize("end_offset", [4, 9])
+def test_installing_a_snapshot_survives_a_power_cut_at_any_operation(end_offset: int) -> None:
+    """The snapshot is durable before the log goes: whatever is left of that log is no damage, but what it stands for.
+
+    Also when the log was longer, with records that were never committed.
+    """
+    snapshot = encode_snapshot((), epoch=2, timestamp_ms=1)
+    for number in range(1, 60):
+        world = make_world(number)
+        disk = world.machine(NODE).disk
+        log = open_log(world)
+        for offset in range(6):
+            log.append(batches(offset, 1), 1)
+            log.flush()
+        log.close()
+        log = open_log(world)
+        log.flush()
+        draft = log.snapshots.begin(OffsetAndEpoch(end_offset, 2))
+        draft.append(snapshot)
+        draft.finish()
+        disk.crash_at(disk.operation_count + number)
+        is_installed = False
+        try:
+            log.install(end_offset)
+            is_installed = True
+            log.append(batches(end_offset, 1, epoch=2), 2)
+            log.flush()
+        except PowerCut:
+            again = open_log(world)
+            assert again.newest_snapshot() is not None
+            assert again.log_end_offset <= max(6, end_offset + 1)
+            if is_installed:
+                assert again.log_start_offset == end_offset
+        else:
+            disk.crash_at(0)
+            assert open_log(world).log_end_offset == end_offset + 1
+            return
+    raise AssertionError("the installation never ended")
+
+
+def test_a_full_disk_delays_the_installation_of_a_snapshot() -> None:
+    """`ReplicatedLog.install`: no room is weather, and not the end of the node."""
+    world = make_world()
+    disk = world.machine(NODE).disk
+    log = open_log(world)
+    for offset in range(6):
+        log.append(batches(offset, 1), 1)
+        log.flush()
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(DiskFull):
+        log.install(4)
+    disk.capacity_bytes = None
+    log.install(4)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 4)
 
 
 SEGMENT = "00000000000000000000.log"
