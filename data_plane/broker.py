@@ -23,11 +23,12 @@ from data_plane.log_making import LogMaker
 from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
+from data_plane.replication.rotten_replicas import Fate, RottenReplicas
 from data_plane.replication.settings import ReplicationSettings
-from data_plane.replication.throttle import REPLICAS_KEY as THROTTLED_REPLICAS
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
 from metadata_quorum.image import (
+    LOST_DIRECTORY,
     RESOURCE_BROKER,
     MetadataDelta,
     MetadataImage,
@@ -129,6 +130,7 @@ class Broker:
             hosted=lambda topics: self.apply_metadata(self.image, MetadataDelta(changed_topics=topics)),
         )
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
+        self.rotten = RottenReplicas(self)
         self._without_room: dict[Replica, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
         self._not_hosted: dict[Replica, None] = {}
@@ -197,6 +199,7 @@ class Broker:
             if hosted is not None:
                 self._apply_config(hosted)
         self.replication.brokers_changed(delta.changed_brokers)
+        self.rotten.look_again()
         self.groups.apply_metadata(image, delta)
         self.run_woken()
 
@@ -228,7 +231,8 @@ class Broker:
     def _apply_broker_config(self) -> None:
         """Every log follows its broker."""
         self._log_configs.clear()
-        self.replication.leader_throttle.set_rate(self.config_layers)
+        for throttle in self.replication.throttles:
+            throttle.set_rate(self.config_layers)
         for hosted in self.topics.values():
             self._apply_config(hosted)
         for listener in self.config_listeners:
@@ -241,8 +245,8 @@ class Broker:
             partition.set_config(hosted.config)
 
     def _note_topic_config(self, hosted: HostedTopic) -> None:
-        replicas = self.image.topic_configs(hosted.name).get(THROTTLED_REPLICAS, "")
-        self.replication.leader_throttle.set_replicas(hosted.topic_id, replicas)
+        for throttle in self.replication.throttles:
+            throttle.set_replicas(hosted.topic_id, self.image.topic_configs(hosted.name))
         if hosted.config.codec == KEEP_CODEC:
             self.recompressed_topics.pop(hosted.topic_id, None)
         else:
@@ -271,7 +275,10 @@ class Broker:
                     continue
             if partition.image is not image:
                 partition.apply(image, node_id)
-                self.replication.match(partition)
+                if image.directory_of(node_id) == LOST_DIRECTORY:
+                    self._take_lost(hosted, index, partition, image)
+                else:
+                    self.replication.match(partition)
         if hosted.partitions:
             self.topics[topic.name] = hosted
             self.topics_by_id[topic.topic_id] = hosted
@@ -296,7 +303,8 @@ class Broker:
         """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
         replica = (hosted.topic_id, index)
         is_new = is_new or self._without_room.get(replica, False) or self.maker.is_new(replica)
-        assigned = image.directory_of(self.settings.node_id)
+        told = image.directory_of(self.settings.node_id)
+        assigned = self.rotten.directory_for(replica, image)
         placement = self.placement
         log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
         if log_dir is None:
@@ -317,12 +325,38 @@ class Broker:
                     self._try_again_later(replica, is_new=is_new)
                 return None
         self._not_hosted.pop(replica, None)
-        if log_dir.directory_id != assigned:
+        if told not in (log_dir.directory_id, LOST_DIRECTORY):
             self.assignments.note(hosted.topic_id, index, log_dir.directory_id)
         log = log_of(log_dir, hosted.name, index)
         log.config = hosted.config
         partition = hosted.partitions[index] = Partition(log, self.replication)
         return partition
+
+    def _take_lost(
+        self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage
+    ) -> None:
+        """The metadata holds this replica for lost: see `rotten_replicas`."""
+        replica = (hosted.topic_id, index)
+        fate = self.rotten.fate(replica, image, is_empty=not partition.log.size_bytes)
+        if fate is Fate.BEGIN_ANEW:
+            self.replication.forget(*replica)
+            partition.resign()
+            del hosted.partitions[index]
+            for log_dir in self.log_dirs:
+                if log_dir.get(hosted.name, index) is partition.log:
+                    self.rotten.note_set_aside(partition, log_dir, log_dir.set_rotten(hosted.name, index))
+            fresh = self._host(hosted, index, image, is_new=False)
+            if fresh is None:
+                return
+            partition, fate = fresh, Fate.FOLLOW
+            partition.apply(image, self.settings.node_id)
+        owner = partition.log.owner
+        if fate is not Fate.WAIT and isinstance(owner, LogDir):
+            self.rotten.tell_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
+        if fate is Fate.FOLLOW:
+            self.replication.match(partition)
+        else:
+            self.replication.forget(*replica)
 
     def _try_again_later(self, replica: Replica, *, is_new: bool) -> None:
         if not self._without_room:
@@ -350,7 +384,8 @@ class Broker:
         if hosted is None:
             return
         self.recompressed_topics.pop(topic_id, None)
-        self.replication.leader_throttle.forget(topic_id)
+        for throttle in self.replication.throttles:
+            throttle.forget(topic_id)
         if self.topics.get(hosted.name) is hosted:
             del self.topics[hosted.name]
         for index, partition in hosted.partitions.items():
@@ -425,6 +460,7 @@ class Broker:
             "partitions": sum(len(hosted.partitions) for hosted in self.topics.values()),
             "groups": self.groups.statistics(),
             "replication": self.replication.statistics(),
+            "rot": self.rotten.statistics(),
             "fetch_sessions": self.sessions.statistics(),
             "timers": self.timers.statistics(),
             **self.maker.statistics(),

@@ -21,7 +21,7 @@ from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.log.partition_log import FileRange
 from data_plane.replication.partition import Partition
 from data_plane.replication.read_replica import preferred_read_replica
-from data_plane.replication.throttle import LeaderThrottle
+from data_plane.replication.throttle import ReplicationThrottle
 from data_plane.timers import Timer
 from odradek.env.ports import DiskError, Workers
 from wire.errors import ErrorCode, KafkaError
@@ -222,6 +222,8 @@ class FetchJob:
                 min_one=attempt.bytes_read == 0,
             )
         except KafkaError as error:
+            if error.code == ErrorCode.CORRUPT_MESSAGE:
+                partition.suspect(fetched.fetch_offset)
             return self._error(fetched, partition, error.code)
         except DiskError as error:
             self.broker.log.error(
@@ -248,7 +250,7 @@ class FetchJob:
             records,
         )
 
-    def _throttle_of(self, partition: Partition) -> LeaderThrottle | None:
+    def _throttle_of(self, partition: Partition) -> ReplicationThrottle | None:
         """What slows this follower here, if anything does."""
         throttle = self.broker.replication.leader_throttle
         if (

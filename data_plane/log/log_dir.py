@@ -261,6 +261,19 @@ class LogDir:
         """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
         self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
 
+    def set_rotten(self, topic: str, partition: int) -> str | None:
+        """As `set_stray`, for a log that another of the same name will follow; the name under which it is kept.
+
+        The checkpoint must not take the old log's recovery point for the new one's.
+        """
+        renamed = self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+        if self.offline_reason is None:
+            try:
+                self.write_recovery_points()
+            except DiskError as error:
+                self.disk_failed_unless_full(error)
+        return renamed
+
     def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
         log.abandon()
         if self.offline_reason is not None:

@@ -187,7 +187,7 @@ class PartitionLog:
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if origin is _REPLICA or origin is _RAFT:
-            return append_assigned(self, batch, leader_epoch, now_ms)
+            return append_assigned(self, batch, leader_epoch, now_ms, takes_sound=origin is _REPLICA)
         config = self.config
         header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)
         size = header[1] + SIZE_PREFIX

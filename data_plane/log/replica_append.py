@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from data_plane.log.partition_log import PartitionLog
 
 
-def append_assigned(log: PartitionLog, batches: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
-    """Batches with their offsets. A cut tail, and what is of a later epoch than the leader's, is left out."""
+def append_assigned(
+    log: PartitionLog, batches: memoryview, leader_epoch: int, now_ms: int, *, takes_sound: bool
+) -> AppendResult:
+    """Batches with their offsets. A cut tail, and what is of a later epoch than the leader's, is left out.
+
+    With `takes_sound`, so is a batch with a wrong checksum and what follows it: the next fetch then begins with it.
+    Without, it is reason to refuse everything.
+    """
     position = 0
-    headers = []
+    headers: list[tuple[int, BatchHeader]] = []
     next_offset = log.log_end_offset
     while len(batches) - position >= HEADER_SIZE:
         header = parse_header(batches, position)
@@ -30,6 +36,8 @@ def append_assigned(log: PartitionLog, batches: memoryview, leader_epoch: int, n
         if size > len(batches) - position or header[2] > leader_epoch >= 0:
             break
         if not check_crc(batches, position, size):
+            if headers and takes_sound:
+                break
             raise CorruptBatch("batch checksum is wrong")
         if header[0] < next_offset or header[6] < 0:
             raise KafkaError(

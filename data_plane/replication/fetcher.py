@@ -13,6 +13,10 @@ that restarts uncleanly leaves every ISR before it may lead).
   the leader's end, one that is behind the leader's start begins anew there.
 * A partition that cannot be served backs off by itself, outside the session; the others go on. A broken connection
   backs off as a whole and begins a new session.
+* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up, unless it
+  has everything that it knows to be committed.
+* Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept; that one is asked
+  for again and again, by which the leader sees that it should look at its own disk (`rotten_replicas`).
 
 No task and no timer per partition. What changes from round to round is kept in `_changed`, so a round costs what
 moves, not what is followed.
@@ -40,6 +44,7 @@ from wire.messages.list_offsets import (
 
 if TYPE_CHECKING:
     from data_plane.replication.settings import ReplicationSettings
+    from data_plane.replication.throttle import ReplicationThrottle
     from wire.structure import Message
 
 FETCH_VERSION = 17
@@ -73,13 +78,15 @@ _EXPECTED = frozenset(
 class Followed:
     """One partition that is fetched here."""
 
-    __slots__ = ("failures", "leader_epoch", "partition", "replica", "retry_at")
+    __slots__ = ("failures", "is_in_sync", "leader_epoch", "partition", "replica", "retry_at")
 
     def __init__(self, replica: Replica, partition: Partition) -> None:
         self.replica = replica
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
+        self.is_in_sync = False
+        """Whether it has what the leader said to be committed; kept for the throttle only."""
         self.retry_at = 0.0
 
     def wanted(self) -> Told:
@@ -101,6 +108,7 @@ class LeaderFetcher:
         address: Callable[[], tuple[str, int] | None],
         broker_epoch: Callable[[], int],
         after_round: Callable[[], None],
+        throttle: ReplicationThrottle,
         buffer: memoryview,
         log: Any,
     ) -> None:
@@ -113,6 +121,7 @@ class LeaderFetcher:
         self._address = address
         self._broker_epoch = broker_epoch
         self._after_round = after_round
+        self._throttle = throttle
         self._buffer = buffer
         self._log = log
         self.followed: dict[Replica, Followed] = {}
@@ -196,6 +205,8 @@ class LeaderFetcher:
         now = self._clock.monotonic()
         if self._waiting:
             self._readmit(now)
+        if self._throttle.is_set:
+            self._hold_throttled(now)
         if len(self._waiting) == len(self.followed) or self._broker_epoch() < 0:
             earliest = min((each.retry_at for each in self._waiting.values()), default=now)
             await self._pause(max(earliest, now + IDLE_SECONDS))
@@ -224,6 +235,24 @@ class LeaderFetcher:
             if followed.retry_at <= now:
                 del self._waiting[replica]
                 self._changed[replica] = None
+
+    def _hold_throttled(self, now: float) -> None:
+        """Leave out of the requests what would go beyond the quota (Kafka's `shouldFollowerThrottle`)."""
+        throttle = self._throttle
+        room_at_ms = throttle.room_at_ms(int(now * 1000))
+        if room_at_ms <= now * 1000:
+            return
+        for replica in self.followed if self._session.epoch == 0 else list(self._changed):
+            followed = self.followed.get(replica)
+            if (
+                followed is not None
+                and not followed.is_in_sync
+                and replica not in self._waiting
+                and throttle.applies_to(*replica)
+            ):
+                followed.retry_at = room_at_ms / 1000
+                self._waiting[replica] = followed
+                self._gone[replica] = None
 
     def _back_off(self, followed: Followed) -> None:
         followed.failures += 1
@@ -369,15 +398,36 @@ class LeaderFetcher:
                     log.append(records, Origin.REPLICA, followed.leader_epoch, self._clock.wall_ms())
                 partition.follow(answer.high_watermark, answer.log_start_offset)
             followed.failures = 0
+            if self._throttle.is_set and self._throttle.applies_to(*followed.replica):
+                followed.is_in_sync = log.log_end_offset >= answer.high_watermark
+                self._throttle.note(written)
         except (KafkaError, DiskError) as error:
-            self._log.error(
-                "replication.not_appended", topic=log.topic, partition=log.partition, error=str(error)
-            )
+            self._take_failure(followed, answer, error)
             if self.followed.get(followed.replica) is followed:
                 self._back_off(followed)
         self._changed[followed.replica] = None
         self.bytes_fetched += written
         return written
+
+    def _take_failure(self, followed: Followed, answer: PartitionData, error: KafkaError | DiskError) -> None:
+        """What the leader has sent could not be done with this log."""
+        partition, log = followed.partition, followed.partition.log
+        if followed.failures in (0, 10, 100, 1000):
+            self._log.error(
+                "replication.not_appended",
+                topic=log.topic,
+                partition=log.partition,
+                leader=self.leader_id,
+                offset=log.log_end_offset,
+                failures=followed.failures + 1,
+                error=str(error),
+            )
+        if (
+            answer.diverging_epoch.end_offset >= 0
+            and isinstance(error, KafkaError)
+            and error.code == ErrorCode.CORRUPT_MESSAGE
+        ):
+            partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
         """Cut the log by the leader's word. Raises as `PartitionLog.truncate_to`."""

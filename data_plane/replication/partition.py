@@ -75,6 +75,9 @@ class Cluster(Protocol):
     def alter_isr(self, partition: Partition) -> None:
         """Tell the controller what `partition.isr_state` proposes."""
 
+    def suspect(self, partition: Partition, offset: int) -> None:
+        """The bytes of this log at this offset may not be what was written."""
+
 
 class _Nobody:
     """The cluster of a partition that has no followers."""
@@ -91,6 +94,9 @@ class _Nobody:
         return False
 
     def alter_isr(self, partition: Partition) -> None:
+        """Nobody to tell."""
+
+    def suspect(self, partition: Partition, offset: int) -> None:
         """Nobody to tell."""
 
 
@@ -278,6 +284,10 @@ class Partition:
             replica.broker_id, replica.broker_epoch
         )
 
+    def suspect(self, offset: int) -> None:
+        """The bytes at this offset make no batches."""
+        self._cluster.suspect(self, offset)
+
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
         """As a follower, after an append: what the leader says of its own log."""
         log = self.log
@@ -314,6 +324,8 @@ class Partition:
         log = self.log
         moved = offset != replica.log_end_offset
         has_deleted = log_start_offset != replica.log_start_offset
+        if not moved and offset < log.log_end_offset and replica.is_stuck(offset):
+            self._cluster.suspect(self, offset)
         replica.note_fetch(offset, log_start_offset, log.log_end_offset, now_ms)
         if replica.broker_id not in self.isr_state.maximal_isr:
             self._may_expand(replica)

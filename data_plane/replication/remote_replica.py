@@ -32,6 +32,8 @@ class RemoteReplica:
         "last_fetch_ms",
         "log_end_offset",
         "log_start_offset",
+        "stuck_at",
+        "stuck_count",
     )
 
     def __init__(self, broker_id: int, last_caught_up_ms: int) -> None:
@@ -44,6 +46,8 @@ class RemoteReplica:
         self.last_fetch_ms = 0
         self.last_caught_up_ms = last_caught_up_ms
         self.cursor: Cursor | None = None
+        self.stuck_at = UNKNOWN_OFFSET
+        self.stuck_count = 0
 
     def log_grew(self) -> None:
         """The leader has appended. A follower that was not looked at because it had everything was so until now:
@@ -74,6 +78,18 @@ class RemoteReplica:
         if leader_end_offset > self.last_fetch_leader_end_offset:
             self.last_fetch_leader_end_offset = leader_end_offset
         self.last_fetch_ms = now_ms
+
+    def is_stuck(self, offset: int) -> bool:
+        """Whether it is time to wonder why it fetches at this offset again, although there is something behind it.
+
+        Once may be chance: it asked before the leader had anything. From the second time on, and then at every
+        doubling, it may be that it cannot take what it gets.
+        """
+        if self.stuck_at != offset:
+            self.stuck_at, self.stuck_count = offset, 1
+            return False
+        self.stuck_count += 1
+        return self.stuck_count & (self.stuck_count - 1) == 0
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
         """Whether it has all of the log, or had it not longer than `lag_ms_max` ago."""

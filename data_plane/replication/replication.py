@@ -15,7 +15,7 @@ from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
 from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import Partition
 from data_plane.replication.settings import ReplicationSettings
-from data_plane.replication.throttle import LeaderThrottle
+from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker
@@ -32,7 +32,8 @@ class Replication:
         self.node_id = broker.settings.node_id
         self.broker_epoch = NO_BROKER_EPOCH
         """Of this broker's registration; nothing is fetched before it has one."""
-        self.leader_throttle = LeaderThrottle(self.node_id)
+        self.leader_throttle = ReplicationThrottle(self.node_id, LEADER)
+        self.follower_throttle = ReplicationThrottle(self.node_id, FOLLOWER)
         self.isr_changes = AlterPartitionSender(
             self.node_id,
             broker.controller,
@@ -48,6 +49,11 @@ class Replication:
         self._followed_at: dict[Replica, int] = {}
         self._buffer: memoryview | None = None
         self._watches_lag = False
+
+    @property
+    def throttles(self) -> tuple[ReplicationThrottle, ...]:
+        """Those whose rates and replicas the metadata sets."""
+        return self.leader_throttle, self.follower_throttle
 
     def _own_epoch(self) -> int:
         return self.broker_epoch
@@ -71,6 +77,9 @@ class Replication:
 
     def alter_isr(self, partition: Partition) -> None:
         self.isr_changes.submit(partition)
+
+    def suspect(self, partition: Partition, offset: int) -> None:
+        self._broker.rotten.suspect(partition, offset)
 
     # -- what the broker tells ------------------------------------------------------------------------------------
 
@@ -133,6 +142,7 @@ class Replication:
                 address=lambda: self._address_of(leader_id),
                 broker_epoch=self._own_epoch,
                 after_round=broker.run_woken,
+                throttle=self.follower_throttle,
                 buffer=self._buffer,
                 log=broker.log,
             )

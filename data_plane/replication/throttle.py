@@ -1,44 +1,60 @@
-"""How fast a leader serves replicas that are not in sync: `leader.replication.throttled.*` (KIP-73). PURE.
+"""How fast replicas that are not in sync are served, and fetch: `*.replication.throttled.*` (KIP-73). PURE.
 
-Only partitions that their topic names are slowed, and only for followers outside of the ISR, so that a move does not
-take what clients need, and never holds up an acknowledgement. A bucket holds one second of the rate.
+Only partitions that their topic names are slowed: on the leader for followers outside of the ISR, on the follower while
+it lacks what it knows to be committed. So a move does not take what clients need, and never holds up an
+acknowledgement. A bucket holds one second of the rate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metadata_quorum.effective_config import BrokerConfigLayers
 
-RATE_KEY = "leader.replication.throttled.rate"
-REPLICAS_KEY = "leader.replication.throttled.replicas"
+LEADER, FOLLOWER = "leader", "follower"
 EVERY = "*"
+NEVER_MS = 1000
+"""When a rate of 0 is looked at again."""
 
 
-class LeaderThrottle:
-    """Of one broker. Rates in bytes a second, times in monotonic milliseconds."""
+def rate_key(side: str) -> str:
+    """The broker's key: bytes a second."""
+    return f"{side}.replication.throttled.rate"
 
-    def __init__(self, node_id: int) -> None:
+
+def replicas_key(side: str) -> str:
+    """The topic's key."""
+    return f"{side}.replication.throttled.replicas"
+
+
+class ReplicationThrottle:
+    """Of one broker, in one role (`side`). Rates in bytes a second, times in monotonic milliseconds."""
+
+    def __init__(self, node_id: int, side: str) -> None:
         self._node_id = node_id
+        self._rate_key = rate_key(side)
+        self._replicas_key = replicas_key(side)
         self._rate: int | None = None
         self._topics: dict[bytes, frozenset[int] | None] = {}
         """The partitions of a topic that are slowed here; None: all."""
         self._room = 0.0
         self._filled_at_ms = 0
-        self.bytes_served = 0
+        self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> None:
         """As the metadata says now; without a value nothing is slowed."""
         rate = None
         for _, layer in layers.layers():
-            if RATE_KEY in layer:
-                rate = int(layer[RATE_KEY])
+            if self._rate_key in layer:
+                rate = int(layer[self._rate_key])
                 break
         if rate != self._rate:
             self._rate = rate
             self._room = float(rate or 0)
 
-    def set_replicas(self, topic_id: bytes, text: str) -> None:
-        """A topic's list: `partition:broker,...`, `*`, or nothing."""
-        text = text.strip()
+    def set_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
+        """A topic's list, among its own configs: `partition:broker,...`, `*`, or nothing."""
+        text = configs.get(self._replicas_key, "").strip()
         if not text:
             self._topics.pop(topic_id, None)
         elif text == EVERY:
@@ -73,7 +89,13 @@ class LeaderThrottle:
         self._filled_at_ms = now_ms
         return self._room > 0
 
+    def room_at_ms(self, now_ms: int) -> int:
+        """When there is room again, if nothing else is counted until then."""
+        if self.has_room(now_ms):
+            return now_ms
+        return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)
+
     def note(self, count: int) -> None:
-        """So many bytes have been served; what was too much is waited for."""
+        """So many bytes have been served or fetched; what was too much is waited for."""
         self._room -= count
-        self.bytes_served += count
+        self.bytes_counted += count

@@ -3,6 +3,10 @@
 A broker with one directory has no choice, so its replicas are assigned at creation. A broker with several chooses,
 and tells with AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A replica that is
 assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not lead.
+
+LOST, which names no directory, is a broker's word that the replica is of no use. While others are in sync and at work it
+leaves the eligible replicas too, for it will begin anew, and the leader epoch rises: what it fetched with its old log
+must not let the new one, which is empty, into the ISR.
 """
 
 from __future__ import annotations
@@ -11,7 +15,14 @@ from metadata_quorum.controller.brokers import check_broker_epoch
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import topic_rules
-from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.image import (
+    LOST_DIRECTORY,
+    NO_LEADER_CHANGE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from metadata_quorum.state_machine import Decision
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
@@ -79,6 +90,8 @@ def _assign(
         # A replica that is back in an online directory may be the one that a partition without leader waits for.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
+    others = any(replica != broker.broker_id and acceptable(partition, replica) for replica in partition.isr)
+    is_given_up = directory == LOST_DIRECTORY and others
     record = change_partition(
         topic_id,
         number,
@@ -86,6 +99,9 @@ def _assign(
         acceptable,
         rules,
         removed=None if online else broker.broker_id,
+        unclean=is_given_up,
         directories={broker.broker_id: directory},
     )
+    if is_given_up and record is not None and record.leader == NO_LEADER_CHANGE:
+        record.leader = partition.leader
     return ErrorCode.NONE, record

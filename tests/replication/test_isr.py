@@ -24,6 +24,7 @@ class Cluster:
         self.time_ms = 10_000
         self.ineligible: set[int] = set()
         self.proposals = 0
+        self.suspected: list[int] = []
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -36,6 +37,9 @@ class Cluster:
 
     def alter_isr(self, partition: Partition) -> None:
         self.proposals += 1
+
+    def suspect(self, partition: Partition, offset: int) -> None:
+        self.suspected.append(offset)
 
 
 class Leader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_plane.replication.throttle import RATE_KEY, REPLICAS_KEY
+from data_plane.replication.throttle import LEADER, rate_key, replicas_key
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 
@@ -250,8 +250,8 @@ def test_a_throttled_replica_catches_up_slowly() -> None:
     async def script(cluster: ReplicatedTopic) -> None:
         for _ in range(20):
             await cluster.produce(1, b"v" * 10_000)
-        cluster.controller.broker_configs = {RATE_KEY: "10000"}
-        cluster.controller.topic_configs = {REPLICAS_KEY: "0:1"}
+        cluster.controller.broker_configs = {rate_key(LEADER): "10000"}
+        cluster.controller.topic_configs = {replicas_key(LEADER): "0:1"}
         began_at = cluster.world.now
         await cluster.produce(1, b"fast")
         assert cluster.world.now - began_at < 1.0

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.replication.throttle import RATE_KEY, LeaderThrottle
+from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle, rate_key, replicas_key
 from metadata_quorum.effective_config import BrokerConfigLayers
 
 TOPIC = bytes(15) + b"\x07"
 
 
-def throttle(rate: int | None, replicas: str) -> LeaderThrottle:
-    made = LeaderThrottle(1)
-    made.set_rate(BrokerConfigLayers({}, {} if rate is None else {RATE_KEY: str(rate)}))
-    made.set_replicas(TOPIC, replicas)
+def throttle(rate: int | None, replicas: str) -> ReplicationThrottle:
+    made = ReplicationThrottle(1, LEADER)
+    made.set_rate(BrokerConfigLayers({}, {} if rate is None else {rate_key(LEADER): str(rate)}))
+    made.set_replicas(TOPIC, {replicas_key(LEADER): replicas, replicas_key(FOLLOWER): "*"})
     return made
 
 

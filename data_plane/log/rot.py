@@ -1,0 +1,78 @@
+"""Whether the bytes of a log are still what was written: its batches held against their checksums (PURE but for reads).
+
+Nobody asks this of a log that is not suspected: appends have checked each batch, and reading everything again would
+cost what the page cache saves. Who does suspect a place names the offset at which something went wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import attrs
+
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.scan import SegmentScan
+from odradek.env.ports import File
+from wire.errors import ErrorCode, KafkaError
+
+
+@attrs.frozen
+class Rot:
+    """Where a log stops being sound: `position` in `file`, where the batch that holds `offset` should begin."""
+
+    file: str
+    position: int
+    offset: int
+    reason: str
+
+
+@attrs.frozen
+class Suspected:
+    """Bytes to be checked: `[position, end)` of a file that is pinned until `check` has run.
+
+    `truncations` is that of the log: a truncation that overtakes the check makes its outcome worthless.
+    """
+
+    file: File
+    position: int
+    end: int
+    base_offset: int
+    """Of the segment."""
+    offset: int
+    truncations: int
+
+    def check(self) -> Rot | None:
+        """The first damage (blocking, for a worker). Raises `DiskError`."""
+        try:
+            scan = SegmentScan(self.file, self.position, self.end, self.base_offset, check_crc=True)
+            for _ in scan:
+                continue
+        finally:
+            self.file.unpin()
+        if scan.damage is None:
+            return None
+        offset = self.offset if scan.position == self.position else scan.next_offset
+        return Rot(self.file.path, scan.position, offset, scan.damage)
+
+
+def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | None:
+    """What a fetch at `offset` gets, to be checked; all of its segment when not even that can be found.
+
+    None: there is nothing to check, or the log cannot be read at all. Raises `DiskError`: the directory is offline now.
+    """
+    segments = log.segments
+    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    if at < 0:
+        return None
+    segment = segments[at]
+    try:
+        found = log.read(offset, bytes_max, upper_bound=log.log_end_offset, min_one=True)
+    except KafkaError as error:
+        if error.code != ErrorCode.CORRUPT_MESSAGE:
+            return None
+        base = segment.base_offset
+        return Suspected(segment.pinned_file(), 0, segment.size, base, base, log.truncations)
+    if found.file is None:
+        return None
+    end = found.position + found.count
+    return Suspected(found.file, found.position, end, segment.base_offset, offset, log.truncations)

@@ -1,0 +1,245 @@
+"""Replicas whose bytes are not what was written: found, given up, set aside, fetched anew. PORTED.
+
+Theory of operation
+-------------------
+A disk may give back other bytes than it took, and say nothing. Nobody reads all logs again and again for that; but
+whoever reads checks: a follower each batch before it appends, a client before it uses a record. So a replica is
+*suspected* when a follower fetches at one offset over and over although there is something behind it, or when its
+bytes make no batches. A worker then holds what that fetch gets against its checksums. Only what is wrong there too is
+rot; everything else was the follower's own trouble.
+
+    sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
+                                           |                             (the controller's word)       |
+                                           '-- the last in sync: serves on, and says so                '--> sound
+
+* **Given up through the controller.** The broker says that the replica lies in the LOST directory (KIP-858's word for
+  a replica of a failed directory). In one record the controller takes it out of the ISR and of those that are eligible,
+  and elects another leader if it led; the leader epoch rises, so that no fetch of before counts any more.
+* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and that this
+  one is neither in sync nor eligible. While the metadata says LOST nobody takes it into an ISR; the directory is told
+  only when the new, empty log is there. From then on it is a follower like any other: it joins when it has everything.
+* **The last one in sync keeps what it has.** Nobody else has all that was acknowledged. If the others went away just
+  when this one gave up, it takes its word back, and leads again.
+* **Nothing is removed.** The old log's directory is renamed to `-stray`; what of it is still good is for the operator.
+* A crash in between is no trouble: the metadata says LOST until a log has begun anew. A log that is found at the start
+  is then set aside like one that was found rotten (it may be one that had begun anew: it begins once more).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from data_plane.log.rot import Rot, Suspected, suspected
+from data_plane.replication.partition import Partition
+from metadata_quorum.image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from odradek.env.ports import DiskError, FileMissing
+
+if TYPE_CHECKING:
+    from data_plane.broker import Broker
+    from data_plane.log.log_dir import LogDir
+
+AGAIN_SECONDS = 2.0
+"""A replica is not checked more often, whoever suspects it."""
+
+Replica: TypeAlias = "tuple[bytes, int]"
+"""Topic id and partition."""
+
+
+class Fate(Enum):
+    """What becomes of a replica that the metadata holds for lost."""
+
+    FOLLOW = "it has begun anew already: the controller will hear of it"
+    BEGIN_ANEW = "others have everything: set it aside"
+    RETURN = "others have not: take the word back"
+    WAIT = "nobody leads whom it could follow"
+
+
+@attrs.define(eq=False)
+class _Case:
+    """A replica that was found rotten."""
+
+    partition: Partition
+    rot: Rot
+    is_alone_told: bool = False
+
+
+class RottenReplicas:
+    """Of one broker. See the module docstring."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._node_id = broker.settings.node_id
+        self._checked_at: dict[Replica, float] = {}
+        """When replicas were suspected last."""
+        self._found: dict[Replica, _Case] = {}
+        self._renewed: dict[Replica, bytes] = {}
+        """Those that have begun anew, with their directories, while the metadata still says LOST."""
+        self.checks = 0
+        self.set_aside = 0
+
+    # -- is it rotten? --------------------------------------------------------------------------------------------
+
+    def suspect(self, partition: Partition, offset: int) -> None:
+        """Somebody could not make use of what is at this offset."""
+        log = partition.log
+        replica = (log.topic_id, log.partition)
+        now = self._broker.clock.monotonic()
+        checked_at = self._checked_at.get(replica)
+        if replica in self._found or (checked_at is not None and now < checked_at + AGAIN_SECONDS):
+            return
+        self._checked_at[replica] = now
+        try:
+            suspect = suspected(log, offset, self._broker.replication.settings.fetch_bytes_max)
+        except DiskError as error:
+            self._broker.log.error(
+                "log.unreadable", topic=log.topic, partition=log.partition, error=str(error)
+            )
+            return
+        if suspect is not None:
+            self.checks += 1
+            self._broker.tasks.start_soon(self._check, partition, suspect)
+
+    async def _check(self, partition: Partition, suspect: Suspected) -> None:
+        log = partition.log
+        try:
+            rot = await self._broker.workers_for(log).run(suspect.check)
+        except FileMissing:
+            return
+        except DiskError as error:
+            log.disk_failed(error)
+            return
+        if log.truncations != suspect.truncations or log.is_closed or not self._is_hosted(partition):
+            # What was read may have been cut meanwhile.
+            return
+        if rot is None:
+            self._broker.log.info(
+                "log.suspected",
+                topic=log.topic,
+                partition=log.partition,
+                offset=suspect.offset,
+                outcome="sound",
+            )
+            return
+        self._found[log.topic_id, log.partition] = case = _Case(partition, rot)
+        self._broker.log.error(
+            "log.rotten",
+            topic=log.topic,
+            partition=log.partition,
+            file=rot.file,
+            position=rot.position,
+            offset=rot.offset,
+            reason=rot.reason,
+            is_leader=partition.is_leader,
+        )
+        self._give_up(case)
+
+    def _is_hosted(self, partition: Partition) -> bool:
+        log = partition.log
+        hosted = self._broker.topics_by_id.get(log.topic_id)
+        return hosted is not None and hosted.partitions.get(log.partition) is partition
+
+    # -- giving it up ---------------------------------------------------------------------------------------------
+
+    def look_again(self) -> None:
+        """The metadata has changed: others may be in sync now, or the controller knows that a replica is well again."""
+        for replica in list(self._renewed):
+            image = self._image_of(replica)
+            if image is None or image.directory_of(self._node_id) != LOST_DIRECTORY:
+                del self._renewed[replica]
+        for replica, case in list(self._found.items()):
+            if self._is_hosted(case.partition):
+                self._give_up(case)
+            else:
+                del self._found[replica]
+
+    def _image_of(self, replica: Replica) -> PartitionImage | None:
+        topic = self._broker.image.topics_by_id.get(replica[0])
+        return None if topic is None else topic.partitions.get(replica[1])
+
+    def _give_up(self, case: _Case) -> None:
+        """Tell the controller, if it has somebody else."""
+        partition, log = case.partition, case.partition.log
+        image = partition.image
+        if image is None or image.directory_of(self._node_id) == LOST_DIRECTORY:
+            return
+        if self._others_are_in_sync(partition):
+            case.is_alone_told = False
+            if self._broker.assignments.pending.get((log.topic_id, log.partition)) != LOST_DIRECTORY:
+                self._broker.assignments.note(log.topic_id, log.partition, LOST_DIRECTORY)
+        elif not case.is_alone_told:
+            case.is_alone_told = True
+            self._broker.log.error(
+                "log.rotten_and_the_last_in_sync",
+                topic=log.topic,
+                partition=log.partition,
+                file=case.rot.file,
+                position=case.rot.position,
+                offset=case.rot.offset,
+                hint="what is sound is served on; no other replica has all that was acknowledged",
+            )
+
+    def _others_are_in_sync(self, partition: Partition) -> bool:
+        brokers = self._broker.image.brokers
+        for broker_id in partition.isr_state.isr:
+            known = brokers.get(broker_id)
+            if broker_id != self._node_id and known is not None and known.is_active:
+                return True
+        return False
+
+    # -- the controller holds it for lost -------------------------------------------------------------------------
+
+    def fate(self, replica: Replica, image: PartitionImage, *, is_empty: bool) -> Fate:
+        """What to do with a replica whose directory is LOST by the metadata's word."""
+        if replica in self._renewed:
+            return Fate.FOLLOW
+        if self.holds_promises(image):
+            return Fate.RETURN
+        if is_empty:
+            return Fate.FOLLOW
+        return Fate.BEGIN_ANEW if image.leader >= 0 else Fate.WAIT
+
+    def holds_promises(self, image: PartitionImage) -> bool:
+        """Whether this broker's replica may be needed to keep what was acknowledged."""
+        node_id = self._node_id
+        return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
+
+    def note_set_aside(self, partition: Partition, log_dir: LogDir, kept_as: str | None) -> None:
+        """The log is out of service; another is about to be made in the same directory."""
+        log = partition.log
+        replica = (log.topic_id, log.partition)
+        case = self._found.pop(replica, None)
+        self._checked_at.pop(replica, None)
+        self.set_aside += 1
+        self._broker.log.error(
+            "partition.set_aside",
+            topic=log.topic,
+            partition=log.partition,
+            kept_as=None if kept_as is None else f"{log_dir.path}/{kept_as}",
+            file=None if case is None else case.rot.file,
+            position=None if case is None else case.rot.position,
+            offset=None if case is None else case.rot.offset,
+            reason="the controller holds it for lost" if case is None else case.rot.reason,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+        )
+        self._renewed[replica] = log_dir.directory_id
+
+    def tell_directory(self, replica: Replica, directory_id: bytes, *, is_anew: bool) -> None:
+        """The replica is there again, or still: the controller has to know."""
+        if is_anew:
+            self._renewed[replica] = directory_id
+        self._broker.assignments.note(*replica, directory_id)
+
+    def directory_for(self, replica: Replica, image: PartitionImage) -> bytes:
+        """Where a log that is to be made for a replica belongs, by the metadata or where the lost one was."""
+        assigned = image.directory_of(self._node_id)
+        if assigned != LOST_DIRECTORY or self.holds_promises(image):
+            return assigned
+        return self._renewed.get(replica, UNASSIGNED_DIRECTORY)
+
+    def statistics(self) -> dict[str, int]:
+        """Replicas that are rotten and still in service; checks and replicas set aside since the start."""
+        return {"rotten": len(self._found), "checks": self.checks, "set_aside": self.set_aside}
