@@ -47,6 +47,8 @@ class Entry:
     def decode(frame: memoryview, offset: int) -> tuple[bytes, int]:
         return bytes(frame[offset:]), len(frame)
 
+    decode_large = decode
+
     @staticmethod
     def encode(
         frame: bytearray, response: Any, spills: list[tuple[int, Any]], errors: dict[int, int]
