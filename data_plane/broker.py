@@ -378,6 +378,7 @@ class Broker:
                 continue
             if topic is not None and (hosted is None or index not in hosted.partitions):
                 self._try_again_later((topic_id, index), is_new=is_new)
+        self.groups.match_leadership()
 
     def _delete_topic(self, topic_id: bytes) -> None:
         hosted = self.topics_by_id.pop(topic_id, None)
@@ -449,8 +450,9 @@ class Broker:
         self.run_woken()
 
     def stop(self) -> None:
-        """Answer for no group and make no log any more: the directories are about to be closed."""
+        """Answer for no group, make no log and follow nobody any more: the directories are about to be closed."""
         self.maker.stop()
+        self.replication.stop()
         self.groups.stop()
 
     def statistics(self) -> dict[str, Any]:

@@ -80,6 +80,11 @@ class FollowerCursor(FetchedPartition):
         if wakes and session.wake is not None:
             session.wake()
 
+    def end(self) -> None:
+        """The session fetches this no more. The partition may still know the cursor: what it tells leads nowhere."""
+        self.settle()
+        self.is_stirred = True
+
     def settle(self) -> None:
         """All that there is has been told."""
         if self.is_stirred:
@@ -173,7 +178,7 @@ class FetchSessions:
             for partition in topic.partitions:
                 gone = session.partitions.pop((name, partition), None)
                 if isinstance(gone, FollowerCursor):
-                    gone.settle()
+                    gone.end()
 
     def _make_room(self, size: int, now_ms: int, privileged: bool) -> bool:
         """Whether a new session of `size` partitions may be kept, after evicting one if need be."""

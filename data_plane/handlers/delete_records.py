@@ -137,5 +137,5 @@ class DeleteRecordsHandler:
             offset = log.high_watermark
         if not 0 <= offset <= log.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        log.set_log_start_offset(offset)
+        partition.delete_records(offset)
         return partition, offset

@@ -49,6 +49,9 @@ def append_assigned(
         position += size
     if not headers:
         raise CorruptBatch("no whole batch to append")
+    if log.producers is None and any(header[9] >= 0 for _, header in headers):
+        # It may have to be read, which may fail: before anything is written.
+        log.load_producers()
     run_start = 0
     for at, (position, header) in enumerate(headers):
         end = position + header[1] + SIZE_PREFIX

@@ -206,6 +206,19 @@ class Partition:
                 followers[broker_id] = replica
         self.followers = followers or None
 
+    def look_again(self) -> None:
+        """Raise the high watermark if nobody holds it up any more who did: time has passed, or a broker is fenced."""
+        if self._raise_high_watermark():
+            self._tell_high_watermark()
+
+    def delete_records(self, offset: int) -> None:
+        """Raise the log start offset; followers hear of it with their next fetches (KIP-107).
+
+        Raises `KafkaError` OFFSET_OUT_OF_RANGE.
+        """
+        self.log.set_log_start_offset(offset)
+        self._stir_followers(wakes=False)
+
     def set_config(self, config: LogConfig) -> None:
         """Take the topic's new configuration; `min.insync.replicas` may open or close the gate."""
         self.log.config = config
@@ -385,6 +398,8 @@ class Partition:
             return False
         if code in _NOT_APPLIED:
             self.isr_state = proposal.committed
+            # Whoever was about to join counts no more; what the others have fetched meanwhile was told already.
+            self.look_again()
             return False
         return code not in _OUTDATED
 

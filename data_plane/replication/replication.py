@@ -49,6 +49,7 @@ class Replication:
         self._followed_at: dict[Replica, int] = {}
         self._buffer: memoryview | None = None
         self._watches_lag = False
+        self._is_stopped = False
 
     @property
     def throttles(self) -> tuple[ReplicationThrottle, ...]:
@@ -93,7 +94,7 @@ class Replication:
         log = partition.log
         replica = (log.topic_id, log.partition)
         image = partition.image
-        if image is None or partition.is_leader or image.leader < 0:
+        if image is None or partition.is_leader or image.leader < 0 or self._is_stopped:
             self._unfollow(replica)
             if partition.followers is not None:
                 self._watch_lag()
@@ -111,6 +112,12 @@ class Replication:
     def forget(self, topic_id: bytes, index: int) -> None:
         """This broker serves the partition no more."""
         self._unfollow((topic_id, index))
+
+    def stop(self) -> None:
+        """Follow nobody any more: what a log got while it is closed would be promised, and not be on the device."""
+        self._is_stopped = True
+        for replica in list(self._followed_at):
+            self._unfollow(replica)
 
     def brokers_changed(self, broker_ids: Iterable[int]) -> None:
         """Addresses, fences or epochs of these are different now."""
@@ -172,6 +179,7 @@ class Replication:
             for partition in hosted.partitions.values():
                 if partition.followers is not None:
                     leads = True
+                    partition.look_again()
                     lagging = partition.shrink_isr(now_ms)
                     if lagging:
                         self._broker.log.info(

@@ -16,10 +16,11 @@ from data_plane.fetch_sessions import (
     FetchedPartition,
     FetchPlan,
     FetchSessions,
+    FollowerCursor,
     move_to_end,
 )
 from wire.errors import ErrorCode
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 
 EVICTION_MS = 1000
 ID = bytes(range(16))
@@ -40,11 +41,14 @@ class Cache:
         forget: tuple[int, ...] = (),
         by_id: bool = False,
         now_ms: int = 0,
+        replica: ReplicaState | None = None,
     ) -> FetchPlan:
         """One request that names partitions with their fetch offsets."""
         name, topic_id = ("", ID) if by_id else ("t", bytes(16))
         asked = [FetchPartition(index, fetch_offset=offset) for index, offset in (fetch or {}).items()]
         request = FetchRequest(session_id=session_id, session_epoch=epoch)
+        if replica is not None:
+            request.replica_state = replica
         request.topics = [FetchTopic(name, topic_id, asked)]
         request.forgotten_topics_data = [ForgottenTopic(name, topic_id, list(forget))]
         return self.sessions.plan(request, by_id, now_ms)
@@ -202,6 +206,25 @@ def test_served_partitions_move_to_the_end() -> None:
     fresh = cache.ask(3, {1: 7}, session_id=full.session_id)
     move_to_end(full.session, full.partitions[:2])
     assert offsets(cache.ask(4, session_id=full.session_id)) == offsets(fresh) == {2: 0, 3: 0, 1: 7}
+
+
+def test_what_a_follower_has_forgotten_is_not_looked_at() -> None:
+    """Its partition still knows the cursor, and stirs it at the next append; a new one takes its place when named."""
+    cache = Cache()
+    replica = ReplicaState(2, 7)
+    session = cache.ask(INITIAL_EPOCH, {0: 5, 1: 5}, by_id=True, replica=replica).session
+    assert session is not None
+    forgotten = session.partitions[ID, 0]
+    assert isinstance(forgotten, FollowerCursor)
+    for cursor in session.to_read():
+        assert isinstance(cursor, FollowerCursor)
+        cursor.settle()
+    cache.ask(1, session_id=session.session_id, forget=(0,), by_id=True, replica=replica)
+    forgotten.stir(wakes=True)
+    assert session.to_read() == ()
+    assert forgotten.is_stirred, "else its next append would take it for one that has everything"
+    cache.ask(2, {0: 6}, session_id=session.session_id, by_id=True, replica=replica)
+    assert [cursor.fetch_offset for cursor in session.to_read()] == [6]
 
 
 def test_a_partition_new_to_a_session_has_been_told_nothing() -> None:

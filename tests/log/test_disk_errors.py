@@ -9,6 +9,7 @@ import pytest
 
 from data_plane.log.config import LogConfig
 from data_plane.log.dump import verify_partition
+from data_plane.log.log_types import Origin
 from odradek.env.ports import DiskError, DiskFull
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish
 from wire.errors import ErrorCode, KafkaError
@@ -198,3 +199,25 @@ def test_when_loading_fails_the_directory_is_offline() -> None:
     assert node.log_dir.logs == {}
     node.log_dir.close_clean(1)
     assert not node.disk.open_dir(ROOT).exists(".kafka_cleanshutdown")
+
+
+def test_a_replica_that_cannot_read_its_producers_has_written_nothing() -> None:
+    """They are read from the disk at the first batch with a producer after a clean start; that batch comes again."""
+    node = Node()
+    for sequence in range(2):
+        append(node.log(), batch(producer_id=1, producer_epoch=0, base_sequence=sequence))
+    node.log_dir.close_clean(1)
+    node.disk.crash("all")
+    node.start()
+    log = node.log()
+    expected = content(log)
+    sent = b"".join(
+        batch(base_offset=at, leader_epoch=0, producer_id=1, producer_epoch=0, base_sequence=at)
+        for at in (2, 3)
+    )
+    node.disk.fail_next(errno.EIO, operation="read", path_part=".snapshot")
+    with pytest.raises(DiskError):
+        append(log, bytearray(sent), origin=Origin.REPLICA)
+    assert (log.log_end_offset, content(log), log.active.file.size) == (2, expected, log.active.size)
+    assert append(log, bytearray(sent), origin=Origin.REPLICA).last_offset == 3
+    assert content(log) == expected + sent

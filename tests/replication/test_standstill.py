@@ -1,0 +1,45 @@
+"""What must move although no follower fetches at another offset: nobody waits for an event that has been."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_plane.replication.isr_state import PendingExpandIsr
+from tests.replication.brokers import ReplicatedTopic
+from tests.replication.test_isr import LAG_MS_MAX, Leader, Waiter
+from wire.errors import ErrorCode
+
+
+@pytest.mark.parametrize("by_time", [False, True], ids=["fenced", "silent"])
+def test_who_does_not_join_holds_up_nobody(by_time: bool) -> None:
+    """A replica that was about to join counts until it is refused, fenced, or not caught up any more."""
+    leader = Leader((1, 2))
+    leader.fetch(2, 0)
+    leader.fetch(3, 0)
+    proposal = leader.partition.isr_state
+    assert isinstance(proposal, PendingExpandIsr)
+    leader.append()
+    waiter = Waiter(0)
+    leader.partition.wait_for_acks(waiter)
+    assert leader.fetch(2, 1) == 0
+    if not by_time:
+        leader.cluster.ineligible.add(3)
+    leader.partition.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA)
+    if by_time:
+        assert waiter.outcome is None
+        leader.cluster.time_ms += LAG_MS_MAX + 1
+        leader.partition.look_again()
+    assert waiter.outcome == ErrorCode.NONE
+
+
+def test_records_are_deleted_from_a_partition_at_rest() -> None:
+    """KIP-107: the followers have everything and fetch at the log's end; they hear of it all the same."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(3):
+            await cluster.produce(1, b"%d" % serial)
+        await cluster.world.sleep(5)
+        assert await cluster.delete_records(1, 2, timeout_ms=3000) == (0, 2)
+        assert all(member.partition().log.log_start_offset == 2 for member in cluster.members.values())
+
+    ReplicatedTopic().play(script)
