@@ -11,9 +11,11 @@ import pytest
 from data_plane.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
 from metadata_quorum.controller.directories import assign_replicas_to_dirs
 from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.image import (
     LOST_DIRECTORY,
     NO_LEADER,
+    RESOURCE_TOPIC,
     UNASSIGNED_DIRECTORY,
     BrokerImage,
     MetadataImage,
@@ -45,10 +47,20 @@ def broker(broker_id: int, *log_dirs: bytes) -> BrokerImage:
     return BrokerImage(broker_id, EPOCH, bytes(16), (), (), None, False, False, log_dirs)
 
 
-def image(partition: PartitionImage) -> MetadataImage:
+def image(partition: PartitionImage, min_isr: int = 0) -> MetadataImage:
+    """With `min_isr` also of a cluster that keeps eligible replicas."""
     topic = TopicImage("t", TOPIC_ID, {0: partition})
     topics_by_id: LayeredMap[bytes, TopicImage] = LayeredMap({TOPIC_ID: topic})
-    return MetadataImage(topics_by_id=topics_by_id, brokers={1: broker(1, ONE, TWO), 2: broker(2, b"x" * 16)})
+    found = MetadataImage(
+        topics_by_id=topics_by_id, brokers={1: broker(1, ONE, TWO), 2: broker(2, b"x" * 16)}
+    )
+    if not min_isr:
+        return found
+    return attrs.evolve(
+        found,
+        features={ELIGIBLE_LEADER_REPLICAS: 1},
+        configs=LayeredMap({(RESOURCE_TOPIC, "t"): {"min.insync.replicas": str(min_isr)}}),
+    )
 
 
 def ask(
@@ -59,13 +71,14 @@ def ask(
     number: int = 0,
     broker_id: int = 1,
     epoch: int = EPOCH,
+    min_isr: int = 0,
 ) -> tuple[ErrorCode, PartitionImage | None]:
     """The error code, and the partition after the decision (None: no record)."""
     topic = AssignReplicasToDirsRequestTopicData(topic_id, [AssignReplicasToDirsRequestPartitionData(number)])
     request = AssignReplicasToDirsRequest(
         broker_id, epoch, [AssignReplicasToDirsRequestDirectoryData(directory, [topic])]
     )
-    decision = assign_replicas_to_dirs(image(partition), request, ControllerSettings())
+    decision = assign_replicas_to_dirs(image(partition, min_isr), request, ControllerSettings())
     response = decision.response
     if response.error_code:
         assert response.directories == []
@@ -100,6 +113,15 @@ def test_a_replica_outside_the_registration_is_offline(directory: bytes) -> None
     _, after = ask(attrs.evolve(NEW, isr=(1,)), directory)
     assert after is not None
     assert (after.leader, after.isr) == (NO_LEADER, (1,))
+
+
+def test_a_lost_replica_is_not_eligible_and_its_fetches_count_no_more() -> None:
+    """It will begin anew: neither a clean leader any more, nor may what it fetched before let it into the ISR."""
+    followed = attrs.evolve(NEW, leader=2, isr=(2, 1))
+    for directory, elr, leader_epoch in ((GONE, (1,), 0), (LOST_DIRECTORY, (), 1)):
+        _, after = ask(followed, directory, min_isr=2)
+        assert after is not None
+        assert (after.leader, after.isr, after.elr, after.leader_epoch) == (2, (2,), elr, leader_epoch)
 
 
 def test_a_replica_that_is_found_leads_again() -> None:

@@ -19,8 +19,11 @@ from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.build import build_table
 from data_plane.log.log_dir import LogDir, LogDirContext
 from data_plane.replication.partition import Partition
+from metadata_quorum.controller.directories import assign_replicas_to_dirs
+from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.image import (
+    LOST_DIRECTORY,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     BrokerImage,
@@ -30,6 +33,7 @@ from metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
+from metadata_quorum.image_builder import merge_partition
 from metadata_quorum.layered_map import LayeredMap
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.storage_format import format_storage
@@ -49,8 +53,10 @@ from wire.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.metadata_records import PartitionChangeRecord
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import iter_batches, records
 
@@ -120,7 +126,7 @@ class Controller:
             index, leader=leader, leader_epoch=old.leader_epoch + 1, isr=old.isr if isr is None else isr
         )
 
-    def register(self, node_id: int, rack: str | None = None) -> int:
+    def register(self, node_id: int, directory_id: bytes, rack: str | None = None) -> int:
         """A new incarnation, not cleanly stopped before: out of every ISR that has others. Its broker epoch."""
         self.fence(node_id)
         self.next_epoch += 1
@@ -133,7 +139,7 @@ class Controller:
             rack,
             False,
             False,
-            (),
+            (directory_id,),
         )
         for index, partition in self.partitions.items():
             if partition.leader < 0 and node_id in partition.isr:
@@ -189,6 +195,22 @@ class Controller:
             topics.append(AlterPartitionResponseTopicData(topic.topic_id, answers))
         return AlterPartitionResponse(0, 0, topics)
 
+    def assign(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        """The product's own decision about replicas that are lost or found again; others stay unassigned."""
+        decision = assign_replicas_to_dirs(self.image(), request, ControllerSettings())
+        response = decision.response
+        assert isinstance(response, AssignReplicasToDirsResponse)
+        told = LOST_DIRECTORY in [each.id for each in request.directories]
+        known = LOST_DIRECTORY in [each.directory_of(request.broker_id) for each in self.partitions.values()]
+        if not told and not known:
+            return response
+        for record in decision.records:
+            assert isinstance(record, PartitionChangeRecord)
+            index = record.partition_id
+            self.partitions[index] = merge_partition(self.partitions[index], record)
+        self._tell()
+        return response
+
     def _judge(self, broker_id: int, asked: Any) -> ErrorCode:
         now = self.partitions[asked.partition_index]
         if asked.leader_epoch < now.leader_epoch:
@@ -213,6 +235,9 @@ class Channel:
 
     async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
         cluster, clock = self._cluster, self._env.clock
+        if isinstance(message, AssignReplicasToDirsRequest):
+            await clock.sleep_until(clock.monotonic() + 0.01)
+            return cluster.controller.assign(message)
         await clock.sleep_until(clock.monotonic() + cluster.random.random() * 0.02)
         if cluster.controller.is_deaf:
             await clock.sleep_until(deadline)
@@ -330,10 +355,11 @@ class ReplicatedTopic:
         )
         listener = env.network.listen("", PORT)
         server = Server(services, listener, "PLAINTEXT", idle_ms_max=600_000, limits=ConnectionLimits())
-        epoch = self.controller.register(node_id, self.racks.get(node_id))
+        epoch = self.controller.register(node_id, log_dir.directory_id, self.racks.get(node_id))
         image = self.controller.image()
         broker.apply_metadata(image, MetadataDelta.everything(image))
         broker.replication.registered(epoch)
+        tasks.start_soon(broker.assignments.run)
         self.members[node_id] = Member(env, broker)
         tasks.start_soon(self._feed, env, broker, image.offset)
         tasks.start_soon(server.accept_loop)
@@ -353,6 +379,16 @@ class ReplicatedTopic:
             offset = image.offset
             await env.clock.sleep_until(env.clock.monotonic() + self.random.random() * self.metadata_seconds)
             broker.apply_metadata(image, everything)
+
+    def flip(self, node_id: int, position: int, *, index: int = 0) -> None:
+        """Let a bit of a replica's first segment rot."""
+        disk = self.world.machine(host(node_id)).disk
+        disk.corrupt(f"/data/{TOPIC}-{index}/{0:020}.log", position, 0x10)
+
+    def directories(self, node_id: int) -> list[str]:
+        """What there is on a broker's disk, of partitions."""
+        names = self.members[node_id].broker.log_dirs[0].directory.list()
+        return [name for name in names if name.startswith(f"{TOPIC}-")]
 
     def crash(self, node_id: int, keep: Keep = "all") -> None:
         self.members.pop(node_id, None)

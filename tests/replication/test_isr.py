@@ -88,6 +88,24 @@ def test_the_slowest_in_sync_replica_holds_the_high_watermark() -> None:
     assert [leader.fetch(2, 3), leader.fetch(3, 1), leader.fetch(3, 2), leader.fetch(3, 3)] == [0, 1, 2, 3]
 
 
+def test_a_leader_wonders_about_a_follower_that_does_not_get_on() -> None:
+    """The same offset again, with something behind it: once is chance, then it suspects its log, at every doubling."""
+    leader = Leader(records=3)
+    for _ in range(5):
+        leader.fetch(2, 3)
+    assert leader.cluster.suspected == []
+    leader.append()
+    leader.fetch(2, 3)
+    assert leader.cluster.suspected == []
+    for _ in range(9):
+        leader.fetch(2, 3)
+    assert leader.cluster.suspected == [3, 3, 3]
+    leader.fetch(2, 4)
+    leader.append()
+    leader.fetch(2, 4)
+    assert leader.cluster.suspected == [3, 3, 3]
+
+
 def test_a_replica_that_joins_counts_at_once_and_one_that_leaves_counts_still() -> None:
     """The maximal ISR: both sets may hold while the controller has not answered."""
     leader = Leader((1, 2))

@@ -1,0 +1,164 @@
+"""Bit rot on one disk: it is found when somebody cannot use the bytes, and the replica is given up, kept and replaced.
+
+"A replica whose log fails its CRC is set aside, gives up leadership and refetches": never as a member of the ISR while
+it is empty, and never as the last one that has what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replication.brokers import TOPIC, ReplicatedTopic
+from wire.errors import ErrorCode
+from wire.record_batch import HEADER_SIZE
+
+VALUES = {serial: b"%d" % serial for serial in range(10)}
+INSIDE = HEADER_SIZE + 3
+"""Of the records of the first batch: its header stays sound."""
+SECOND_MAGIC = 16
+"""Of a header: then these are no batches any more."""
+
+
+async def write(cluster: ReplicatedTopic, first: int, end: int) -> None:
+    for serial in range(first, end):
+        assert await cluster.produce(1, VALUES[serial]) == (0, serial)
+
+
+async def without(cluster: ReplicatedTopic, *node_ids: int) -> None:
+    """Stop these brokers for good, as far as the others know."""
+    for node_id in node_ids:
+        cluster.crash(node_id)
+        cluster.controller.fence(node_id)
+    await cluster.until(lambda: not set(node_ids) & set(cluster.members[1].partition().isr_state.isr))
+
+
+def size_of(cluster: ReplicatedTopic, node_id: int = 1) -> int:
+    return cluster.members[node_id].partition().log.size_bytes
+
+
+@pytest.mark.parametrize("byte", [INSIDE, SECOND_MAGIC])
+def test_a_rotten_leader_is_replaced_and_refetches(byte: int) -> None:
+    """A follower cannot take what its leader has: another leads, the old log is kept, all three are equal in the end."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await write(cluster, 0, 3)
+        await without(cluster, 3)
+        rotten_at = size_of(cluster)
+        await write(cluster, 3, 8)
+        epoch = cluster.controller.partitions[0].leader_epoch
+        cluster.flip(1, rotten_at + byte)
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+        now = cluster.controller.partitions[0]
+        assert (now.leader, now.leader_epoch) == (2, epoch + 1)
+        assert [cluster.contents(node) for node in (1, 2, 3)] == [dict(list(VALUES.items())[:8])] * 3
+        (kept,) = (name for name in cluster.directories(1) if name.endswith("-stray"))
+        assert kept.startswith(f"{TOPIC}-0.")
+        assert cluster.members[1].broker.rotten.statistics() == {"rotten": 0, "checks": 1, "set_aside": 1}
+
+    ReplicatedTopic(min_isr=2).play(script)
+
+
+def test_an_empty_replica_is_never_in_sync() -> None:
+    """From the moment when it begins anew until it has everything, no ISR names it, and it is not eligible."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await write(cluster, 0, 3)
+        await without(cluster, 3)
+        await write(cluster, 3, 8)
+        cluster.flip(1, INSIDE)
+        cluster.flip(1, size_of(cluster) // 8 * 3 + INSIDE)
+        await cluster.start(3)
+
+        def is_anew() -> bool:
+            now = cluster.controller.partitions[0]
+            log = cluster.members[1].partition().log
+            if log.log_end_offset < 8:
+                assert 1 not in (now.leader, *now.isr, *now.elr)
+            return log.log_end_offset == 8 and cluster.members[1].broker.rotten.set_aside == 1
+
+        await cluster.until(is_anew)
+        await cluster.in_sync(1, 2, 3)
+
+    ReplicatedTopic(min_isr=2).play(script)
+
+
+def test_the_last_in_sync_keeps_what_it_has() -> None:
+    """Nobody else has all that was acknowledged: it leads on and serves what is sound; when another is in sync, it goes."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await write(cluster, 0, 3)
+        await without(cluster, 2, 3)
+        rotten_at = size_of(cluster)
+        await write(cluster, 3, 8)
+        cluster.flip(1, rotten_at + INSIDE)
+        await cluster.start(2)
+        await cluster.until(lambda: cluster.members[1].broker.rotten.statistics()["rotten"] == 1)
+        await cluster.world.sleep(5.0)
+        now = cluster.controller.partitions[0]
+        assert (now.leader, now.isr) == (1, (1,))
+        assert cluster.directories(1) == [f"{TOPIC}-0"]
+        assert (await cluster.fetch(1, 0)).error_code == ErrorCode.NONE
+        assert await cluster.produce(1, VALUES[8]) == (0, 8)
+        # The same bit turns back: the follower gets over it, and is in sync.
+        cluster.flip(1, rotten_at + INSIDE)
+        await cluster.in_sync(1, 2)
+        await cluster.until(lambda: cluster.controller.partitions[0].leader == 2)
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+        assert [cluster.contents(node) for node in (1, 2, 3)] == [dict(list(VALUES.items())[:9])] * 3
+
+    ReplicatedTopic().play(script)
+
+
+def test_a_replica_that_gave_up_just_when_it_became_the_last_leads_again() -> None:
+    """The controller's word is final, and it was the last: it takes its word back rather than begin anew."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await write(cluster, 0, 3)
+        await without(cluster, 2, 3)
+        assignments = cluster.members[1].broker.assignments
+        log = cluster.members[1].partition().log
+        assignments.note(log.topic_id, 0, bytes(15) + b"\x01")
+        await cluster.until(lambda: cluster.controller.partitions[0].leader == -1)
+        await cluster.until(lambda: cluster.controller.partitions[0].leader == 1)
+        await cluster.until(lambda: cluster.members[1].partition().is_leader)
+        assert await cluster.produce(1, VALUES[3]) == (0, 3)
+        assert cluster.members[1].partition().log is log
+
+    ReplicatedTopic().play(script)
+
+
+def test_a_crash_before_the_log_is_set_aside() -> None:
+    """The metadata says LOST until it has begun anew: a broker that finds its old log at the start sets it aside then."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await write(cluster, 0, 5)
+        cluster.metadata_seconds = 0.5
+        log = cluster.members[1].partition().log
+        cluster.members[1].broker.assignments.note(log.topic_id, 0, bytes(15) + b"\x01")
+        await cluster.until(lambda: cluster.controller.partitions[0].leader == 2)
+        cluster.crash(1)
+        assert 1 not in cluster.controller.partitions[0].isr
+        await cluster.start(1)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.contents(1) == dict(list(VALUES.items())[:5])
+        assert sum(name.endswith("-stray") for name in cluster.directories(1)) == 1
+
+    ReplicatedTopic(min_isr=2).play(script)
+
+
+def test_a_followers_own_rot() -> None:
+    """A consumer reads from a follower what makes no batch: the follower leaves the ISR, and begins anew."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await write(cluster, 0, 5)
+        await cluster.until(lambda: cluster.members[2].partition().log.high_watermark == 5)
+        cluster.flip(2, SECOND_MAGIC)
+        assert (await cluster.fetch(2, 1)).error_code == ErrorCode.CORRUPT_MESSAGE
+        await cluster.until(lambda: cluster.members[2].broker.rotten.set_aside == 1)
+        await cluster.in_sync(1, 2, 3)
+        assert cluster.controller.partitions[0].leader == 1
+        assert cluster.contents(2) == dict(list(VALUES.items())[:5])
+
+    ReplicatedTopic(min_isr=2).play(script)
