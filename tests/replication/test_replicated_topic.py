@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from data_plane.replication.throttle import LEADER, rate_key, replicas_key
+import pytest
+
+from data_plane.replication.throttle import FOLLOWER, LEADER, rate_key, replicas_key
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 
@@ -244,14 +246,15 @@ def test_a_follower_ahead_of_its_leader() -> None:
     ReplicatedTopic().play(script)
 
 
-def test_a_throttled_replica_catches_up_slowly() -> None:
-    """KIP-73: it gets what the rate allows, and the others are acknowledged meanwhile as ever."""
+@pytest.mark.parametrize(("side", "slowed"), [(LEADER, "0:1"), (FOLLOWER, "0:2,0:3")])
+def test_a_throttled_replica_catches_up_slowly(side: str, slowed: str) -> None:
+    """KIP-73, at either end: it gets what the rate allows, and the others are acknowledged meanwhile as ever."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         for _ in range(20):
             await cluster.produce(1, b"v" * 10_000)
-        cluster.controller.broker_configs = {rate_key(LEADER): "10000"}
-        cluster.controller.topic_configs = {replicas_key(LEADER): "0:1"}
+        cluster.controller.broker_configs = {rate_key(side): "10000"}
+        cluster.controller.topic_configs = {replicas_key(side): slowed}
         began_at = cluster.world.now
         await cluster.produce(1, b"fast")
         assert cluster.world.now - began_at < 1.0

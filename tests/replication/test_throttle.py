@@ -44,3 +44,13 @@ def test_the_rate_holds_over_time() -> None:
     assert made.has_room(60_000)
     made.note(1000)
     assert not made.has_room(60_000)
+
+
+def test_when_there_is_room_again() -> None:
+    """What is used up comes back at the rate; a rate of 0 is looked at again."""
+    made = throttle(1000, "*")
+    assert made.room_at_ms(0) == 0
+    made.note(3000)
+    assert made.room_at_ms(0) == 2001
+    assert not throttle(0, "*").has_room(0)
+    assert throttle(0, "*").room_at_ms(0) > 0
