@@ -187,17 +187,19 @@ class Broker:
         """Take a new image: create, update and delete logs so that they match it."""
         before, self.image = self.image, image
         self.maker.begin_change()
+        configured: Iterable[str] = delta.changed_topic_configs
         if any(resource in delta.changed_configs for resource in self._own_resources):
             self._apply_broker_config()
+            configured = list(self.topics)
+        # A change of the ISR was decided by the `min.insync.replicas` that came before it: no high watermark may advance by
+        # a lower one than either end of this change knows.
+        self._apply_configs(configured, stricter_only=True)
         for topic_id in delta.deleted_topics:
             self._delete_topic(topic_id)
         for name, numbers in delta.changed_topics.items():
             topic = image.topics[name]
             self._apply_topic(topic, before.topics_by_id.get(topic.topic_id), numbers)
-        for name in delta.changed_topic_configs:
-            hosted = self.topics.get(name)
-            if hosted is not None:
-                self._apply_config(hosted)
+        self._apply_configs(configured)
         self.replication.brokers_changed(delta.changed_brokers)
         self.rotten.look_again()
         self.groups.apply_metadata(image, delta)
@@ -233,10 +235,18 @@ class Broker:
         self._log_configs.clear()
         for throttle in self.replication.throttles:
             throttle.set_rate(self.config_layers)
-        for hosted in self.topics.values():
-            self._apply_config(hosted)
         for listener in self.config_listeners:
             listener()
+
+    def _apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
+        for name in names:
+            hosted = self.topics.get(name)
+            if hosted is None:
+                continue
+            if not stricter_only or (
+                self.log_config(name).min_insync_replicas > hosted.config.min_insync_replicas
+            ):
+                self._apply_config(hosted)
 
     def _apply_config(self, hosted: HostedTopic) -> None:
         hosted.config = self.log_config(hosted.name)

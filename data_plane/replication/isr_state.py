@@ -4,11 +4,12 @@ While a proposal is under way nobody knows which of the two sets holds, so the *
 watermark: a record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's
 `PartitionState`). The gate of `min.insync.replicas` counts the committed set, the one that certainly was in force.
 
-    CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (new or as before)
+    CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 
-A proposal whose fate is unknown (fenced, outdated) stays pending: only metadata ends it.
+A proposal whose fate is unknown (fenced, outdated) stays pending: only metadata ends it. So does a smaller set that the
+controller has taken: see `Partition.isr_decided`.
 """
 
 from __future__ import annotations

@@ -379,11 +379,17 @@ class Partition:
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """The controller took the proposal, or found that it holds already."""
+        """The controller took the proposal, or found that it holds already.
+
+        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it was decided:
+        the controller may know of a higher one than this leader, and have taken who left for an eligible leader, which
+        misses nothing (KIP-966).
+        """
         if (
             self.isr_state is not proposal
             or leader_epoch != self.leader_epoch
             or partition_epoch < self.partition_epoch
+            or (isinstance(proposal, PendingShrinkIsr) and partition_epoch > self.partition_epoch)
         ):
             return
         self.isr_state = CommittedIsr(isr)
