@@ -1,9 +1,12 @@
-"""What changed configuration means for partitions at once, in the batch that changes it.
+"""What changed configuration means for partitions at once, in the decision that changes it.
 
 * A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so those that were
   eligible may miss what it passes: they are eligible no more. (Kafka forgets all eligible replicas with each change, also
   the only ones that are left of a partition without a leader.)
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader need not wait for the timer.
+
+A decision beyond 10,000 records takes several batches, and of these only the first may be left when the controller dies. So
+what is eligible no more goes before the configuration that makes it so, and elections come behind the one that permits them.
 """
 
 from __future__ import annotations
@@ -21,32 +24,31 @@ from wire.messages.metadata_records import ConfigRecord
 from wire.structure import Message
 
 
-def partition_changes(
+def with_partition_changes(
     image: MetadataImage, records: Sequence[Message], context: DecisionContext, settings: ControllerSettings
 ) -> list[Message]:
-    """The partition changes that follow from the configuration records of one decision."""
+    """The configuration records of one decision, and the partition changes that follow from them."""
     names = _affected_topics(image, records)
     if not names:
-        return []
+        return list(records)
     builder = ImageBuilder(image)
     for offset, record in enumerate(records, context.next_offset):
         builder.replay(offset, record)
     future, _ = builder.build()
     acceptable = acceptable_leaders(future)
     changes: list[Message] = []
-    elections = 0
+    elections: list[Message] = []
     for name in names:
         topic: TopicImage = future.topics[name]
         rules = topic_rules(future, settings, topic)
         for number, partition in topic.partitions.items():
             leaderless = partition.leader == NO_LEADER and rules.unclean_election
-            if not partition.elr and not (leaderless and elections < ELECTIONS_PER_TURN_MAX):
+            if not partition.elr and not (leaderless and len(elections) < ELECTIONS_PER_TURN_MAX):
                 continue
             change = change_partition(topic.topic_id, number, partition, acceptable, rules)
             if change is not None:
-                elections += leaderless
-                changes.append(change)
-    return changes
+                (elections if leaderless else changes).append(change)
+    return [*changes, *records, *elections]
 
 
 def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:

@@ -20,7 +20,7 @@ from metadata_quorum.config_defs import (
     topic_defs,
     validate_topic_configs,
 )
-from metadata_quorum.controller.config_effects import partition_changes
+from metadata_quorum.controller.config_effects import with_partition_changes
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import MIN_ISR
@@ -85,7 +85,7 @@ def incremental_alter_configs(
     response = incremental.IncrementalAlterConfigsResponse(0, responses)
     if request.validate_only:
         return Decision([], response)
-    return Decision(records + partition_changes(image, records, context, settings), response)
+    return Decision(with_partition_changes(image, records, context, settings), response)
 
 
 def alter_configs(
@@ -111,7 +111,7 @@ def alter_configs(
     response = absolute.AlterConfigsResponse(0, responses)
     if request.validate_only:
         return Decision([], response)
-    return Decision(records + partition_changes(image, records, context, settings), response)
+    return Decision(with_partition_changes(image, records, context, settings), response)
 
 
 def _each(
@@ -254,6 +254,13 @@ def _check_min_isr(name: str, value: str | None) -> None:
         )
 
 
+def _broker_id(name: str) -> int:
+    """Raises `KafkaError`: brokers have looked at the name, but a controller may be asked without one."""
+    if not (name.isascii() and name.isdecimal() and len(name) <= 10):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
+    return int(name)
+
+
 def _validate(
     image: MetadataImage, kind: int, name: str, configs: Mapping[str, str], settings: ControllerSettings
 ) -> None:
@@ -269,7 +276,7 @@ def _validate(
         if name not in image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif kind == RESOURCE_BROKER:
-        if name and int(name) not in image.brokers:
+        if name and _broker_id(name) not in image.brokers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found.")
     elif kind == RESOURCE_GROUP:
         if not name:

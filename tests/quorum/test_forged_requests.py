@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -114,7 +115,8 @@ def test_one_packet_does_not_use_up_the_epochs(kind: str) -> None:
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))
         leader = await controllers.leader()
-        make = {"vote": vote, "begin": begin, "end": end}[kind]
+        kinds: dict[str, Callable[[int, int], Any]] = {"vote": vote, "begin": begin, "end": end}
+        make = kinds[kind]
         for node_id in (1, 2, 3):
             for epoch in (INT32_MAX, INT32_MAX - 1, EPOCHS_AHEAD_MAX + 100):
                 answer = await controllers.ask_quorum(node_id, make(7, epoch))
