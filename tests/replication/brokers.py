@@ -414,9 +414,17 @@ class ReplicatedTopic:
         timeout_ms: int = 1000,
         count: int = 1,
     ) -> tuple[int, int]:
+        """As `send`, of a batch without a producer id."""
+        return await self.send(
+            node_id, batch(count, value=value), index=index, acks=acks, timeout_ms=timeout_ms
+        )
+
+    async def send(
+        self, node_id: int, sent: bytearray, *, index: int = 0, acks: int = -1, timeout_ms: int = 1000
+    ) -> tuple[int, int]:
         """(error code, base offset). Raises `ConnectionLost`, `KafkaError` REQUEST_TIMED_OUT."""
         channel, clock = self._ask(node_id)
-        data = PartitionProduceData(index, batch(count, value=value))
+        data = PartitionProduceData(index, bytes(sent))
         request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData(TOPIC, bytes(16), [data])])
         response = await channel.request(request, clock.monotonic() + 5.0, version=9)
         answer = response.responses[0].partition_responses[0]

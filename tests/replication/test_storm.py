@@ -7,10 +7,12 @@ from random import Random
 
 import pytest
 
+from data_plane.log.producer_recovery import rebuild_producers
 from odradek.env.ports import ConnectionLost
 from sim.weather import Weather
+from tests.log.support import batch
 from tests.replication.brokers import NODES, ReplicatedTopic, host
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3").split()]
 STORM_SECONDS = 30.0
@@ -46,23 +48,28 @@ class Storm:
         self._check()
 
     async def _produce(self) -> None:
+        """Each batch is sent until it is acknowledged, with its sequence, before the next one."""
         cluster = self.cluster
-        serial = 0
+        sequence = 0
         while not self.is_over:
-            serial += 1
-            value = b"%d" % serial
-            leader = cluster.controller.partitions[0].leader
-            try:
-                code, offset = await cluster.produce(max(leader, 1), value, timeout_ms=1000)
-            except (ConnectionLost, KafkaError):
+            count = self.random.choice((1, 1, 3))
+            value = b"%d" % sequence
+            data = batch(count, value=value, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            while not self.is_over:
+                leader = cluster.controller.partitions[0].leader
+                try:
+                    code, offset = await cluster.send(max(leader, 1), data, timeout_ms=1000)
+                except (ConnectionLost, KafkaError):
+                    code = ErrorCode.REQUEST_TIMED_OUT
+                assert code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                if not code:
+                    for each in range(offset, offset + count):
+                        assert each not in self.acknowledged
+                        self.acknowledged[each] = value
+                    sequence += count
+                    await cluster.world.sleep(0.02)
+                    break
                 await cluster.world.sleep(0.1)
-                continue
-            if code:
-                await cluster.world.sleep(0.1)
-            else:
-                assert offset not in self.acknowledged
-                self.acknowledged[offset] = value
-            await cluster.world.sleep(0.02)
 
     async def _watch_high_watermarks(self) -> None:
         """What is below any replica's high watermark stays as it is."""
@@ -133,6 +140,13 @@ class Storm:
     def _check(self) -> None:
         contents = [self.cluster.contents(node_id) for node_id in NODES]
         assert contents[0] == contents[1] == contents[2]
+        for member in self.cluster.members.values():
+            log = member.partition().log
+            assert log.load_producers().encode() == rebuild_producers(log, log.log_end_offset).encode()
+        sent = list(contents[0].values())
+        assert sent == sorted(sent, key=int), "something is out of order"
+        for value in dict.fromkeys(sent):
+            assert sent.count(value) in (1, 3), f"value {value!r} was appended twice"
         for known in (self.acknowledged, self.seen):
             for offset, value in known.items():
                 assert contents[0].get(offset) == value, f"offset {offset}"
