@@ -58,7 +58,7 @@ def main() -> None:
     if options.run:
         run_one(*options.run)
         return
-    if not options.host_network and not enter_own_network():
+    if options.small_segments and not enter_own_network():
         print("No network namespace is allowed here: the host's loopback it is.", file=sys.stderr)
     figures: list[Figure] = []
     with server(options.server) as bootstrap:
@@ -96,9 +96,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--actions", type=lambda text: text.split(","), default=["produce", "consume"])
     parser.add_argument(
-        "--host-network",
+        "--small-segments",
         action="store_true",
-        help="stay on the host's loopback, whose large segments stall large answers (see bench.loopback)",
+        help="in a network namespace with segments of 8 KiB, where the host's large ones stall (see bench.loopback)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--run", nargs=6, help=argparse.SUPPRESS)
