@@ -1,7 +1,7 @@
 """The broker: which partitions live here, what the metadata log says about them, and what its handlers share.
 
 Metadata reaches a broker only as images of the metadata log (`apply_metadata`); it asks the controller for changes
-with messages over a `PeerChannel`, also when both run in one process.
+with messages over a `ControllerPort`, also when both run in one process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.ports import PeerChannel
+from metadata_quorum.ports import ControllerPort
 from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup, Workers
 from wire.errors import ErrorCode, KafkaError
 
@@ -81,7 +81,7 @@ class Broker:
         settings: BrokerSettings,
         env: Env,
         log_dirs: list[LogDir],
-        controller: PeerChannel,
+        controller: ControllerPort,
         tasks: TaskGroup,
         log: Any,
         log_levels: LogLevels | None = None,

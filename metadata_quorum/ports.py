@@ -17,6 +17,7 @@ from odradek.env.ports import Buffer
 
 if TYPE_CHECKING:
     from metadata_quorum.checkpoint_files import StoredSnapshot
+    from metadata_quorum.envelope import Sender
     from metadata_quorum.raft.log_state import OffsetAndEpoch
 
 
@@ -161,9 +162,17 @@ class PeerChannel(Protocol):
         """
 
 
+class ControllerPort(PeerChannel, Protocol):
+    """How a broker asks the active controller: in its own name by `request`, in that of a client by `forward`."""
+
+    async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
+        """As `request`, in an Envelope that says who asks (KIP-590)."""
+
+
 __all__ = [
     "Buffer",
     "CommitListener",
+    "ControllerPort",
     "DecisionLog",
     "MetadataLogCorrupt",
     "PeerChannel",

@@ -14,10 +14,11 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
-from data_plane.handlers.topics import ask_controller
+from data_plane.handlers.topics import ask_controller, sender_of
 from metadata_quorum.config_defs import broker_defs
 from metadata_quorum.controller.configs import Operation, combine_items, list_operation
 from metadata_quorum.dynamic_broker_config import check_broker_change
+from metadata_quorum.envelope import Sender
 from metadata_quorum.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -51,11 +52,11 @@ class IncrementalAlterConfigsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: IncrementalAlterConfigsRequest) -> Result:
-        version = context.api_version
+        version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             judged = _judge_all(self._judge, request)
-            outcomes = await _decide(self._broker, request, judged, version)
+            outcomes = await _decide(self._broker, sender, request, judged, version)
             return IncrementalAlterConfigsResponse(
                 0,
                 [
@@ -95,11 +96,11 @@ class AlterConfigsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: AlterConfigsRequest) -> Result:
-        version = context.api_version
+        version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             judged = _judge_all(self._judge, request)
-            outcomes = await _decide(self._broker, request, judged, version)
+            outcomes = await _decide(self._broker, sender, request, judged, version)
             return AlterConfigsResponse(
                 0,
                 [
@@ -157,7 +158,7 @@ def _judge_all(judge: Callable[[Any, Any], Outcome | None], request: Any) -> lis
 
 
 async def _decide(
-    broker: Broker, request: Any, judged: Sequence[Outcome | None], version: int
+    broker: Broker, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
 ) -> list[Outcome]:
     """The outcome of every resource, the controller's for those that are left to it."""
     left = [
@@ -169,7 +170,9 @@ async def _decide(
     for start in range(0, len(left), RESOURCES_PER_DECISION):
         asked = attrs.evolve(request, resources=left[start : start + RESOURCES_PER_DECISION])
         try:
-            response = await ask_controller(broker, asked, broker.settings.request_timeout_ms, version)
+            response = await ask_controller(
+                broker, sender, asked, broker.settings.request_timeout_ms, version
+            )
             decided += [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
         except KafkaError as error:
             decided += [(error.code, error.message or None)] * len(asked.resources)

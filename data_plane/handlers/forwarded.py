@@ -11,7 +11,7 @@ from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Handler, Result, Suspend
-from data_plane.handlers.topics import ask_controller
+from data_plane.handlers.topics import ask_controller, sender_of
 from metadata_quorum.controller.refusals import refusal
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -47,12 +47,12 @@ class ForwardingHandler:
         self._refuse = refuse
 
     def handle(self, context: Context, request: Any) -> Result:
-        version = context.api_version
+        version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             try:
                 timeout_ms = self._broker.settings.request_timeout_ms
-                return await ask_controller(self._broker, request, timeout_ms, version)
+                return await ask_controller(self._broker, sender, request, timeout_ms, version)
             except KafkaError as error:
                 return self._refuse(request, error.code, error.message or None)
 

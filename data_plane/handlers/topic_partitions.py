@@ -7,7 +7,7 @@ from typing import Any
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.handlers.metadata import INTERNAL_TOPICS, TOPIC_OPERATIONS, availability
-from data_plane.handlers.topics import ask_controller
+from data_plane.handlers.topics import ask_controller, sender_of
 from metadata_quorum.controller.partitions import refuse_create_partitions
 from metadata_quorum.image import TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
@@ -29,11 +29,11 @@ class CreatePartitionsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: CreatePartitionsRequest) -> Result:
-        version = context.api_version
+        version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             try:
-                return await ask_controller(self._broker, request, request.timeout_ms, version)
+                return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
                 return refuse_create_partitions(request, error.code, error.message or None)
 

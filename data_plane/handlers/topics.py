@@ -6,6 +6,7 @@ from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
+from metadata_quorum.envelope import Sender
 from odradek.env.ports import ConnectionLost, Event
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -23,11 +24,11 @@ class CreateTopicsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: CreateTopicsRequest) -> Result:
-        version = context.api_version
+        version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             try:
-                return await ask_controller(self._broker, request, request.timeout_ms, version)
+                return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
                 return CreateTopicsResponse(
                     0,
@@ -49,11 +50,11 @@ class DeleteTopicsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DeleteTopicsRequest) -> Result:
-        version = context.api_version
+        version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
             try:
-                return await ask_controller(self._broker, request, request.timeout_ms, version)
+                return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
                 named = [(topic.name, topic.topic_id) for topic in request.topics]
                 named += [(name, bytes(16)) for name in request.topic_names]
@@ -68,17 +69,23 @@ class DeleteTopicsHandler:
         return Suspend(ask)
 
 
-async def ask_controller(broker: Broker, request: Any, timeout_ms: int, version: int | None = None) -> Any:
-    """The controller's response. Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's) or NOT_CONTROLLER.
+def sender_of(context: Context) -> Sender:
+    """What the controller is told of a client; to be taken while its request is dispatched."""
+    return Sender(context.principal, context.client_id or "", context.client_address)
 
-    What has no time is not even tried.
+
+async def ask_controller(broker: Broker, sender: Sender, request: Any, timeout_ms: int, version: int) -> Any:
+    """The controller's response to a client's request.
+
+    Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's) or NOT_CONTROLLER. What has no time is not even
+    tried.
     """
     if timeout_ms <= 0:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "")
     timeout_ms = min(timeout_ms, broker.settings.request_timeout_ms)
     try:
         deadline = broker.clock.monotonic() + timeout_ms / 1000
-        return await broker.controller.request(request, deadline, version=version)
+        return await broker.controller.forward(sender, request, version, deadline)
     except ConnectionLost as error:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
     except KafkaError as error:
@@ -131,8 +138,9 @@ class InitProducerIdHandler:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         request = AllocateProducerIdsRequest(broker.settings.node_id, own.epoch)
         try:
-            response = await ask_controller(broker, request, broker.settings.request_timeout_ms)
-        except KafkaError:
+            deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+            response = await broker.controller.request(request, deadline)
+        except (KafkaError, ConnectionLost):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if response.error_code:
             broker.log.warning("producer_ids.refused", error=ErrorCode(response.error_code).name)

@@ -1,0 +1,78 @@
+"""What a broker asks the active controller for a client goes in the client's name (KIP-590)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from data_plane.handlers.alter_configs import IncrementalAlterConfigsHandler
+from data_plane.handlers.contract import Context, Suspend
+from data_plane.handlers.forwarded import ForwardingHandler
+from data_plane.handlers.topic_partitions import CreatePartitionsHandler
+from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
+from metadata_quorum.controller.refusals import refusal
+from metadata_quorum.envelope import Sender
+from wire.errors import ErrorCode
+from wire.messages.create_partitions import CreatePartitionsRequest
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from wire.messages.elect_leaders import ElectLeadersRequest
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+TOPIC = 2
+
+
+class Controller:
+    """Notes who asks; answers with a refusal of the request's kind."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Sender, int, float]] = []
+
+    async def forward(self, sender: Sender, message: Any, version: int, deadline: float) -> Any:
+        self.asked.append((sender, version, deadline))
+        return refusal(message, ErrorCode.POLICY_VIOLATION)
+
+
+@pytest.mark.parametrize(
+    ("handler", "request_message"),
+    [
+        (CreateTopicsHandler, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 5000)),
+        (DeleteTopicsHandler, DeleteTopicsRequest([DeleteTopicState("t")], timeout_ms=5000)),
+        (CreatePartitionsHandler, CreatePartitionsRequest([], 5000)),
+        (lambda broker: ForwardingHandler(broker, refusal), ElectLeadersRequest(0, None, 5000)),
+        (
+            IncrementalAlterConfigsHandler,
+            IncrementalAlterConfigsRequest(
+                [AlterConfigsResource(TOPIC, "t", [AlterableConfig("flush.ms", 0, "5")])]
+            ),
+        ),
+    ],
+)
+def test_the_controller_is_told_who_asks(handler: Any, request_message: Any) -> None:
+    """Principal, client id and address, as they were when the request came: the connection goes on to others."""
+    controller = Controller()
+    broker = SimpleNamespace(
+        controller=controller,
+        clock=SimpleNamespace(monotonic=lambda: 100.0),
+        settings=SimpleNamespace(request_timeout_ms=7000, node_id=1),
+    )
+    context = Context("PLAINTEXT", "10.0.0.7")
+    context.principal, context.client_id, context.api_version = "User:alice", "her client", 1
+    suspended = handler(broker).handle(context, request_message)
+    assert isinstance(suspended, Suspend)
+    context.client_id, context.api_version = "another", 2
+
+    async def run() -> Any:
+        return await suspended.run()
+
+    assert trio.run(run) is not None
+    ((sender, version, deadline),) = controller.asked
+    assert sender == Sender("User:alice", "her client", "10.0.0.7")
+    assert (version, deadline in (105.0, 107.0)) == (1, True)
