@@ -170,12 +170,19 @@ def _find_segments(directory: Dir, names: list[str], now_ms: int) -> list[Segmen
 
 
 def _read_epochs(log: PartitionLog, names: list[str], options: LoadOptions) -> LeaderEpochs:
-    if EPOCHS_FILE_NAME in names:
-        try:
-            return LeaderEpochs.decode(log.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES))
-        except MalformedCheckpoint as error:
-            _tell(options, "log.epochs_unreadable", log, error=str(error))
-    return LeaderEpochs()
+    """Without its epochs a replica cannot tell its leader where it diverges, so a file that is no use is made anew."""
+    if EPOCHS_FILE_NAME not in names:
+        return LeaderEpochs()
+    try:
+        return LeaderEpochs.decode(log.directory.read_bytes(EPOCHS_FILE_NAME, _SMALL_FILE_BYTES))
+    except MalformedCheckpoint as error:
+        _tell(options, "log.epochs_unreadable", log, error=str(error))
+    epochs = LeaderEpochs()
+    for segment in log.segments:
+        for _, header in SegmentScan(segment.file, 0, segment.size, segment.base_offset):
+            if header[2] != epochs.latest:
+                epochs.assign(header[2], header[0])
+    return epochs
 
 
 def _tell(options: LoadOptions, event: str, log: PartitionLog, **fields: object) -> None:

@@ -294,11 +294,12 @@ def test_a_damaged_snapshot_is_no_source(clean: bool) -> None:
         check_whole(reopened(disk, clean=clean, recovery_point=60), 60)
 
 
-def test_a_damaged_epoch_file_is_rebuilt_as_far_as_batches_are_read() -> None:
-    """Leader epochs stand in the batches; those below the recovery point are unknown then."""
+@pytest.mark.parametrize(("clean", "recovery_point"), [(True, 0), (False, 0), (False, 60)])
+def test_a_damaged_epoch_file_is_made_anew(clean: bool, recovery_point: int) -> None:
+    """Every batch names its epoch. Without any the replica would promise its leader what it has, unasked (KIP-595)."""
     disk, _ = written()
     disk.corrupt(f"{ROOT}/leader-epoch-checkpoint", 0)
-    check_whole(reopened(disk), 60)
+    check_whole(reopened(disk, clean=clean, recovery_point=recovery_point), 60)
 
 
 def test_interrupted_work_is_finished() -> None:
