@@ -7,10 +7,11 @@ What waits for the device runs in a worker. A log may be deleted, truncated or c
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data_plane.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE
-from data_plane.log.segment import remove_if_present
+from data_plane.log.segment import remove_if_present, write_whole
 from odradek.env.ports import Dir, DiskError, DiskFull, FileMissing
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Background:
         if self._is_due("indexes", context.index_idle_ms, now_ms):
             self._drop_idle_indexes()
         if self._is_due("high_watermark", context.high_watermark_checkpoint_interval_ms, now_ms):
-            await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets())
+            await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets(), durable=False)
         checkpoints_are_due = self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms)
         if checkpoints_are_due:
             await self._write_recovery_points()
@@ -167,12 +168,19 @@ class Background:
             for segment in log.segments[:-1]:
                 segment.grow_idle()
 
-    async def _write(self, name: str, data: bytes) -> None:
-        """Replace a checkpoint, unless it says this already. A full disk keeps the old one, which is safe."""
+    async def _write(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a checkpoint, unless it says this already. A full disk keeps the old one, which is safe.
+
+        What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
+        appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
+        may leave an old one, a part, or none.
+        """
         if self._written.get(name) == data:
             return
+        directory = self._log_dir.directory
+        replace = directory.write_atomic if durable else partial(_replace, directory)
         try:
-            await self._log_dir.workers.run(self._log_dir.directory.write_atomic, name, data)
+            await self._log_dir.workers.run(replace, name, data)
         except DiskFull:
             return
         self._written[name] = data
@@ -220,6 +228,12 @@ def _load_indexes(log: PartitionLog) -> None:
     """Read the indexes of segments whose newest timestamp retention has to know."""
     for segment in log.segments:
         segment.newest_timestamp_ms(log.config.index_interval_bytes)
+
+
+def _replace(directory: Dir, name: str, data: bytes) -> None:
+    temporary = f"{name}.tmp"
+    write_whole(directory, temporary, data)
+    directory.rename(temporary, name)
 
 
 def _remove_files(directory: Dir, names: list[str]) -> None:

@@ -356,6 +356,41 @@ def test_checkpoints_are_written_when_due() -> None:
     assert [path for path in writes if HIGH_WATERMARK_FILE in path] == []
 
 
+def test_the_checkpoint_of_high_watermarks_is_replaced_without_a_sync() -> None:
+    """A sync holds up all appends on the file system, and an older high watermark is safe after a power loss."""
+    node = Node()
+    fill(node.log(), 3)
+    node.look()
+    synced: list[str] = []
+    node.disk.on_operation = lambda operation, path, *_: synced.append(path) if operation == "sync" else None
+    node.look(5_000)
+    assert offsets_in(node, HIGH_WATERMARK_FILE) == {("t", 0): 3}
+    assert synced == []
+    node.disk.crash("synced")
+    node.start()
+    assert node.log().high_watermark == 0
+
+
+@pytest.mark.parametrize("left", [b"", b"0\n1", b"0\n1\nt 0 ", b"0\n1\nt 0 1"])
+def test_what_a_power_loss_leaves_of_the_high_watermarks_says_too_little(left: bytes) -> None:
+    """A part of the checkpoint is a lower high watermark or none; the log is whole, and its temporary file is no bar."""
+    node = Node()
+    fill(node.log(), 12)
+    node.look()
+    node.look(60_000)
+    directory = node.disk.open_dir(ROOT)
+    directory.write_atomic(HIGH_WATERMARK_FILE, left)
+    directory.write_atomic(f"{HIGH_WATERMARK_FILE}.tmp", b"0\n2\nt 0 12\nmore than what is written next")
+    node.disk.crash("all")
+    node.start()
+    log = node.log()
+    assert (log.log_end_offset, log.high_watermark) == (12, 1 if left.endswith(b"1") and b"t" in left else 0)
+    log.advance_high_watermark(12)
+    node.look()
+    node.look(5_000)
+    assert offsets_in(node, HIGH_WATERMARK_FILE) == {("t", 0): 12}
+
+
 def test_a_truncation_below_the_recovery_point_rewrites_the_checkpoint_first() -> None:
     """Else a power loss might leave new, unverified bytes below the recovery point."""
     node = Node()
