@@ -162,6 +162,14 @@ class MetadataService:
     def committed_image(self) -> MetadataImage:
         return self._publisher.image
 
+    @property
+    def lag_records(self) -> int:
+        """How many records that are committed, as far as this node has heard, its image lacks."""
+        if self._machine is not None:
+            return 0
+        committed = max(self.quorum.leader_high_watermark, self.quorum.high_watermark)
+        return max(0, committed - self._publisher.next_offset)
+
     def subscribe(self, observer: Callable[[MetadataImage, MetadataDelta], None]) -> None:
         """Tell `observer` of every image committed from now on, in order."""
         self._publisher.subscribe(observer)

@@ -16,6 +16,7 @@ from data_plane.broker import Broker
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
 from odradek.env.ports import Env
 from odradek.node.connection_services import ConnectionServices
+from odradek.node.controller_metrics import controller_metrics
 from odradek.node.metrics_text import MetricsText
 from odradek.node.server import Server
 from wire.api import ApiKey
@@ -67,6 +68,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
         statistics = sources.broker.statistics()
         _groups(page, statistics["groups"])
         _parts(page, "broker", statistics, skip=("topics", "partitions", "groups"))
+    controller_metrics(page, sources.controller)
     _parts(page, "controller", sources.controller.statistics())
     _parts(page, "controller_channel", sources.channel.statistics())
     return page.render()

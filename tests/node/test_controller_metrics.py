@@ -1,0 +1,45 @@
+"""What the metrics page tells of the quorum and the cluster."""
+
+from __future__ import annotations
+
+from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.layered_map import LayeredMap
+from odradek.node.controller_metrics import ClusterFigures, cluster_figures
+from sim.world import World
+from tests.node.test_metrics import Connect, play_measured, samples
+from tests.node.test_node_in_a_world import create_topic
+
+
+def test_the_figures_of_a_cluster() -> None:
+    """Kafka's ActiveBrokerCount, FencedBrokerCount, OfflinePartitionsCount and PreferredReplicaImbalanceCount."""
+
+    def broker(broker_id: int, *, fenced: bool = False, stopping: bool = False) -> BrokerImage:
+        return BrokerImage(broker_id, 1, bytes(16), (), (), None, fenced, stopping, (bytes(16),))
+
+    partitions = {
+        0: PartitionImage(1, 0, 0, (1, 2), (1, 2)),
+        1: PartitionImage(2, 0, 0, (1, 2), (2,)),
+        2: PartitionImage(-1, 0, 0, (3, 2), (3,)),
+    }
+    topics = LayeredMap({"t": TopicImage("t", bytes(16), partitions)})
+    brokers = {1: broker(1), 2: broker(2, stopping=True), 3: broker(3, fenced=True)}
+    figures = cluster_figures(MetadataImage(topics=topics, brokers=brokers))
+    assert figures == ClusterFigures(2, 1, 1, 3, 1, 2)
+    assert cluster_figures(MetadataImage()) == ClusterFigures()
+
+
+def test_the_active_controller_tells_of_the_cluster() -> None:
+    """A lone node decides, leads its quorum, and acts by all that is committed."""
+
+    async def script(world: World, connect: Connect) -> None:
+        await create_topic(await connect())
+        found = await samples(world)
+        assert found["odradek_active_controller{}"] == 1
+        assert found["odradek_quorum_epoch{}"] == 1
+        assert found["odradek_quorum_lag_records{}"] == 0
+        assert found["odradek_quorum_high_watermark{}"] == found["odradek_quorum_log_end_offset{}"] > 0
+        assert (found["odradek_cluster_brokers{}"], found["odradek_cluster_fenced_brokers{}"]) == (1, 0)
+        assert (found["odradek_cluster_topics{}"], found["odradek_cluster_partitions{}"]) == (1, 1)
+        assert found["odradek_cluster_offline_partitions{}"] == 0
+
+    play_measured(script)
