@@ -42,11 +42,12 @@ class ReplicationThrottle:
         self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> None:
-        """As the metadata says now; without a value nothing is slowed."""
+        """As the metadata says now; without a value nothing is slowed, and one that is no number is passed over."""
         rate = None
         for _, layer in layers.layers():
-            if self._rate_key in layer:
-                rate = int(layer[self._rate_key])
+            text = layer.get(self._rate_key, "").strip()
+            if text.isascii() and text.isdecimal():
+                rate = int(text)
                 break
         if rate != self._rate:
             self._rate = rate

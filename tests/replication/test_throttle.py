@@ -27,6 +27,16 @@ def test_which_partitions(replicas: str, slowed: list[int]) -> None:
     assert [index for index in range(3) if made.applies_to(TOPIC, index)] == slowed
 
 
+@pytest.mark.parametrize("text", ["fast", "", "-1", "1e3", "²"])
+def test_a_rate_that_is_no_number_is_passed_over(text: str) -> None:
+    """Values are judged when they are set, but maybe by another version: what a log says must not end a node."""
+    made = throttle(None, "*")
+    made.set_rate(BrokerConfigLayers({}, {rate_key(LEADER): text}, {rate_key(LEADER): "1000"}))
+    made.note(1500)
+    assert not made.has_room(0)
+    assert made.has_room(1000)
+
+
 def test_without_a_rate_nothing_is_slowed() -> None:
     """The list alone does nothing."""
     made = throttle(None, "*")
