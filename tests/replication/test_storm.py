@@ -18,6 +18,17 @@ SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3").split()]
 STORM_SECONDS = 30.0
 
 
+class _Batch:
+    """One batch of the producer, and what it was told last."""
+
+    def __init__(self, sequence: int, count: int) -> None:
+        self.sequence = sequence
+        self.count = count
+        self.value = b"%d" % sequence
+        self.code = 0
+        self.offset = -1
+
+
 class Storm:
     """One producer that waits for each acknowledgement, one reader, and trouble beside them."""
 
@@ -48,28 +59,38 @@ class Storm:
         self._check()
 
     async def _produce(self) -> None:
-        """Each batch is sent until it is acknowledged, with its sequence, before the next one."""
+        """Up to three batches under way, as an idempotent producer has them: again from the first that is not acknowledged."""
         cluster = self.cluster
+        window: list[_Batch] = []
         sequence = 0
         while not self.is_over:
-            count = self.random.choice((1, 1, 3))
-            value = b"%d" % sequence
-            data = batch(count, value=value, producer_id=7, producer_epoch=0, base_sequence=sequence)
-            while not self.is_over:
-                leader = cluster.controller.partitions[0].leader
-                try:
-                    code, offset = await cluster.send(max(leader, 1), data, timeout_ms=1000)
-                except (ConnectionLost, KafkaError):
-                    code = ErrorCode.REQUEST_TIMED_OUT
-                assert code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-                if not code:
-                    for each in range(offset, offset + count):
-                        assert each not in self.acknowledged
-                        self.acknowledged[each] = value
-                    sequence += count
-                    await cluster.world.sleep(0.02)
-                    break
-                await cluster.world.sleep(0.1)
+            # Of a producer of whom it knows nothing a leader takes any sequence: the first batch goes alone.
+            while len(window) < (self.random.choice((1, 3)) if self.acknowledged else 1):
+                window.append(_Batch(sequence, self.random.choice((1, 1, 3))))
+                sequence += window[-1].count
+            leader = max(cluster.controller.partitions[0].leader, 1)
+            sent = []
+            for each in window:
+                sent.append(cluster.world.spawn(self._send, leader, each))
+                await cluster.world.sleep(0.001)
+            for done in sent:
+                await done.wait()
+            for each in window:
+                if not each.code:
+                    for offset in range(each.offset, each.offset + each.count):
+                        assert self.acknowledged.setdefault(offset, each.value) == each.value
+            while window and not window[0].code:
+                window.pop(0)
+            await cluster.world.sleep(0.1 if window else 0.02)
+
+    async def _send(self, leader: int, each: _Batch) -> None:
+        data = batch(
+            each.count, value=each.value, producer_id=7, producer_epoch=0, base_sequence=each.sequence
+        )
+        try:
+            each.code, each.offset = await self.cluster.send(leader, data, timeout_ms=1000)
+        except (ConnectionLost, KafkaError):
+            each.code = ErrorCode.REQUEST_TIMED_OUT
 
     async def _watch_high_watermarks(self) -> None:
         """What is below any replica's high watermark stays as it is."""
