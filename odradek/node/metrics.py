@@ -192,6 +192,13 @@ def _partitions(page: MetricsText, broker: Broker) -> None:
     page.one(sum(1 for each in led if not each.has_min_isr))
     page.gauge("odradek_offline_partitions", "Partitions placed on this broker that it cannot serve.")
     page.one(_placed_here(broker) - len(hosted))
+    rot = broker.rotten.statistics()
+    page.gauge("odradek_rotten_partitions", "Partitions served here whose log fails its checksums.")
+    page.one(rot["rotten"])
+    page.counter(
+        "odradek_replicas_set_aside_total", "Logs that failed their checksums, kept, and begun anew."
+    )
+    page.one(rot["set_aside"])
 
 
 def _placed_here(broker: Broker) -> int:

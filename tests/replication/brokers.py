@@ -385,6 +385,12 @@ class ReplicatedTopic:
         disk = self.world.machine(host(node_id)).disk
         disk.corrupt(f"/data/{TOPIC}-{index}/{0:020}.log", position, 0x10)
 
+    def byte(self, node_id: int, position: int, *, index: int = 0) -> int | None:
+        """What is there on the disk."""
+        files = self.world.machine(host(node_id)).disk.peek(f"/data/{TOPIC}-{index}")
+        data = files.get(f"{0:020}.log", b"")
+        return data[position] if position < len(data) else None
+
     def directories(self, node_id: int) -> list[str]:
         """What there is on a broker's disk, of partitions."""
         names = self.members[node_id].broker.log_dirs[0].directory.list()
