@@ -72,6 +72,9 @@ _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
 _REQUEST_OVERHEAD = 128
 """Bytes of a request and of a partition in it besides the batch, about."""
+_REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""After any other retriable refusal the batch may be in the log: a leader that is deposed while it waits for followers
+answers NOT_LEADER_OR_FOLLOWER for what it has appended, and the next leader may have it."""
 _NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _IDENTITY_LOST = frozenset(
     {
@@ -361,6 +364,7 @@ class Sender:
                 lane.rebase = error
             self._repeat(lane, batch, error, at_once=True)
         else:
+            batch.maybe_appended |= code not in _REFUSED_BEFORE_APPEND
             if code in _IDENTITY_LOST:
                 self._identity.current = None
             if answer.record_errors:
