@@ -39,6 +39,8 @@ def append_assigned(
             if headers and takes_sound:
                 break
             raise CorruptBatch("batch checksum is wrong")
+        if header[0] < next_offset <= header[0] + header[6] and takes_sound and _is_begun_anew(log, headers):
+            next_offset = header[0]
         if header[0] < next_offset or header[6] < 0:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -52,6 +54,8 @@ def append_assigned(
     if log.producers is None and any(header[9] >= 0 for _, header in headers):
         # It may have to be read, which may fail: before anything is written.
         log.load_producers()
+    if headers[0][1][0] < log.log_end_offset:
+        _reach_back(log, headers[0][1][0])
     run_start = 0
     for at, (position, header) in enumerate(headers):
         end = position + header[1] + SIZE_PREFIX
@@ -69,6 +73,20 @@ def append_assigned(
             log.roll(now_ms, header[0])
     _write_run(log, batches, headers[run_start:])
     return AppendResult(headers[0][1][0], next_offset - 1, -1, headers[-1][1][2], False)
+
+
+def _is_begun_anew(log: PartitionLog, headers: list[tuple[int, BatchHeader]]) -> bool:
+    """Whether an empty log begins within the leader's first batch, where records were deleted up to the middle of it."""
+    return not headers and log.log_end_offset == log.log_start_offset
+
+
+def _reach_back(log: PartitionLog, base_offset: int) -> None:
+    """Let an empty log's files begin below its log start offset, as the leader's do. Raises `DiskError`."""
+    start, high_watermark = log.log_start_offset, log.high_watermark
+    log.truncate_fully_and_start_at(base_offset)
+    log.log_start_offset, log.high_watermark = start, high_watermark
+    if log.owner is not None:
+        log.owner.log_start_raised()
 
 
 def _write_run(log: PartitionLog, batches: memoryview, run: list[tuple[int, BatchHeader]]) -> None:

@@ -189,6 +189,29 @@ def test_a_replica_keeps_its_leaders_offsets_and_epochs() -> None:
     assert len(log.segments) > 1
 
 
+def test_an_empty_replica_takes_a_batch_that_begins_below_its_start() -> None:
+    """DeleteRecords may end within a batch: the leader sends it whole to a follower that begins anew at its log start.
+
+    As Kafka does (`UnexpectedAppendOffsetException` in Partition): the files begin at the batch, the log start stays.
+    """
+    log = new_log()
+    log.truncate_fully_and_start_at(259)
+    data = batch(5, base_offset=256, leader_epoch=1) + batch(base_offset=261, leader_epoch=1)
+    append(log, data, epoch=1, origin=Origin.REPLICA)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (259, 259, 262)
+    assert bases(log) == [256]
+    assert content(log) == data
+
+
+def test_a_replica_that_has_records_takes_no_batch_that_overlaps_them() -> None:
+    """Only an empty log reaches back: elsewhere an overlap means that the logs differ."""
+    log = new_log()
+    append(log, batch(3, base_offset=0, leader_epoch=1), epoch=1, origin=Origin.REPLICA)
+    with pytest.raises(KafkaError):
+        append(log, batch(5, base_offset=1, leader_epoch=1), epoch=1, origin=Origin.REPLICA)
+    assert log.log_end_offset == 3
+
+
 def test_a_replica_takes_nothing_of_a_later_epoch_than_its_leaders() -> None:
     """A leader that was replaced meanwhile may answer with records of its successor."""
     log = new_log()
