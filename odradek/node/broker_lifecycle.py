@@ -28,8 +28,12 @@ SHUTDOWN_SECONDS_MAX = 10.0
 ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """A broker that leaves does not wait for a controller that has not answered so many heartbeats in a row."""
-DUPLICATE_SESSIONS = 1.5
-"""How many session timeouts another incarnation must outlive before this one takes it for another broker."""
+DUPLICATE_SESSIONS = 2.5
+"""How many session timeouts another incarnation must outlive before this one takes it for another broker.
+
+More than two: a new controller gives everybody a session anew, also this broker's incarnation that died, and one whose
+disks were replaced holds no directory of that one.
+"""
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.INVALID_REGISTRATION,
@@ -143,6 +147,8 @@ class BrokerLifecycle:
         duplicate_since: float | None = None
         while True:
             response: BrokerRegistrationResponse | None = await self._ask(request)
+            if response is None:
+                duplicate_since = None  # the controller may change
             if response is not None and response.error_code == ErrorCode.NONE:
                 self.broker_epoch = response.broker_epoch
                 broker.replication.registered(response.broker_epoch)
