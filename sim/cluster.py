@@ -12,6 +12,7 @@ from random import Random
 
 import attrs
 
+from metadata_quorum.checkpoint_files import parse_snapshot_name
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY, format_storage, initial_voters
 from odradek.client.aio import AsyncClient
 from odradek.client.config import ClientConfig
@@ -60,6 +61,8 @@ class Shape:
             settings |= QUICK_SETTINGS
         if random.random() < 0.5:
             settings["replica.selector.class"] = RACK_AWARE_SELECTOR
+        if random.random() < 0.5:
+            settings["metadata.log.max.record.bytes.between.snapshots"] = random.choice(("500", "5000"))
         return cls(
             nodes,
             drawn if controllers is None else controllers,
@@ -164,6 +167,25 @@ class Cluster:
             )
             world.crash(member.name, "random")  # what was written must be durable
 
+    def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
+        """Put empty disks in the places of a dead node's, and format them as of a node that joins what exists."""
+        world = self.world
+        disk = world.machine(member.name).disk
+        for path in paths:
+            disk.replace(path)
+        env = world.node_env(member.name)
+        directories = [env.open_dir(path) for path in member.config.log_dirs]
+        format_storage(
+            directories,
+            directories[0],
+            cluster_id=CLUSTER_ID,
+            node_id=member.config.node_id,
+            directory_ids=[env.new_uuid() for _ in directories],
+            timestamp_ms=env.clock.wall_ms(),
+            ignore_formatted=True,
+        )
+        world.crash(member.name, "random")
+
     # --- what the cluster says of itself
 
     @property
@@ -233,6 +255,13 @@ class Cluster:
         """A node's metadata log, from its disk."""
         disk = self.world.machine(member.name).disk
         return read_log(disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"))
+
+    def snapshot_end(self, member: Member) -> int:
+        """The offset at which the newest snapshot of the metadata on a node's disk ends; 0 without one."""
+        disk = self.world.machine(member.name).disk
+        files = disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
+        ends = [parse_snapshot_name(name) for name in files]
+        return max((end[0] for end in ends if end is not None), default=0)
 
     def metadata_logs(self) -> dict[str, list[StoredBatch]]:
         """The metadata log of each node, from its disk."""

@@ -34,6 +34,8 @@ from sim.workload import Workload
 from sim.world import Liveness, World
 
 TOPIC = "replicated"
+TRIMMED = "trimmed"
+"""A topic of which an operator deletes old records."""
 PARTITIONS = 3
 FOLLOWER = "follower"
 """A consumer of the product's, near one of the brokers."""
@@ -73,12 +75,16 @@ class ClusterScenario:
         drawn_plan = StormPlan.draw(random, seconds)
         self.plan = drawn_plan if plan is None else plan
         self.cluster = Cluster(self.world, self.shape)
-        self.history = History((TOPIC,))
-        self.load = Workload(self.world, self.history, {TOPIC: PARTITIONS}, self.cluster.bootstrap)
+        self.history = History((TOPIC, TRIMMED))
+        topics = {TOPIC: PARTITIONS} if random.random() < 0.5 else {TOPIC: PARTITIONS, TRIMMED: 1}
+        self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
+        self.load.delivery_seconds = random.choice((60.0, 60.0, 8.0, 2.0))
         self.committed = Committed()
         self._has_group = random.random() < 0.5
         self._producers = tuple(f"client-{number}" for number in range(clients))
-        operator = Operator(self.cluster, self.load.partitions, REPLICAS)
+        trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
+        self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
+        operator = Operator(self.cluster, self.load.partitions, REPLICAS, trimmed, self.history)
         others = ("reader", FOLLOWER, *MEMBERS)
         self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator)
 
@@ -93,16 +99,16 @@ class ClusterScenario:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
         admin = load.client("admin")
-        await load.create_topics(
-            admin, [NewTopic(TOPIC, PARTITIONS, REPLICAS, {"min.insync.replicas": "2"})], load.request_seconds
-        )
-        cluster.topics.append(TOPIC)
+        configs = {"min.insync.replicas": "2"}
+        wanted = [NewTopic(name, count, REPLICAS, configs) for name, count in load.topics.items()]
+        await load.create_topics(admin, wanted, load.request_seconds)
+        cluster.topics += load.topics
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
         world.spawn(cluster.watch_quorum, self.committed)
         half = (len(self._producers) + 1) // 2
         workers = load.start(self._producers[:half], self._producers[half:], ("reader",))
         group = GroupReading(load)
-        readers = {FOLLOWER: world.spawn(follow, load, FOLLOWER, "rack-2")}
+        readers = {FOLLOWER: world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)}
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
         await self._storm.run()
@@ -117,6 +123,7 @@ class ClusterScenario:
         await self._readers_must_come_to_the_end(readers)
         if self._has_group:
             group.check()
+            await group.check_commits("auditor")
         summary = await load.check(admin)
         await self._replicas_must_be_equal()
         admin.close()
@@ -126,6 +133,7 @@ class ClusterScenario:
             "starts": sum(world.machine(member.name).starts for member in cluster.members),
             "committed": self.committed.high_watermark,
             "troubles": sum(self._storm.counts.values()),
+            "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
@@ -163,8 +171,9 @@ class ClusterScenario:
             check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
         metadata = self.cluster.metadata_logs()
         check_log_matching(metadata)
+        snapshots = {member.name: self.cluster.snapshot_end(member) for member in self.cluster.members}
         for name, log in metadata.items():
-            self.committed.check(name, log)
+            self.committed.check(name, log, snapshots[name])
             for other, other_log in metadata.items():
                 at = first_difference(log, other_log)
                 if at is not None:

@@ -6,12 +6,14 @@ every acknowledged record at least once; and once all is well, both come to the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from odradek.client.aio_consumer import AsyncConsumer
+from odradek.client.consumer_types import TopicPartition
 from odradek.client.errors import ClientError
 from sim.history import Partition, SafetyViolation, Told
-from sim.workload import FETCH_BYTES_MAX, Workload
+from sim.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, Workload
 from wire.errors import KafkaError
 
 GROUP = "readers"
@@ -38,15 +40,15 @@ def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
     )
 
 
-async def follow(load: Workload, name: str, rack: str) -> None:
-    """Read all partitions from the beginning until the end, from a replica in `rack` where there is one.
+async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Partition]) -> None:
+    """Read partitions from the beginning until the end, from a replica in `rack` where there is one.
 
     Raises `SafetyViolation` when an offset is left out or comes twice.
     """
     consumer = _consumer(load, name, **{"client.rack": rack, "auto.offset.reset": "none"})
-    consumer.assign(load.partitions)
-    next_offsets: dict[Partition, int] = dict.fromkeys(load.partitions, 0)
-    consumer.seek_to_beginning(*load.partitions)
+    consumer.assign(partitions)
+    next_offsets: dict[Partition, int] = dict.fromkeys(partitions, 0)
+    consumer.seek_to_beginning(*partitions)
     load.positions[name] = next_offsets
     while not load.reader_is_done(next_offsets):
         began = load.world.now
@@ -106,9 +108,22 @@ class GroupReading:
         await consumer.close(CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Everything acknowledged was read by some member. Raises `SafetyViolation`."""
-        for told in self._load.history.acknowledged:
+        """Everything acknowledged was read by some member, unless deleted. Raises `SafetyViolation`."""
+        history = self._load.history
+        for told in history.acknowledged:
+            if told.offset < history.deleted_below.get(told.partition, 0):
+                continue
             if (told.partition, told.offset) not in self._seen:
                 raise SafetyViolation(
                     f"group: nobody has read {told.value[:40]!r} at {told.partition} {told.offset}"
                 )
+
+    async def check_commits(self, name: str) -> None:
+        """What the group was told to have committed is committed still. Raises `SafetyViolation`."""
+        consumer = _consumer(self._load, name, **{"group.id": GROUP})
+        found = await consumer.committed(self._load.partitions, 10 * REQUEST_SECONDS)
+        for key, offset in self._committed.items():
+            there = found[TopicPartition(*key)]
+            if offset and (there is None or there.offset < offset):
+                raise SafetyViolation(f"group: {offset} of {key} was committed, {there} is there")
+        await consumer.close(CLOSE_SECONDS)

@@ -180,6 +180,13 @@ class SimDisk:
         assert isinstance(node, Inode)
         node.data[offset] ^= mask
 
+    def replace(self, path: str) -> None:
+        """An empty, unformatted disk in the place of what was mounted at `path`, which no process has open."""
+        *parents, name = path_parts(path)
+        above = self.folder_of(self._root, "/".join(parents))
+        above.entries[name] = above.durable[name] = Folder()
+        self.crash("all")  # counts what is left
+
     def peek(self, path: str) -> dict[str, bytes]:
         """Files of a directory with their bytes, as processes see them, behind everybody's back: no operation.
 

@@ -44,6 +44,8 @@ class History:
     read: list[Told] = attrs.Factory(list)
     power_losses: list[float] = attrs.Factory(list)
     failed_sends: int = 0
+    deleted_below: dict[Partition, int] = attrs.Factory(dict)
+    """Where somebody has asked to delete what is below an offset."""
 
     def send(self, partition: Partition, value: bytes) -> None:
         """A record is about to be sent. Values are unique."""
@@ -60,6 +62,11 @@ class History:
 
         Raises `SafetyViolation`.
         """
+        if start_offset > self.deleted_below.get(partition, start_offset):
+            raise SafetyViolation(
+                f"{partition}: begins at {start_offset}, {self.deleted_below[partition]} was asked for"
+            )
+        gone = start_offset if partition in self.deleted_below else 0
         there: dict[int, bytes] = {}
         place: dict[bytes, int] = {}
         expected = start_offset
@@ -75,10 +82,10 @@ class History:
             expected += 1
         self._check_order(partition, there, sent)
         for told in self.acknowledged:
-            if told.partition == partition and self._is_promised(told):
+            if told.partition == partition and told.offset >= gone and self._is_promised(told):
                 _check_told("acknowledged", told, there)
         for told in self.read:
-            if told.partition == partition and told.time > self.last_power_loss():
+            if told.partition == partition and told.offset >= gone and told.time > self.last_power_loss():
                 _check_told("read", told, there)
         return len(there)
 

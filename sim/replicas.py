@@ -119,10 +119,10 @@ class Committed:
                 )
         self.high_watermark = max(self.high_watermark, high_watermark)
 
-    def check(self, who: str, log: Sequence[StoredBatch]) -> None:
+    def check(self, who: str, log: Sequence[StoredBatch], snapshot_end: int = 0) -> None:
         """Everything that was committed is there, as far as no snapshot has taken its place."""
         there = {batch.base_offset: batch for batch in log}
-        start = start_of(log)
+        start = start_of(log) if log else snapshot_end
         for base_offset, batch in self.batches.items():
             if base_offset >= start and there.get(base_offset) != batch:
                 raise SafetyViolation(

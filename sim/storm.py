@@ -9,7 +9,9 @@ Processes may die at any time, all at once too: the page caches survive, and the
 was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced. A broker's
 machine may lose its power, or have a disk that fails, only while the cluster is whole (every replica in sync, no other
 trouble), and until it is whole again one broker stays up that was up at that moment: "a promise holds while one
-in-sync replica keeps its synced and page-cache data". A node whose disk reports errors may stop, if it says why.
+in-sync replica keeps its synced and page-cache data". The same holds for disks that are replaced by empty ones. A voter
+may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been replaced. A node
+whose disk reports errors may stop, if it says why; one whose disk is full, too.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ LONG_SECONDS_MAX = 15.0
 REPLICAS = 3
 """The replication factor of everything in the storm."""
 KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
+RARE_KINDS = ("full", "wipes", "voters")
+FULL_BYTES_MAX = 5000
+"""What still fits on a disk that is filling up."""
 
 
 @attrs.frozen
@@ -45,6 +50,7 @@ class StormPlan:
     def draw(cls, random: Random, seconds: float | None = None) -> StormPlan:
         drawn = random.uniform(10.0, 40.0)
         kinds = tuple(kind for kind in KINDS if random.random() < 0.6)
+        kinds += tuple(kind for kind in RARE_KINDS if random.random() < 0.35)
         return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
 
 
@@ -81,6 +87,9 @@ class Storm:
             "clocks": self._clocks,
             "slow": self._slow,
             "operator": self._operate,
+            "full": self._full,
+            "wipes": self._wipes,
+            "voters": self._change_voters,
         }
         for number, kind in enumerate(self._plan.kinds):
             tasks.append(world.spawn(makers[kind], Random(f"{world.seed}/storm {number} {kind}")))
@@ -165,7 +174,7 @@ class Storm:
         self._begin(f"power {how} {member.name}")
         if how == "cut":
             await member.cut(random, 100, CUT_SECONDS_MAX)
-        elif how == "error":
+        elif how == "error" and not member.disk_is_bad:
             await member.fail_the_disk(random)
         else:
             await member.kill("synced" if how == "synced" else "random")
@@ -264,4 +273,59 @@ class Storm:
         """Let an operator do things at the worst moment."""
         while await self._calm(random, 6.0):
             self._begin(f"operator {await self._operator.work(random)}")
+            self._end()
+
+    async def _change_voters(self, random: Random) -> None:
+        """Let an operator make voters observers and the other way round."""
+        while await self._calm(random, 6.0):
+            if not self._operator.may_change_voters:
+                return
+            self._begin(f"voters {await self._operator.change_voters(random)}")
+            self._end()
+
+    # --- disks
+
+    async def _full(self, random: Random) -> None:
+        """Let a disk fill up, and later have room again. Nothing that is on it is lost."""
+        while await self._calm(random, 10.0):
+            member = random.choice(self._cluster.members)
+            if not member.is_up() or member.disk_is_bad or not self._may_die(member):
+                continue
+            self._begin(f"full {member.name}")
+            self._note_death(member)  # it may stop
+            disk = self._world.machine(member.name).disk
+            member.disk_is_bad = True
+            disk.capacity_bytes = disk.used_bytes + random.randint(0, FULL_BYTES_MAX)
+            await self._last(random)
+            disk.capacity_bytes = None
+            if member.log.directory_is_offline:
+                await member.kill("all")
+            if not member.is_up():
+                member.launch()
+            member.disk_is_bad = False
+            self._end()
+
+    async def _wipes(self, random: Random) -> None:
+        """Replace a broker's disks, or those of a voter that can be replaced by its new self (KIP-853)."""
+        while await self._calm(random, 10.0):
+            member = random.choice(self._cluster.members)
+            paths = member.config.log_dirs
+            if self._operator.is_voter(member) and not self._operator.may_replace_voters(self._plan.kinds):
+                paths = paths[1:]  # what the quorum promises is on the first
+            is_broker = member in self._cluster.brokers
+            if not self._plan.power or not paths or not member.is_up() or member.disk_is_bad:
+                continue
+            if (is_broker and not await self._may_lose_power(member)) or not member.is_up():
+                continue
+            if is_broker:
+                self.lost_power = member
+                self.died_since = (member.name,)
+            self._begin(f"wipe {len(paths)} of {member.name}")
+            await member.kill("all")
+            self._cluster.replace_disks(member, paths)
+            await self._last(random)
+            if not member.is_up():
+                member.launch()
+            if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
+                await self._operator.replace_voter(member)
             self._end()

@@ -44,6 +44,7 @@ class Workload:
     bootstrap: Sequence[tuple[str, int]]
     request_seconds: float = REQUEST_SECONDS
     delivery_seconds: float = 60.0
+    """How long producers try; what they give up may be there or not."""
     is_over: bool = False
     """Set: producers and readers end."""
     ends: Mapping[Partition, int] | None = None
@@ -55,9 +56,14 @@ class Workload:
     def partitions(self) -> list[Partition]:
         return [(topic, index) for topic, count in self.topics.items() for index in range(count)]
 
-    def client(self, name: str) -> AsyncClient:
+    @property
+    def _send_seconds(self) -> float:
+        return min(self.request_seconds, self.delivery_seconds / 2)
+
+    def client(self, name: str, request_seconds: float | None = None) -> AsyncClient:
         """A client on a machine of this name."""
-        config = ClientConfig(client_id=name, request_timeout=self.request_seconds, fail_fast=False)
+        seconds = self.request_seconds if request_seconds is None else request_seconds
+        config = ClientConfig(client_id=name, request_timeout=seconds, fail_fast=False)
         return AsyncClient(self.world.node_env(name), self.world.tasks, self.bootstrap, config)
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
@@ -82,7 +88,7 @@ class Workload:
 
     async def produce(self, name: str) -> None:
         """Send lists of records until the end."""
-        client = self.client(name)
+        client = self.client(name, self._send_seconds)
         clock = self.world.node_env(name).clock
         random = Random(f"{self.world.seed}/{name}")
         producing = Producing(client.core, ProduceConfig(batch_bytes_max=random.choice((300, 4096, 1 << 18))))
@@ -126,7 +132,7 @@ class Workload:
             client_id=name,
             batch_size=random.choice((500, 16384)),
             linger_ms=random.choice((0, 5, 50)),
-            request_timeout_ms=int(self.request_seconds * 1000),
+            request_timeout_ms=int(self._send_seconds * 1000),
             delivery_timeout_ms=int(self.delivery_seconds * 1000),
             max_block_ms=int(self.delivery_seconds * 1000),
         )
@@ -185,8 +191,9 @@ class Workload:
         client.close()
 
     def reader_is_done(self, positions: Mapping[Partition, int]) -> bool:
-        """Whether a reader at these positions has read everything that there will be."""
-        return self.ends is not None and all(positions[key] >= end for key, end in self.ends.items())
+        """Whether a reader at these positions has read everything that there will be in its partitions."""
+        ends = self.ends
+        return ends is not None and all(position >= ends[key] for key, position in positions.items())
 
     async def find_ends(self, client: AsyncClient) -> None:
         """Take down where the partitions end, after the last record."""
