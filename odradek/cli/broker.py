@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -54,7 +54,7 @@ def register(groups: Groups) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        survey = client.admin.survey_cluster()
+        survey = client.admin.survey_cluster(patience=min(args.timeout, LOOK_SECONDS_MAX))
     rows = []
     for broker in survey.cluster.brokers:
         leads, replicas, size = survey.load_of(broker.node_id)
@@ -86,7 +86,7 @@ def _list(args: argparse.Namespace) -> int:
         [
             (
                 broker.node_id,
-                "online" if online else "FENCED",
+                "online" if online else "DOWN",
                 leads,
                 replicas,
                 bytes_text(size),

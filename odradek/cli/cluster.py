@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from odradek.cli.connecting import connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, connected
 from odradek.cli.events import register_events
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
@@ -21,8 +21,6 @@ __all__ = ["register"]
 _MIN_ISR = "min.insync.replicas"
 _SILENT_MS = 5000
 _BROKERS_SHOWN = 11
-_CONTROLLER_SECONDS_MAX = 3.0
-"""A quorum that is silent for so long is worth a line by itself."""
 
 
 def register(groups: Groups) -> None:
@@ -41,7 +39,7 @@ def _status(args: argparse.Namespace) -> int:
     with connected(args) as client:
         cluster = client.admin.describe_cluster(include_fenced=True)
         topics = client.admin.describe_topics()
-        patience = min(args.timeout, _CONTROLLER_SECONDS_MAX)
+        patience = min(args.timeout, LOOK_SECONDS_MAX)
         quorum = _asked(lambda: client.admin.describe_quorum(timeout=patience))
         moving = None
         if quorum is not None:
@@ -208,7 +206,7 @@ def _print(
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
     if quorum is None or quorum.leader is None:
-        return paint(RED, "no leader")
+        return paint(RED, "no leader: a majority of the voters must run; below stands what was so")
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from odradek.client.blocking import Client
     from wire.errors import KafkaError
 
-__all__ = ["call_failure", "connected", "connected_to_controller", "kafka_failure"]
+__all__ = ["LOOK_SECONDS_MAX", "call_failure", "connected", "connected_to_controller", "kafka_failure"]
+
+LOOK_SECONDS_MAX = 3.0
+"""Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
 
 
 @contextmanager

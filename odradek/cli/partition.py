@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure, connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import (
     RED,
@@ -135,7 +135,9 @@ def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partit
 
 def _list(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        survey = client.admin.survey_cluster()
+        survey = client.admin.survey_cluster(
+            patience=None if args.moving else min(args.timeout, LOOK_SECONDS_MAX)
+        )
     wanted = _wanted(args, survey)
     if args.broker is not None:
         wanted = {key: each for key, each in wanted.items() if args.broker in each.replicas}

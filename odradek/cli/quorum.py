@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import connected, connected_to_controller
+from odradek.cli.connecting import LOOK_SECONDS_MAX, connected, connected_to_controller
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -82,8 +82,14 @@ def _endpoint(text: str) -> tuple[str, tuple[str, int]]:
 
 
 def _status(args: argparse.Namespace) -> int:
+    from odradek.client.errors import RequestTimedOut
+
     with connected(args) as client:
-        quorum = client.admin.describe_quorum()
+        client.admin.describe_cluster()
+        try:
+            quorum = client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
+        except RequestTimedOut:
+            raise CliError("the quorum has no leader: a majority of its voters must run") from None
     now_ms = time.time_ns() // 1_000_000
     if args.json:
         print_json(
@@ -97,13 +103,13 @@ def _status(args: argparse.Namespace) -> int:
         )
         return 0
     late = [each.node_id for each in quorum.voters if _is_late(quorum, each, now_ms)]
+    silent = f"silent: {', '.join(map(str, late))}"
     print_values(
         [
             ("leader", quorum.leader_id if quorum.leader_id >= 0 else paint(RED, "none")),
             ("epoch", quorum.leader_epoch),
             ("high watermark", quorum.high_watermark),
-            ("voters", len(quorum.voters)),
-            ("not heard of", paint(RED, ", ".join(map(str, late))) if late else 0),
+            ("voters", f"{len(quorum.voters)}, {paint(RED, silent)}" if late else len(quorum.voters)),
         ]
     )
     print()

@@ -90,14 +90,19 @@ def list_groups(
         error = item_error(response.error_code, None, f"groups of broker {node}")
         yield node, error or response.groups
 
-    outcomes = yield from scatter(
-        core,
-        sorted(core.cluster.brokers),
-        this_broker(lambda node: int(node)),
-        message,
-        take,
-        deadline=deadline,
-    )
+    while True:
+        outcomes = yield from scatter(
+            core,
+            sorted(core.cluster.brokers),
+            this_broker(lambda node: int(node)),
+            message,
+            take,
+            deadline=deadline,
+        )
+        gone = [node for node in outcomes if node not in core.cluster.brokers]
+        if not gone or core.now >= deadline:
+            break
+        # Others coordinate its groups now, and had answered before: all are asked again.
     found = []
     for node, groups in outcomes.items():
         if isinstance(groups, Exception):

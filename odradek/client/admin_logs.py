@@ -167,6 +167,8 @@ def describe_log_dirs(
     return [
         found if isinstance(found, BrokerLogDirs) else BrokerLogDirs(node, (), found)
         for node, found in outcomes.items()
+        # One that went while it was asked is none of "all" any longer.
+        if brokers is not None or node in core.cluster.brokers
     ]
 
 

@@ -31,6 +31,7 @@ from odradek.client.admin_partitions import (
 )
 from odradek.client.admin_topics import ClusterDescription, describe_cluster, describe_topics
 from odradek.client.balance import Move, Placement, Site
+from odradek.client.errors import ClientError
 from odradek.client.operation import Operation, Wait
 from wire.errors import ErrorCode, KafkaError
 
@@ -110,15 +111,24 @@ class MoveProgress:
     bytes: int
 
 
-def survey_cluster(core: ClientCore) -> Operation[ClusterSurvey]:
-    """Brokers, topics, sizes, and what moves now. Raises `KafkaError` and `ClientError`."""
+def survey_cluster(core: ClientCore, *, patience: float | None = None) -> Operation[ClusterSurvey]:
+    """Brokers, topics, sizes, and what moves now. Raises `KafkaError` and `ClientError`.
+
+    With `patience` (seconds) for those who look at a cluster in trouble, and plan nothing: brokers that do not answer
+    within it are unmeasured, and nothing moves where no controller says what does.
+    """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
-    reassignments = yield from list_partition_reassignments(core)
+    reassignments: Mapping[TopicPartition, Reassignment] = {}
+    try:
+        reassignments = yield from list_partition_reassignments(core, timeout=patience)
+    except (KafkaError, ClientError):
+        if patience is None:
+            raise
     alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
     sizes: dict[TopicPartition, int] = {}
     unmeasured = []
-    for found in (yield from describe_log_dirs(core, alive)):
+    for found in (yield from describe_log_dirs(core, alive, timeout=patience)):
         if found.error is not None:
             unmeasured.append(found.broker)
         for directory in found.directories:
