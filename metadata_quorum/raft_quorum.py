@@ -67,6 +67,8 @@ T = TypeVar("T")
 DISK_FULL_RETRY_SECONDS = 1.0
 TELLING_SECONDS_MAX = 0.5
 """A leader that stops tells the others whom to elect; those that are dead do not hold it up for longer."""
+LONE_PATIENCE_SECONDS = 10.0
+"""A voter alone that stops waits so long for its own disk."""
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow
 """What `run` does, before anything behind it."""
@@ -297,7 +299,14 @@ class RaftQuorum:
             if self._failure is not None:
                 raise self._failure
             self._wake = self.new_event()
-            if not await self._work():
+            try:
+                worked = await self._work()
+            except DiskFull:
+                if self.is_running:
+                    raise
+                # The node stops, so nobody waits for room any more.
+                break
+            if not worked:
                 await self._wake.wait()
         self._ended.set()
 
@@ -314,7 +323,10 @@ class RaftQuorum:
                     committed.set()
 
             self._listeners.append(note)
-            with clock.timeout_at(patience if self._has_others() else float("inf")):
+            if not self._has_others():
+                # Nobody else can commit it later, so a slow disk gets more time; a full one must not keep the node up.
+                patience = clock.monotonic() + LONE_PATIENCE_SECONDS
+            with clock.timeout_at(patience):
                 await committed.wait()
             self._listeners.remove(note)
         if self._leader.epoch >= 0 and self._has_others():

@@ -261,6 +261,26 @@ def test_a_full_disk_is_waited_out() -> None:
     assert journal.events.count("metadata.disk_has_room") == 1
 
 
+def test_a_node_stops_though_its_disk_is_full() -> None:
+    """What was decided is not written, so nobody has been told; whoever waits hears that nobody decides."""
+    world = make_world()
+    answers: list[Any] = []
+
+    async def main(env: Env) -> None:
+        disk = world.machine(NODE).disk
+        async with running_controller(env) as service:
+            await join(service, env)
+            disk.capacity_bytes = disk.used_bytes + 10
+            service.submit(create("after")).on_release(answers.append)
+            await env.clock.sleep_until(env.clock.monotonic() + 3.0)
+            stopped_at = world.now
+        assert world.now - stopped_at < 15.0
+        disk.capacity_bytes = None
+
+    world.run(run, world, main)
+    assert [each.topics[0].error_code for each in answers] == [ErrorCode.NOT_CONTROLLER]
+
+
 def test_no_room_for_the_synced_offset_is_no_failure() -> None:
     """It is only a lower bound: the older one stays true."""
     world = make_world()
