@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import parse_node_id
 from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
 from data_plane.handlers.contract import Context, Result, Suspend
+from data_plane.log_levels import LogLevels
 from metadata_quorum.config_docs import config_doc
 from metadata_quorum.effective_config import (
     BrokerConfigLayers,
@@ -23,8 +26,10 @@ from metadata_quorum.image import (
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
+    MetadataImage,
 )
 from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.env.ports import Clock
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -52,10 +57,27 @@ ENTRY_BYTES = 80
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
-class DescribeConfigsHandler:
-    """API 32."""
+class Described(Protocol):
+    """Whose configuration is described: a broker's, or that of a node which only controls."""
 
-    def __init__(self, broker: Broker) -> None:
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers: ...
+
+    @property
+    def log_levels(self) -> LogLevels: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+class DescribeConfigsHandler:
+    """API 32; of the node's own values that it can be asked for, whatever its roles."""
+
+    def __init__(self, node_id: int, broker: Described) -> None:
+        self._node_id = node_id
         self._broker = broker
         self._inherited: dict[str, ConfigEntry] = {}
         """Of all topics, while what this broker is told stays the same."""
@@ -150,7 +172,7 @@ class DescribeConfigsHandler:
         ]
 
     def _check_broker_id(self, name: str, otherwise: str) -> None:
-        own = self._broker.settings.node_id
+        own = self._node_id
         number = parse_node_id(name)
         if number is None:
             message = f"Broker id must be an integer, but it is: {name}"

@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import attrs
+
 from data_plane.handlers.api_versions import ApiVersionsHandler
+from data_plane.handlers.configs import DescribeConfigsHandler
 from data_plane.handlers.contract import Context, Delayed, Handler, Result
 from data_plane.handlers.metadata import BROKERS_ENDPOINT, CLUSTER_OPERATIONS, NOT_REQUESTED
 from data_plane.handlers.table import ApiTable
+from data_plane.log_levels import LogLevels
 from metadata_quorum.controller_channel import QUORUM_APIS, Service, answer_request
+from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.envelope import open_request, seal_response
 from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.image import MetadataImage
+from odradek.env.ports import Clock
 from wire.api import api_versions, response_class
 from wire.api_keys import APIS, ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -28,7 +34,7 @@ from wire.messages.describe_cluster import (
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.structure import Message
 
-__all__ = ["build_controller_table"]
+__all__ = ["DescribedController", "build_controller_table"]
 
 CONTROLLERS_ENDPOINT = 2
 
@@ -37,10 +43,12 @@ def build_controller_table(
     service: Service,
     image: Callable[[], MetadataImage],
     decided: Iterable[type[Message]],
+    described: DescribedController | None = None,
 ) -> ApiTable:
     """The API table of a controller's listener.
 
-    `decided` are the requests that the controller decides; `image` gives the newest committed one.
+    `decided` are the requests that the controller decides; `image` gives the newest committed one; `described` is whose
+    configuration is told.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
@@ -48,11 +56,36 @@ def build_controller_table(
         assert request.API_KEY is not None
         handlers[request.API_KEY] = asks
     handlers[ApiKey.DESCRIBE_CLUSTER] = DescribeControllersHandler(service, image).handle
+    if described is not None:
+        handlers[ApiKey.DESCRIBE_CONFIGS] = DescribeConfigsHandler(described.node_id, described).handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
     versions = ApiVersionsHandler(served, SUPPORTED_FEATURES, image)
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, served, served, versions.unsupported)
+
+
+@attrs.frozen
+class DescribedController:
+    """A controller's configuration, as DescribeConfigs tells it (KIP-919); `static` is what its file says."""
+
+    node_id: int
+    static: BrokerConfigLayers
+    log_levels: LogLevels
+    clock: Clock
+    newest_image: Callable[[], MetadataImage]
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.newest_image()
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers:
+        """Its file, and what the metadata log says of this node and of all."""
+        image = self.image
+        return BrokerConfigLayers(
+            self.static.static, image.broker_configs(self.node_id), image.broker_configs(None)
+        )
 
 
 class AskHere:

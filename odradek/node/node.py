@@ -14,7 +14,7 @@ import odradek
 from data_plane.broker import Broker
 from data_plane.disk_watch import DiskWatch
 from data_plane.handlers.build import build_table
-from data_plane.handlers.controller_table import build_controller_table
+from data_plane.handlers.controller_table import DescribedController, build_controller_table
 from data_plane.handlers.table import ApiTable
 from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir
@@ -173,7 +173,14 @@ class Node:
         await metadata.start(self._tasks)
         if opened:
             decided = Controller(config.controller_settings()).requests
-            table = build_controller_table(metadata, lambda: metadata.committed_image, decided)
+            described = DescribedController(
+                config.node_id,
+                config.config_layers,
+                self._log_levels,
+                env.clock,
+                lambda: metadata.committed_image,
+            )
+            table = build_controller_table(metadata, lambda: metadata.committed_image, decided, described)
             services = self._connection_services(table, self._run_woken)
             for listener, listening in opened:
                 self._serve(

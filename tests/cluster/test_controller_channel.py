@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.handlers.controller_table import build_controller_table
+from data_plane.handlers.controller_table import DescribedController, build_controller_table
+from data_plane.log_levels import LogLevels
 from metadata_quorum.controller_channel import ControllerChannel
+from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
 from metadata_quorum.image import MetadataImage
 from metadata_quorum.peers import PeerConnections
@@ -31,12 +33,15 @@ from wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.messages.vote import VoteRequest
 from wire.principal import decode_principal, encode_principal
 
 PORT = 9093
+BROKER = 4
+NODE_CONFIGS = BrokerConfigLayers({"log.retention.ms": "7000"})
 NAMES = {1: "c1", 2: "c2", 3: "c3"}
 
 
@@ -102,7 +107,10 @@ class Node:
         self.answers: list[Any] = []
         services = ConnectionServices(
             table=build_controller_table(
-                self.service, MetadataImage, (CreateTopicsRequest, BrokerHeartbeatRequest)
+                self.service,
+                MetadataImage,
+                (CreateTopicsRequest, BrokerHeartbeatRequest),
+                DescribedController(node_id, NODE_CONFIGS, LogLevels(), env.clock, MetadataImage),
             ),
             buffers=ReceiveBuffers(1 << 20),
             clock=env.clock,
@@ -186,6 +194,21 @@ def test_who_is_not_the_controller_any_more_is_asked_no_further(message: Any) ->
         await done.wait()
         assert nodes[1].answers[0].throttle_time_ms == 3
         assert nodes[1].channel.statistics()["retries"] > 1
+
+    play(script)
+
+
+def test_a_controller_describes_its_own_configuration() -> None:
+    """Kafka's controllers serve DescribeConfigs: `kafka-configs.sh --bootstrap-controller`."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        own, other = DescribeConfigsResource(BROKER, "2", None), DescribeConfigsResource(BROKER, "3", None)
+        request = DescribeConfigsRequest([own, other], False, False)
+        peer = nodes[1].peers.channel("c2", PORT)
+        response = await peer.request(request, nodes[1].env.clock.monotonic() + 5.0)
+        told, refused = response.results
+        assert {each.name: each.value for each in told.configs}["log.retention.ms"] == "7000"
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
 
     play(script)
 
