@@ -481,8 +481,12 @@ class Partition:
             high_watermark = self.log.high_watermark
             enough = len(self.isr_state.maximal_isr) >= self.effective_min_isr
             code = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            done = []
             while waiting and waiting[0].last_offset < high_watermark:
-                waiting.popleft().acknowledged(code)
+                done.append(waiting.popleft())
+            # The newest first: a connection answers in order, so that the oldest then sends all of them at once.
+            for waiter in reversed(done):
+                waiter.acknowledged(code)
 
     def wake_watchers(self) -> None:
         """Tell all who wait, in the order in which they came, that something has changed."""

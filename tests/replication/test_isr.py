@@ -218,6 +218,25 @@ def test_waiting_acks() -> None:
     assert waiters[2].outcome == "lost"
 
 
+def test_what_one_fetch_acknowledges_is_answered_newest_first() -> None:
+    """Answers leave a connection in the order of its requests, so that its oldest one then sends all with one call."""
+    leader = Leader()
+    told: list[int] = []
+
+    class Listening(Waiter):
+        def acknowledged(self, code: ErrorCode) -> None:
+            told.append(self.last_offset)
+
+    for offset in range(4):
+        leader.append()
+        leader.partition.wait_for_acks(Listening(offset))
+    leader.fetch(2, 4)
+    leader.fetch(3, 3)
+    assert told == [2, 1, 0]
+    leader.fetch(3, 4)
+    assert told == [2, 1, 0, 3]
+
+
 def test_a_new_term_knows_nothing_of_the_last() -> None:
     """Between two terms of the same leader a follower may have been cut: its offset counts again when it fetches."""
     leader = Leader()
