@@ -384,6 +384,7 @@ class ServerConnection(_Connection):
 
 
 _FRAME_START = Struct(">ihhi")
+_FRAME_LENGTH = Struct(">i")
 _STRING_LENGTH = Struct(">h")
 _ERROR_CODE = Struct(">h")
 
@@ -458,7 +459,7 @@ class ClientConnection(_Connection):
             raise
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
-        """As the base, but the rest of a large frame goes where the frame is put together."""
+        """As the base, but a large frame goes where it is put together, with one copy."""
         if self._large is not None:
             with memoryview(data) as view:
                 start = self._large_filled
@@ -466,8 +467,15 @@ class ClientConnection(_Connection):
                 self._large[start:end] = view[: end - start]
                 self._large_filled = end
                 self._buffer += view[end - start :]
-        else:
-            self._buffer += data
+            return
+        if not self._buffer and len(data) >= LENGTH_SIZE:
+            size = _FRAME_LENGTH.unpack_from(data)[0]
+            if _LARGE_BYTES <= size <= self.max_frame_bytes:
+                self._begin_large(size)
+                with memoryview(data) as view:
+                    self._keep(view[LENGTH_SIZE:])
+                return
+        self._buffer += data
 
     def place_for_data(self) -> memoryview | None:
         """Where the rest of a large response may be received to directly; then call `received_in_place`."""
@@ -512,12 +520,15 @@ class ClientConnection(_Connection):
             return
         size = frame_length(buffer, 0, self.max_frame_bytes)
         if size >= _LARGE_BYTES:
-            self._large = memoryview(self._pool.take(size))
-            self._large_size = size
-            self._large_filled = 0
+            self._begin_large(size)
             rest = bytes(buffer[LENGTH_SIZE:])
             buffer.clear()
             self._keep(rest)
+
+    def _begin_large(self, size: int) -> None:
+        self._large = memoryview(self._pool.take(size))
+        self._large_size = size
+        self._large_filled = 0
 
     def _response(self, frame: bytes | memoryview) -> ResponseReceived:
         if not self._unanswered:

@@ -449,3 +449,29 @@ def test_damaged_streams(calls: list[Call], data: st.DataObject) -> None:
         except RemoteProtocolError:
             continue
         assert end.state is State.ENDED
+
+
+@pytest.mark.parametrize("piece", [1, 3, 4, 5, 100_000, (1 << 17) + 4, (1 << 17) + 100, 1 << 18, 1 << 20])
+def test_large_responses_are_whole_however_they_are_cut(piece: int) -> None:
+    """A response from 128 KiB on is put together apart from the buffer; what follows it in the same bytes is not lost."""
+    client = ClientConnection()
+    sent: list[bytes] = []
+    wire = bytearray()
+    for number, size in enumerate((1 << 17, 10, (1 << 17) + 1, 3 << 16, 0)):
+        client.send(FetchRequest(), 12)
+        sent.append(bytes([number + 1]) * size)
+        partition = PartitionData(partition_index=0, records=sent[-1])
+        body = encode(
+            FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])]), 12
+        )
+        wire += struct.pack(">iib", len(body) + 5, number, 0) + body
+    found = []
+    # Byte by byte only as far as the first frame's head reaches: the rest would take its time.
+    starts = [*range(0, 64, piece)] if piece < 64 else [*range(0, len(wire), piece)]
+    for at, start in enumerate(starts):
+        end = starts[at + 1] if at + 1 < len(starts) else (start + piece if piece >= 64 else len(wire))
+        client.receive_data(memoryview(wire)[start:end])
+        while isinstance(event := client.next_event(), ResponseReceived):
+            assert isinstance(event.response, FetchResponse)
+            found.append(bytes(event.response.responses[0].partitions[0].records or b""))
+    assert found == sent
