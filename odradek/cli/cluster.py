@@ -206,7 +206,7 @@ def _print(
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
     if quorum is None or quorum.leader is None:
-        return paint(RED, "no leader: a majority of the voters must run; below stands what was so")
+        return paint(RED, "no leader: too few voters run; the rest is as it was last")
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text

@@ -67,7 +67,9 @@ def call_failure(error: Exception) -> CliError:
                 f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"
             )
         case RequestTimedOut():
-            return CliError(f"{error}. A longer --timeout may help")
+            return CliError(
+                f"{error}. A longer --timeout may help; `odradek cluster status` tells whether brokers or the quorum are down"
+            )
         case ConnectionBroken():
             return CliError(f"{error}. The request may or may not have been performed: look, then try again")
         case _:

@@ -250,6 +250,27 @@ def test_lists_come_from_every_broker_or_not_at_all() -> None:
         two.run(list_groups(two.wire.core))
 
 
+def test_a_broker_that_goes_while_groups_are_listed() -> None:
+    """Its groups have other coordinators, which had answered before: all that are left are asked again."""
+    two = TwoBrokers()
+    second = two.brokers[2]
+
+    def metadata(_: Any, request: Any, __: Any) -> MetadataResponse:
+        if any(request.API_KEY == ApiKey.LIST_GROUPS for request in second.requests):
+            two.brokers.pop(2, None)
+        return two.metadata(request)
+
+    for broker in two.brokers.values():
+        broker.answers[ApiKey.METADATA] = metadata
+    one, other = ListedGroup(group_id="a"), ListedGroup(group_id="b")
+    two.answer(
+        1, ApiKey.LIST_GROUPS, ListGroupsResponse(groups=[one]), ListGroupsResponse(groups=[one, other])
+    )
+    two.answer(2, ApiKey.LIST_GROUPS, HANG_UP)
+    found = two.run(list_groups(two.wire.core))
+    assert [(group.group_id, group.coordinator) for group in found] == [("a", 1), ("b", 1)]
+
+
 def test_a_change_that_may_have_happened_is_not_repeated() -> None:
     """A connection that breaks under APPEND: ConnectionBroken, one request only; a silent broker likewise."""
     resource = ConfigResource(ResourceType.TOPIC, "t")
