@@ -45,8 +45,16 @@ _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and l
 def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "dev", _dev, "run a local cluster until Ctrl-C")
-    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--port", type=port, default=9092, metavar="PORT", help="default: 9092")
+    parser.add_argument(
+        "--nodes", type=positive, default=1, metavar="N", help="brokers and controllers (default: 1)"
+    )
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=9092,
+        metavar="PORT",
+        help="of the first node's clients, the others count up; metrics 500, controllers 1000 above (default: 9092)",
+    )
     parser.add_argument(
         "--data",
         type=Path,
