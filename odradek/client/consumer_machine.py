@@ -225,7 +225,10 @@ class ConsumerMachine:
             if event is not None:
                 return event
             self._auto_commit()
-            if any(not state.paused and state.has_data for state in self._fetching.ready):
+            # What waits for the group, `take` does not give: a poll would go round without ever waiting.
+            if not (self.subscription.grouped and self._group_is_due()) and any(
+                not state.paused and state.has_data for state in self._fetching.ready
+            ):
                 return None
             if self.completed or self.core.now >= deadline:
                 return None
