@@ -223,6 +223,7 @@ class Workload:
             "records": found,
             "sent": sum(map(len, self.history.sent.values())),
             "acknowledged": len(self.history.acknowledged),
+            "deleted": sum(told.offset < starts[told.partition].offset for told in self.history.acknowledged),
             "read": len(self.history.read),
             "failed": self.history.failed_sends,
         }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _POLL_SECONDS = 0.3
+_DOWN_SECONDS_MAX = 10.0
 
 
 def register(groups: Groups) -> None:
@@ -50,6 +51,16 @@ def register(groups: Groups) -> None:
         "--force", action="store_true", help="also one that still runs, or still holds replicas"
     )
     add_connection_options(remove)
+
+
+def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
+    """Whether the broker has left, or does so until `deadline`: who stops it and goes on at once is right."""
+    while node not in survey.cluster.fenced:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+        survey = client.admin.survey_cluster()
+    return True
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -171,8 +182,11 @@ def _remove(args: argparse.Namespace) -> int:
                     f"broker {node} still holds {counted(replicas, 'replica')}: `odradek broker drain {node}` first "
                     "(or --force)"
                 )
-            if node not in survey.cluster.fenced:
-                raise CliError(f"broker {node} still runs: stop it first (or --force)")
+            if not _is_down(client, survey, node, time.monotonic() + min(args.timeout, _DOWN_SECONDS_MAX)):
+                raise CliError(
+                    f"broker {node} still runs: stop it first (or --force); one that was killed is missed after its "
+                    "session (broker.session.timeout.ms)"
+                )
         client.admin.unregister_broker(node)
         votes = _votes(client, node)
     if args.json:

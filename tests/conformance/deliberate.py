@@ -156,6 +156,15 @@ NOT_SEEN = (
         "checks CRCs.",
     ),
     Remark(
+        "A replica that has rotted on its disk",
+        "is replaced while other replicas are in sync (Kafka serves the bytes on, and its followers stop there): when a "
+        "follower cannot take what its leader sends, the leader checks its own file, gives up the lead by assigning the "
+        "replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything anew. The log "
+        "says `log.rotten` with file, position and offset, then `partition.set_aside`. For the controller a replica that "
+        "is LOST while others are in sync is no eligible leader either. The last replica in sync keeps its log, leads on, "
+        "and says `log.rotten_and_the_last_in_sync`.",
+    ),
+    Remark(
         "A request of more than 100,000 array elements",
         "ends its connection, whatever the elements are: a few megabytes of the smallest would be a million objects. "
         "Kafka takes what fits into `socket.request.max.bytes`.",
