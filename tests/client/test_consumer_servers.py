@@ -23,6 +23,7 @@ from odradek.client.consumer_types import (
     Wakeup,
 )
 from sim.producing import ProduceConfig, Producing, RecordToSend
+from tests.client.fresh_topics import wait_until_known
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import records
 
@@ -44,6 +45,7 @@ class Cluster:
         name = self.name + suffix
         (created,) = self.client.admin.create_topics([NewTopic(name, partitions)])
         assert created.error is None
+        wait_until_known(self.client, name)
         return name
 
     def produce(self, topic: str, count: int, partitions: int, *, first: int = 0, **config: Any) -> None:

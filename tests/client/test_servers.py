@@ -11,6 +11,7 @@ from odradek.client.blocking import Client
 from odradek.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from sim.fetching import FetchConfig, Fetcher
 from sim.producing import ProduceConfig, Producing, RecordToSend
+from tests.client.fresh_topics import wait_until_known
 from wire.errors import ErrorCode, KafkaError
 
 TIME = 1_700_000_000_000
@@ -65,6 +66,7 @@ def test_records_come_back_as_they_were(
     """Keys, values, nulls, headers, times; small batches, so that a fetch has many."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 2)])
+    wait_until_known(client, topic)
     records = [
         RecordToSend(
             topic,
@@ -85,6 +87,7 @@ def test_large_amounts_in_small_answers(client: Client, fresh_topic: Callable[[s
     """Limits far below what is there: every fetch goes on where the last ended, over all partitions."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 4)])
+    wait_until_known(client, topic)
     records = [RecordToSend(topic, bytes([n % 251]) * 1000, None, (), n % 4, TIME) for n in range(4000)]
     produce(client, records, ProduceConfig(batch_bytes_max=16384))
     limits = FetchConfig(max_bytes=100_000, partition_max_bytes=40_000, max_wait=0.1)
@@ -96,6 +99,7 @@ def test_idempotence_over_many_calls(client: Client, fresh_topic: Callable[[str]
     """Sequence numbers go on from call to call, per partition; the server refuses gaps."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 2)])
+    wait_until_known(client, topic)
     producing = Producing(client.core, ProduceConfig())
     for start in range(0, 60, 3):
         records = [RecordToSend(topic, b"%d" % n, None, (), n % 2, TIME) for n in range(start, start + 3)]
@@ -109,6 +113,7 @@ def test_acks_0_and_1(client: Client, fresh_topic: Callable[[str], str]) -> None
     """One connection keeps the order, so a later request sees what acks=0 wrote."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1)])
+    wait_until_known(client, topic)
     for acks in (0, 1):
         produce(client, [RecordToSend(topic, b"%d" % acks, None, (), 0, TIME)], ProduceConfig(acks=acks))
     assert [record.value for record in read(client, topic, 1)[0]] == [b"0", b"1"]
@@ -119,6 +124,7 @@ def test_offsets(client: Client, fresh_topic: Callable[[str], str]) -> None:
     """Ends, times between, the greatest time, and none."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1)])
+    wait_until_known(client, topic)
     times = [TIME, TIME + 100, TIME + 50, TIME + 200]
     for time in times:
         produce(client, [RecordToSend(topic, b"v", None, (), 0, time)])
@@ -170,6 +176,7 @@ def test_configurations(client: Client, fresh_topic: Callable[[str], str]) -> No
     """Of topics and of brokers, by key and in whole."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1, configs={"retention.ms": "12345"})])
+    wait_until_known(client, topic)
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (found,) = client.admin.describe_configs([resource], ["retention.ms"])
     (entry,) = found.entries
