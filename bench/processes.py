@@ -8,6 +8,7 @@ so the pid of the `Popen` is the pid of the server.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -88,14 +89,35 @@ def memory_kib(pid: int, field: str) -> int:
 
 def free_ports(count: int) -> list[int]:
     """`count` different loopback ports that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    return [base_port(1, (0,)) for _ in range(count)]
+
+
+def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
+    """A free port with which `nodes` in a row, and the same at each of the `distances` above it, are free too.
+
+    The default distances are those of `odradek dev`: clients, metrics, controllers. Below the ports that the kernel gives
+    to outgoing connections: one of those would take a port between this look and the start of a server, or while
+    a node is dead. No port is given twice to one process.
+    """
+    ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    while True:
+        base = random.randrange(10_000, max(ephemeral, 20_000) - max(distances) - nodes)
+        wanted = {base + distance + node for distance in distances for node in range(nodes)}
+        if not wanted & _given and all(map(_is_free, wanted)):
+            _given.update(wanted)
+            return base
+
+
+_given: set[int] = set()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def combined_node_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ thread that started it ends (`setpriv --pdeathsig`), so that nothing outlives a 
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import socket
@@ -218,12 +219,20 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Different loopback ports that nobody listens on at the moment.
+
+    None that the kernel gives to outgoing connections: one of those would take the port of a node while it is dead.
+    """
+    ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    candidates = random.sample(range(10_000, max(ephemeral, 20_000)), 10 * count)
+    free = [port for port in candidates if _is_free(port)]
+    return free[:count]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

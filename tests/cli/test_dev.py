@@ -16,18 +16,10 @@ from typing import IO
 
 import pytest
 
-from bench.processes import free_ports
+from bench.processes import base_port, free_ports
 from tests.cli.running import ROOT, odradek, start
 
 pytestmark = pytest.mark.xdist_group("cli")
-
-
-def client_port() -> int:
-    """A free port whose controller port, 1000 above, exists too (the metrics' is 500 above)."""
-    for port in free_ports(20):
-        if port <= 64000:
-            return port
-    raise AssertionError("no low port among twenty")
 
 
 @contextmanager
@@ -43,9 +35,10 @@ def running(
         )
     try:
         yield process
-    except BaseException:
+    except BaseException as error:
         process.kill()
-        process.communicate()
+        _, err = process.communicate()
+        error.add_note(f"what the command wrote to stderr: {err.decode()}")
         raise
     process.send_signal(stop)
     _, err = process.communicate(timeout=60)
@@ -69,7 +62,7 @@ def alive(pid: int) -> bool:
 
 def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None:
     """What was acknowledged before kill -9 is there when `odradek server` brings the node back."""
-    port = client_port()
+    port = base_port(1)
     address = f"127.0.0.1:{port}"
     with running("dev", "--port", str(port), "--data", tmp_path / "data", stop=signal.SIGINT) as dev:
         found = re.fullmatch(
@@ -100,7 +93,7 @@ def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None
 def test_dev_ends_its_node_and_starts_it_again_on_the_same_data(tmp_path: Path) -> None:
     """SIGTERM to `dev` ends the node in order; the next start finds everything, also on another port."""
     data = tmp_path / "data"
-    port = client_port()
+    port = base_port(1)
     with running("dev", "--port", str(port), "--data", data, "--json") as dev:
         started = line(dev.stdout)
         pid = int(re.search(r'"pid":(\d+)', started)[1])  # type: ignore[index] # no match is a failure too
@@ -111,7 +104,7 @@ def test_dev_ends_its_node_and_starts_it_again_on_the_same_data(tmp_path: Path) 
 
     properties = data / "node-1.properties"
     properties.write_text(properties.read_text() + "num.partitions=5\n")
-    other = client_port()
+    other = base_port(1)
     with running("dev", "--port", str(other), "--data", data) as dev:
         line(dev.stdout)
         assert line(dev.stdout) == "ready"
@@ -126,7 +119,7 @@ def test_dev_ends_its_node_and_starts_it_again_on_the_same_data(tmp_path: Path) 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """One line with the reason and where the log is; no node is left behind."""
-    with socket.create_server(("127.0.0.1", client_port())) as taken:
+    with socket.create_server(("127.0.0.1", base_port(1))) as taken:
         port = taken.getsockname()[1]
         outcome = odradek("dev", "--port", str(port), "--data", tmp_path / "data")
     assert outcome.code == 1
@@ -143,12 +136,12 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 def test_a_start_on_data_in_use_leaves_the_running_nodes_properties(tmp_path: Path) -> None:
     """The lock refuses the second node; the first one's file goes on telling the first one's ports."""
     data = tmp_path / "data"
-    with running("dev", "--port", str(client_port()), "--data", data) as dev:
+    with running("dev", "--port", str(base_port(1)), "--data", data) as dev:
         line(dev.stdout)
         assert line(dev.stdout) == "ready"
         properties = data / "node-1.properties"
         before = properties.read_bytes()
-        outcome = odradek("dev", "--port", str(client_port()), "--data", data)
+        outcome = odradek("dev", "--port", str(base_port(1)), "--data", data)
         assert outcome.code == 1
         assert "another process holds it" in outcome.err
         assert properties.read_bytes() == before

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pytest
 
-from bench.processes import free_ports
+from bench.processes import base_port, free_ports
 from odradek import Client, KafkaError, Producer
 from odradek.client.admin_topics import NewTopic
 from odradek.client.errors import ClientError
@@ -43,14 +43,6 @@ def until(what: str, look: Callable[[], T | None]) -> T:
             return found
         time.sleep(0.05)
     raise AssertionError(f"{what} did not come about: {last}")
-
-
-def three_ports() -> int:
-    """The first of three free ports in a row, with those of metrics and controllers above."""
-    for port in free_ports(20):
-        if port < 60000:
-            return port
-    raise AssertionError("no low port among twenty")
 
 
 def create(bootstrap: str, name: str, replicas: int) -> None:
@@ -86,7 +78,7 @@ def leader_of_quorum(bootstrap: str) -> int:
 
 def test_three_nodes_of_dev_with_a_death(tmp_path: Path) -> None:
     """Topics with three replicas through every node; nothing is lost when the active controller is killed; all come back."""
-    port = three_ports()
+    port = base_port(3)
     addresses = [f"127.0.0.1:{port + number}" for number in range(3)]
     bootstrap = ",".join(addresses)
     for node_id in (1, 2, 3):

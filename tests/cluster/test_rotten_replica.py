@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.processes import base_port
 from odradek import Client
 from odradek.client.admin_topics import NewTopic
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
-from tests.cluster.test_real_nodes import QUICK, in_sync, produce, three_ports, until, values
+from tests.cluster.test_real_nodes import QUICK, in_sync, produce, until, values
 from wire.record_batch import HEADER_SIZE
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -56,7 +57,7 @@ def equal_segments(directories: list[Path]) -> bool | None:
 
 def test_a_leader_whose_segment_rots(tmp_path: Path) -> None:
     """The follower that comes back cannot take it; another leads; the old log is kept; all three are sound and equal."""
-    port = three_ports()
+    port = base_port(3)
     addresses = {node_id: f"127.0.0.1:{port + node_id - 1}" for node_id in (1, 2, 3)}
     bootstrap = ",".join(addresses.values())
     for node_id in addresses:

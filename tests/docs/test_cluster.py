@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from bench.processes import free_ports
+from bench.processes import base_port
 from tests.cli.running import environment, start
 from tests.docs.markdown import blocks
 
@@ -30,7 +30,7 @@ class Reader:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port = next(port for port in free_ports(20) if port <= 60000)
+        self.port = base_port(4)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = environment(self.addresses("9092,9093,9094,9095")) | {"PATH": path}
         self.running: list[subprocess.Popen[bytes]] = []

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.processes import free_ports
+from bench.processes import base_port
 from tests.cli.running import ROOT, environment, start
 from tests.docs.markdown import blocks
 
@@ -28,7 +28,7 @@ def test_every_command_prints_what_the_page_says(tmp_path: Path) -> None:
     assert first.code == "make run\n"
     assert "odradek dev --port $(PORT) --data $(DATA)" in (ROOT / "Makefile").read_text()
     assert second.code == "source .venv/bin/activate\n"
-    port = next(port for port in free_ports(20) if port <= 64000)
+    port = base_port(1)
     commands = Path(sys.executable).parent
     where = environment(f"127.0.0.1:{port}") | {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
     node = start(["dev", "--port", str(port), "--data", tmp_path / "data"], stdout=subprocess.PIPE)
