@@ -164,11 +164,12 @@ class FetchSessions:
             self._sessions.pop(request.session_id, None)
         partitions: dict[PartitionKey, FetchedPartition] = {}
         session = None
-        privileged = is_of_follower(request)
-        size = sum(len(topic.partitions) for topic in request.topics)
-        if request.session_epoch == INITIAL_EPOCH and self._make_room(size, now_ms, privileged):
-            session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions, privileged)
-            self._sessions[session.session_id] = session
+        if request.session_epoch == INITIAL_EPOCH:
+            privileged = is_of_follower(request)
+            size = sum(len(topic.partitions) for topic in request.topics)
+            if self._make_room(size, now_ms, privileged):
+                session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions, privileged)
+                self._sessions[session.session_id] = session
         _update(partitions, request, by_id, session)
         return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))
 

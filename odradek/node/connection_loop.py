@@ -98,6 +98,7 @@ class Connection:
     """One client connection, from accept to close."""
 
     __slots__ = (
+        "blocked",
         "client_id_raw",
         "closing",
         "conn",
@@ -134,6 +135,8 @@ class Connection:
         self.memory: Event | None = None
         """Set while the connection waits for a larger buffer."""
         self.draining = False
+        self.blocked = False
+        """Set while this connection's own task has still to send the rest of a turn's answers."""
         self.dispatching = False
         self.closing = False
         self.client_id_raw = b""
@@ -164,6 +167,10 @@ class Connection:
                 if self.send_queue.chunks:
                     self._end_turn()
                 services.after_turn()
+                if self.blocked and not self.closing:
+                    # As Kafka mutes a channel: whoever does not take answers is not asked for more requests.
+                    self.blocked = False
+                    await self._drain()
                 if self.closing:
                     return
                 if self.suspended is not None:
@@ -413,7 +420,9 @@ class Connection:
     def _encode_spilled(self, frame: bytearray, correlation_id: int) -> int:
         """Splice file ranges between the encoded bytes; the frame's size counts both, and so does what is returned."""
         spills = self.services.spills
-        spilled = sum(len(chunk) for _, chunk in spills)
+        spilled = 0
+        for _, chunk in spills:
+            spilled += len(chunk)
         _RESPONSE_PREFIX.pack_into(frame, 0, len(frame) + spilled - 4, correlation_id)
         view, position = memoryview(frame), 0
         for at, chunk in spills:
@@ -464,7 +473,7 @@ class Connection:
     def _end_turn(self) -> None:
         """Send what this turn has answered, and count it."""
         if not self.draining and not self.send_queue.flush(self.conn):
-            self._start_drain()
+            self.draining = self.blocked = True
         services = self.services
         latency = services.clock.monotonic() - self.last_active
         bucket = bisect_left(LATENCY_BOUNDS_SECONDS, latency)
@@ -486,11 +495,8 @@ class Connection:
 
     def _flush(self) -> None:
         if not self.draining and not self.send_queue.flush(self.conn):
-            self._start_drain()
-
-    def _start_drain(self) -> None:
-        self.draining = True
-        self.services.tasks.start_soon(self._drain)
+            self.draining = True
+            self.services.tasks.start_soon(self._drain)
 
     async def _drain(self) -> None:
         """Send the rest as the socket takes it."""

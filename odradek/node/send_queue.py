@@ -42,53 +42,60 @@ class SendQueue:
                     chunks.clear()
                     self.bytes_queued = 0
                     return True
+                self.bytes_queued -= sent
                 self._drop(sent)
                 return False
         budget = FLUSH_BYTES_MAX
         while chunks and budget > 0:
-            sent = self._send_some(conn)
+            first = chunks[0]
+            sent = self._send_range(conn, first) if isinstance(first, FileRange) else self._send_bytes(conn)
             if not sent:
                 return False
+            self.bytes_queued -= sent
             budget -= sent
         return not chunks
 
-    def _send_some(self, conn: Conn) -> int:
-        first = self.chunks[0]
-        if isinstance(first, FileRange):
-            wanted = min(first.count, SENDFILE_BYTES_MAX)
-            sent = conn.sendfile(first.file, first.position, wanted)
+    def _send_range(self, conn: Conn, found: FileRange) -> int:
+        left = found.count
+        sent = conn.sendfile(
+            found.file, found.position, left if left < SENDFILE_BYTES_MAX else SENDFILE_BYTES_MAX
+        )
+        if sent == left:
+            del self.chunks[0]
+            found.release()
         else:
-            run: list[bytes | bytearray | memoryview] = []
-            more = False
-            for chunk in self.chunks[:GATHER_CHUNKS_MAX]:
-                if isinstance(chunk, FileRange):
-                    more = True
-                    break
-                run.append(chunk)
-            sent = conn.send(run, more)
-        self._drop(sent)
+            found.position += sent
+            found.count = left - sent
+        return sent
+
+    def _send_bytes(self, conn: Conn) -> int:
+        """What there is before the next range, with one call."""
+        run: list[bytes | bytearray | memoryview] = []
+        size, more = 0, False
+        for chunk in self.chunks[:GATHER_CHUNKS_MAX]:
+            if isinstance(chunk, FileRange):
+                more = True
+                break
+            run.append(chunk)
+            size += len(chunk)
+        sent = conn.send(run, more)
+        if sent == size:
+            del self.chunks[: len(run)]
+        else:
+            self._drop(sent)
         return sent
 
     def _drop(self, sent: int) -> None:
-        """Forget `sent` bytes from the front."""
-        self.bytes_queued -= sent
+        """Forget `sent` bytes from the front, which holds more bytes than that before the next range."""
         done = 0
-        for chunk in self.chunks:
-            size = len(chunk)
-            if size > sent:
-                break
+        while (size := len(self.chunks[done])) <= sent:
             sent -= size
             done += 1
-            if isinstance(chunk, FileRange):
-                chunk.release()
         del self.chunks[:done]
         if sent:
-            chunk = self.chunks[0]
-            if isinstance(chunk, FileRange):
-                chunk.position += sent
-                chunk.count -= sent
-            else:
-                self.chunks[0] = memoryview(chunk)[sent:]
+            first = self.chunks[0]
+            assert not isinstance(first, FileRange)
+            self.chunks[0] = memoryview(first)[sent:]
 
     def release(self) -> None:
         """The connection is gone: unpin the files."""
