@@ -1,6 +1,6 @@
 """`python -m sim --seed N`: one run of the simulator; its last lines say how it ended.
 
-Exit status: 0 ok, 127 crash (an exception that nobody expected), 128 liveness, 129 safety.
+Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an exception that nobody expected); 64: the command was not understood.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+from typing import NoReturn
 
 from sim.cluster_scenario import ClusterScenario
 from sim.scenario import SafetyViolation, Scenario
@@ -17,14 +18,20 @@ from sim.world import Liveness
 
 LOUD = ("log", "boot", "exit", "poll", "group")
 """Words of the trace that `--log` prints."""
-EXIT = {"ok": 0, "crash": 127, "liveness": 128, "safety": 129}
+EXIT = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
+USAGE = 64
+"""argparse's own status for this, 2, would be taken for liveness."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the scenario of a seed and print `verdict`, `digest`, `virtual` and `real`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sim", description="One run of a virtual world, from a seed."
-    )
+    parser = _Parser(prog="python -m sim", description="One run of a virtual world, from a seed.")
     parser.add_argument("--seed", type=int, required=True, help="what the whole run hangs on")
     parser.add_argument(
         "--crashes", type=int, default=3, help="how often the node dies (default: %(default)s)"
