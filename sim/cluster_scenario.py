@@ -13,7 +13,8 @@ permits). Then all is healed, and:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
+
+import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
@@ -21,6 +22,7 @@ from sim.cluster import Cluster, Shape
 from sim.consuming import GroupReading, follow
 from sim.history import History, SafetyViolation
 from sim.operators import Operator
+from sim.options import RunOptions
 from sim.replicas import (
     Committed,
     check_log_matching,
@@ -54,7 +56,7 @@ __all__ = ["ClusterScenario"]
 
 
 class ClusterScenario:
-    """One run. What is given is not drawn from the seed. See the module docstring."""
+    """One run. What is given is not drawn from the seed; `options` is all of it. See the module docstring."""
 
     def __init__(
         self,
@@ -67,26 +69,39 @@ class ClusterScenario:
         shape: Shape | None = None,
         plan: StormPlan | None = None,
         weather: Weather | None = None,
+        options: RunOptions | None = None,
     ) -> None:
-        self.world = World(seed, weather)
-        random = Random(f"{seed}/cluster")
-        drawn = Shape.draw(random, nodes, controllers)
-        self.shape = drawn if shape is None else shape
-        drawn_plan = StormPlan.draw(random, seconds)
-        self.plan = drawn_plan if plan is None else plan
+        if options is None:
+            options = RunOptions.draw(seed, nodes=nodes, controllers=controllers, seconds=seconds)
+            options = attrs.evolve(
+                options,
+                shape=options.shape if shape is None else shape,
+                storm=options.storm if plan is None else plan,
+                weather=options.weather if weather is None else weather,
+                clients=clients,
+            )
+        self.options = options
+        self.world = World(seed, options.weather)
+        self.shape = options.shape
+        self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
         self.history = History((TOPIC, TRIMMED))
-        topics = {TOPIC: PARTITIONS} if random.random() < 0.5 else {TOPIC: PARTITIONS, TRIMMED: 1}
+        topics = {TOPIC: PARTITIONS, TRIMMED: 1} if "trim" in options.workloads else {TOPIC: PARTITIONS}
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
-        self.load.delivery_seconds = random.choice((60.0, 60.0, 8.0, 2.0))
+        self.load.delivery_seconds = options.delivery_seconds
         self.committed = Committed()
-        self._has_group = random.random() < 0.5
-        self._producers = tuple(f"client-{number}" for number in range(clients))
+        self._has_group = "group" in options.workloads
+        self._producers = tuple(f"client-{number}" for number in range(options.clients))
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
         operator = Operator(self.cluster, self.load.partitions, REPLICAS, trimmed, self.history)
         others = ("reader", FOLLOWER, *MEMBERS)
         self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator)
+
+    @classmethod
+    def of(cls, seed: int, options: RunOptions) -> ClusterScenario:
+        """The run of these options."""
+        return cls(seed, options=options)
 
     def run(self) -> Mapping[str, int]:
         """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail."""
@@ -106,9 +121,12 @@ class ClusterScenario:
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
         world.spawn(cluster.watch_quorum, self.committed)
         half = (len(self._producers) + 1) // 2
-        workers = load.start(self._producers[:half], self._producers[half:], ("reader",))
+        readers_named = ("reader",) if "consume" in self.options.workloads else ()
+        workers = load.start(self._producers[:half], self._producers[half:], readers_named)
         group = GroupReading(load)
-        readers = {FOLLOWER: world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)}
+        readers: dict[str, Event] = {}
+        if "follow" in self.options.workloads:
+            readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
         await self._storm.run()

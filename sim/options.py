@@ -1,0 +1,162 @@
+"""What a run is made of: everything that may be chosen about it, drawn from a seed, as one value.
+
+Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble, because a run that has everything hides what
+only shows when something is missing. `RunOptions.draw` decides what a run has; `run(seed, options)` repeats it, and a
+failing run is made smaller by trying each of `RunOptions.simpler`.
+
+Profiles:
+
+* `default`: the fault model that a cluster must live through (`sim.storm` and `sim.disk` have it).
+* `lite`: the same, but less of it: a short storm of at most two kinds.
+* `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the simulator is.
+* `calm`: no trouble at all; what fails here fails everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import attrs
+
+from sim.cluster import Shape
+from sim.storm import StormPlan
+from sim.weather import Weather
+
+PROFILES = ("default", "lite", "perf", "calm")
+WORKLOADS = ("produce", "consume", "follow", "group", "trim")
+"""`produce` (lists and single records, half of the clients each), a plain reader, a follower's reader, a group, and
+records that an operator deletes."""
+LITE_SECONDS = 8.0
+LITE_KINDS_MAX = 2
+PERF_SECONDS = 30.0
+PERF_CLIENTS = 4
+PERF_KINDS = ("deaths", "links", "pauses", "slow")
+_CALM = Weather()
+
+__all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
+
+
+@attrs.frozen
+class RunOptions:
+    """All of a run but its seed. `delivery_seconds` is how long producers try."""
+
+    profile: str = "default"
+    shape: Shape = attrs.Factory(Shape)
+    storm: StormPlan = attrs.Factory(lambda: StormPlan(10.0, ()))
+    weather: Weather = attrs.Factory(Weather)
+    workloads: tuple[str, ...] = ("produce", "consume", "follow")
+    clients: int = 2
+    delivery_seconds: float = 60.0
+
+    @classmethod
+    def draw(
+        cls,
+        seed: int,
+        profile: str = "default",
+        *,
+        nodes: int = 3,
+        controllers: int | None = None,
+        seconds: float | None = None,
+    ) -> RunOptions:
+        """The options of a seed; what is given is not drawn. Raises `ValueError` for an unknown profile."""
+        if profile not in PROFILES:
+            raise ValueError(f"unknown profile {profile!r}: one of {', '.join(PROFILES)}")
+        weather = Weather.draw(Random(f"{seed}/weather"))
+        random = Random(f"{seed}/cluster")
+        shape = Shape.draw(random, nodes, controllers)
+        storm = StormPlan.draw(random, seconds)
+        workloads = ["produce", "consume", "follow"]
+        if random.random() >= 0.5:
+            workloads.append("trim")
+        delivery_seconds = random.choice((60.0, 60.0, 8.0, 2.0))
+        if random.random() < 0.5:
+            workloads.append("group")
+        drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds)
+        return drawn._fit_to_profile(random, controllers, seconds)
+
+    def _fit_to_profile(self, random: Random, controllers: int | None, seconds: float | None) -> RunOptions:
+        if self.profile == "lite":
+            kinds = self.storm.kinds
+            fewer = tuple(random.sample(kinds, min(len(kinds), LITE_KINDS_MAX)))
+            storm = attrs.evolve(
+                self.storm, kinds=fewer, seconds=LITE_SECONDS if seconds is None else seconds
+            )
+            return attrs.evolve(self, storm=storm)
+        if self.profile == "perf":
+            storm = StormPlan(PERF_SECONDS if seconds is None else seconds, PERF_KINDS)
+            shape = attrs.evolve(self.shape, controllers=3 if controllers is None else controllers)
+            return attrs.evolve(self, storm=storm, shape=shape, clients=PERF_CLIENTS)
+        if self.profile == "calm":
+            return attrs.evolve(self, storm=attrs.evolve(self.storm, kinds=()), weather=_CALM)
+        return self
+
+    def simpler(self) -> list[tuple[str, RunOptions]]:
+        """Each option that is not at its simplest, with a name, taken away by itself. Largest cuts first."""
+        found: list[tuple[str, RunOptions]] = []
+        if self.weather != _CALM:
+            found.append(("weather calm", attrs.evolve(self, weather=_CALM)))
+        for index, kind in enumerate(self.storm.kinds):
+            kinds = self.storm.kinds[:index] + self.storm.kinds[index + 1 :]
+            found.append((f"storm -{kind}", attrs.evolve(self, storm=attrs.evolve(self.storm, kinds=kinds))))
+        for name in self.workloads:
+            if name != "produce":
+                left = tuple(each for each in self.workloads if each != name)
+                found.append((f"workload -{name}", attrs.evolve(self, workloads=left)))
+        if self.storm.power:
+            storm = attrs.evolve(self.storm, power=False)
+            found.append(("storm -power", attrs.evolve(self, storm=storm)))
+        if self.storm.seconds > 2.0:
+            storm = attrs.evolve(self.storm, seconds=self.storm.seconds / 2)
+            found.append(("storm shorter", attrs.evolve(self, storm=storm)))
+        if self.clients > 1:
+            found.append(("fewer clients", attrs.evolve(self, clients=self.clients // 2)))
+        plainer = (
+            ("log_dirs", attrs.evolve(self.shape, log_dirs=1)),
+            ("dynamic_voters", attrs.evolve(self.shape, dynamic_voters=False)),
+            ("controllers", attrs.evolve(self.shape, controllers=0)),
+        )
+        found += [
+            (f"shape {name}", attrs.evolve(self, shape=shape))
+            for name, shape in plainer
+            if shape != self.shape
+        ]
+        for field in attrs.fields(Weather):
+            plain = getattr(_CALM, field.name)
+            if getattr(self.weather, field.name) != plain:
+                weather = attrs.evolve(self.weather, **{field.name: plain})
+                found.append((f"weather {field.name}", attrs.evolve(self, weather=weather)))
+        return found
+
+    def to_json(self) -> str:
+        """One line, with sorted keys: equal options give equal text."""
+        return json.dumps(attrs.asdict(self, value_serializer=_plain), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunOptions:
+        """What `to_json` wrote. Raises `ValueError` for anything else."""
+        try:
+            given: Any = json.loads(text)
+            return cls(
+                **(
+                    given
+                    | {
+                        "shape": Shape(**given["shape"]),
+                        "storm": StormPlan(**_tuples(given["storm"])),
+                        "weather": Weather(**_tuples(given["weather"])),
+                        "workloads": tuple(given["workloads"]),
+                    }
+                )
+            )
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise ValueError(f"not the options of a run: {error}") from None
+
+
+def _plain(_: object, __: object, value: object) -> object:
+    return dict(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

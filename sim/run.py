@@ -1,0 +1,132 @@
+"""One run from a seed and its options, and how it ended: what the command line and campaigns call. SHELL.
+
+`run` never raises for what a node does: a broken promise, a cluster that does not get well and an exception that
+nobody expected are verdicts. Two failures with the same `signature` are most likely the same bug.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+from sim.cluster_scenario import ClusterScenario
+from sim.history import SafetyViolation
+from sim.options import RunOptions
+from sim.world import Liveness
+
+EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
+"""Of `python -m sim`, by verdict."""
+EVENT_WORDS = ("log", "boot", "exit", "poll", "group")
+"""Words of the trace that a human wants to read; those that begin with `crash` too."""
+EVENTS_MAX = 50_000
+_SIGNATURE_CHARACTERS_MAX = 160
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+__all__ = ["EXIT_STATUS", "Event", "RunResult", "run"]
+
+
+@attrs.frozen
+class Event:
+    """Something that befell `who` at a virtual time, in seconds: for a timeline."""
+
+    time: float
+    who: str
+    what: str
+    details: str
+
+
+@attrs.frozen
+class RunResult:
+    """How a run ended. `message` is for a human (of a crash the whole traceback), `signature` for grouping."""
+
+    seed: int
+    options: RunOptions
+    verdict: str
+    signature: str
+    message: str
+    digest: str
+    virtual_seconds: float
+    real_seconds: float
+    events: tuple[Event, ...]
+    """The first `EVENTS_MAX`; none unless asked for."""
+    statistics: Mapping[str, int]
+    last_lines: tuple[str, ...]
+    """The last lines of the trace."""
+
+
+def run(
+    seed: int,
+    options: RunOptions,
+    *,
+    trace: Callable[[str, str], None] | None = None,
+    with_events: bool = False,
+) -> RunResult:
+    """Run to the end. `trace(word, line)` is called for each event of the world, which it must not change."""
+    scenario = ClusterScenario.of(seed, options)
+    events: list[Event] = []
+
+    def on_line(word: str, line: str) -> None:
+        if trace is not None:
+            trace(word, line)
+        if with_events and len(events) < EVENTS_MAX and is_event(word):
+            when, who, rest = line.split(" ", 2)
+            events.append(Event(float(when), who, word, rest[len(word) + 1 :]))
+
+    if trace is not None or with_events:
+        scenario.world.trace.on_line = on_line
+    verdict, signature, message = "ok", "", ""
+    statistics: Mapping[str, int] = {}
+    began = time.monotonic()
+    try:
+        statistics = scenario.run()
+    except Liveness as error:
+        verdict, signature, message = "liveness", signature_of(f"liveness: {error}"), str(error)
+    except SafetyViolation as error:
+        verdict, signature, message = "safety", signature_of(f"safety: {error}"), str(error)
+    except Exception as error:  # noqa: BLE001 - any other exception is a crash of a node, which is what is reported
+        verdict, signature = "crash", signature_of_crash(error)
+        message = "".join(traceback.format_exception(error))
+    world = scenario.world
+    return RunResult(
+        seed,
+        options,
+        verdict,
+        signature,
+        message,
+        world.digest(),
+        world.now,
+        time.monotonic() - began,
+        tuple(events),
+        statistics,
+        tuple(world.trace.lines),
+    )
+
+
+def is_event(word: str) -> bool:
+    """Whether a word of the trace is for humans."""
+    return word in EVENT_WORDS or word.startswith("crash")
+
+
+def signature_of(message: str) -> str:
+    """A message without what differs between runs: quoted values, digits, and the seed."""
+    plain = re.sub(r"seed \d+(, at [\d.]+ s)?: ", "", message)
+    plain = re.sub(r"b?'[^']*'", "'..'", plain)
+    plain = re.sub(r"\d+(\.\d+)?", "N", plain)
+    return plain[:_SIGNATURE_CHARACTERS_MAX]
+
+
+def signature_of_crash(error: BaseException) -> str:
+    """The kind of the exception, and the last place in the repository's own code that it came from."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        if path.is_relative_to(_REPOSITORY) and ".venv" not in path.parts:
+            place = f"{path.relative_to(_REPOSITORY).as_posix()} {frame.name}"
+    return f"crash: {type(error).__name__} in {place}"

@@ -1,0 +1,88 @@
+"""Options of a run: drawn from the seed, told as text, made simpler one by one; and what a run says of its end."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from sim.cluster_scenario import ClusterScenario
+from sim.history import SafetyViolation
+from sim.options import PROFILES, RunOptions
+from sim.run import EXIT_STATUS, run, signature_of
+from sim.world import Liveness
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_options_survive_being_text(profile: str) -> None:
+    """A failure is told by its seed and its options, and replayed from both."""
+    for seed in range(20):
+        options = RunOptions.draw(seed, profile)
+        assert RunOptions.from_json(options.to_json()) == options
+
+
+def test_what_is_no_option_is_refused() -> None:
+    """A file of another version is told, not half understood."""
+    text = RunOptions().to_json().replace('"clients"', '"guests"')
+    for bad in (text, "[]", "{}", "nonsense"):
+        with pytest.raises(ValueError, match="not the options"):
+            RunOptions.from_json(bad)
+    with pytest.raises(ValueError, match="unknown profile"):
+        RunOptions.draw(1, "stormy")
+
+
+def test_making_simpler_comes_to_an_end_at_nothing() -> None:
+    """Each step takes something away, and the last has no trouble left."""
+    options = RunOptions.draw(1)
+    for _ in range(200):
+        steps = options.simpler()
+        if not steps:
+            break
+        assert all(step != options for _, step in steps)
+        options = steps[0][1]
+    assert options.simpler() == []
+    assert options.storm.kinds == ()
+    assert options.workloads == ("produce",)
+
+
+def test_one_seed_and_options_give_one_run() -> None:
+    """The same through text; and looking at it changes nothing."""
+    options = RunOptions.draw(3, "calm")
+    options = attrs.evolve(options, storm=attrs.evolve(options.storm, seconds=2.0))
+    lines: list[str] = []
+    first = run(3, options)
+    second = run(
+        3, RunOptions.from_json(options.to_json()), trace=lambda _, line: lines.append(line), with_events=True
+    )
+    assert first.verdict == second.verdict == "ok"
+    assert first.digest == second.digest
+    assert first.statistics == second.statistics
+    assert lines
+    assert {event.what for event in second.events} >= {"boot", "log"}
+    assert first.events == ()
+
+
+@pytest.mark.parametrize(
+    ("failure", "verdict"),
+    [(SafetyViolation("at 7"), "safety"), (Liveness("at 7"), "liveness"), (RuntimeError("at 7"), "crash")],
+)
+def test_each_way_to_fail_is_a_verdict(
+    failure: Exception, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run never raises for what a node does."""
+
+    def broken(scenario: ClusterScenario) -> dict[str, int]:
+        raise failure
+
+    monkeypatch.setattr(ClusterScenario, "run", broken)
+    result = run(1, RunOptions())
+    assert result.verdict == verdict
+    assert result.signature.startswith(verdict)
+    assert "at 7" in result.message
+    assert EXIT_STATUS[verdict] > 0
+
+
+def test_a_signature_leaves_out_what_differs_between_runs() -> None:
+    """Two failures of one bug are one group."""
+    one = signature_of("safety: ('t', 1): b'client-0:5:' was acknowledged at offset 12 at 3.250000 s")
+    other = signature_of("safety: ('t', 0): b'client-1:77:' was acknowledged at offset 9 at 18.5 s")
+    assert one == other
