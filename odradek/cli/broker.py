@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import LOOK_SECONDS_MAX, connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -120,6 +120,7 @@ def _add(args: argparse.Namespace) -> int:
     from odradek.client.balance import balance
 
     with connected(args) as client:
+        present_quorum(args, client)
         survey = _arrived(args, client)
         moves = balance(survey.sites, survey.placements)
         return carry_out(args, client, moves, survey, f"broker {args.broker} has its share already")
@@ -146,6 +147,7 @@ def _drain(args: argparse.Namespace) -> int:
     from odradek.client.balance import CannotPlan, drain
 
     with connected(args) as client:
+        present_quorum(args, client)
         survey = client.admin.survey_cluster()
         for node in args.brokers:
             _known(survey, node)
@@ -173,6 +175,7 @@ def _drain(args: argparse.Namespace) -> int:
 def _remove(args: argparse.Namespace) -> int:
     node = args.broker
     with connected(args) as client:
+        present_quorum(args, client)
         survey = client.admin.survey_cluster()
         _known(survey, node)
         _, replicas, _ = survey.load_of(node)
@@ -187,8 +190,9 @@ def _remove(args: argparse.Namespace) -> int:
                     f"broker {node} still runs: stop it first (or --force); one that was killed is missed after its "
                     "session (broker.session.timeout.ms)"
                 )
-        client.admin.unregister_broker(node)
-        votes = _votes(client, node)
+        with changing():
+            client.admin.unregister_broker(node)
+        votes = _votes(args, client, node)
     if args.json:
         print_json({"removed": node, "voter": votes})
     else:
@@ -197,8 +201,18 @@ def _remove(args: argparse.Namespace) -> int:
             print(
                 paint(YELLOW, f"node {node} is a voter of the quorum still: `odradek quorum remove {node}`")
             )
+        elif votes is None:
+            print(paint(YELLOW, f"whether node {node} votes is not known now: see `odradek quorum status`"))
     return 0
 
 
-def _votes(client: Client, node: int) -> bool:
-    return any(voter.node_id == node for voter in client.admin.describe_quorum().voters)
+def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
+    """Whether the node is a voter; None where nobody says. The broker is removed already, whatever comes of this."""
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError
+
+    try:
+        quorum = client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
+    except (KafkaError, ClientError):
+        return None
+    return any(voter.node_id == node for voter in quorum.voters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import call_failure, connected
+from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value
@@ -144,12 +144,12 @@ def _set(args: argparse.Namespace) -> int:
     if twice is not None:
         raise CliError(f"{twice} is given more than once", USAGE)
     resource = _resource(args)
-    with connected(args) as client:
+    with connected(args) as client, changing(not args.validate_only):
         ((_, error),) = client.admin.incremental_alter_configs(
             {resource: changes}, validate_only=args.validate_only
         )
     if error is not None:
-        raise call_failure(error)
+        raise call_failure(error, changes=not args.validate_only)
     if args.json:
         print_json({"kind": args.kind, "name": args.name, "changed": [] if args.validate_only else keys})
     else:

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from odradek.client.blocking import Client
     from wire.errors import KafkaError
 
-__all__ = ["LOOK_SECONDS_MAX", "call_failure", "connected", "connected_to_controller", "kafka_failure"]
+__all__ = [
+    "LOOK_SECONDS_MAX",
+    "call_failure",
+    "changing",
+    "connected",
+    "connected_to_controller",
+    "kafka_failure",
+    "present_quorum",
+]
 
 LOOK_SECONDS_MAX = 3.0
 """Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
+_PERHAPS_DONE = "the change may have been made all the same: look before you try again"
 
 
 @contextmanager
@@ -54,17 +63,51 @@ def connected_to_controller(
         yield controller, listener
 
 
-def call_failure(error: Exception) -> CliError:
-    """Why a call, or one item of it, failed, and what to do, for people."""
+@contextmanager
+def changing(changes: bool = True) -> Iterator[None]:
+    """Around calls that change something: the `CliError` of one without an answer says that it may have been carried out."""
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError
+
+    try:
+        yield
+    except (KafkaError, ClientError) as error:
+        raise call_failure(error, changes=changes) from error
+
+
+def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
+    """The quorum, for commands that can do nothing without it. Raises `CliError` soon when it has no leader."""
+    from odradek.client.errors import RequestTimedOut
+    from wire.errors import KafkaError
+
+    # Whether anybody answers at all is another question, with another answer.
+    client.admin.describe_cluster()
+    try:
+        return client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
+    except (KafkaError, RequestTimedOut) as error:
+        if isinstance(error, KafkaError) and not error.code.retriable:
+            raise
+        raise CliError(
+            "the quorum has no leader: a majority of its voters must run (`odradek cluster status` shows what can be seen)"
+        ) from error
+
+
+def call_failure(error: Exception, *, changes: bool = False) -> CliError:
+    """Why a call, or one item of it, failed, and what to do, for people. `changes`: whether it would have changed
+    something."""
     from odradek.client.errors import BrokerUnavailable, ConnectionBroken, RequestTimedOut
     from wire.errors import KafkaError
 
     match error:
         case KafkaError():
-            return kafka_failure(error)
+            return kafka_failure(error, changes=changes)
         case BrokerUnavailable():
             return CliError(
                 f"{error}. Is a node running there? (--bootstrap-server or ODRADEK_BOOTSTRAP says where to look)"
+            )
+        case RequestTimedOut() if changes:
+            return CliError(
+                f"{error}: {_PERHAPS_DONE} (`odradek cluster status` tells whether brokers are down)"
             )
         case RequestTimedOut():
             return CliError(
@@ -76,6 +119,18 @@ def call_failure(error: Exception) -> CliError:
             return CliError(str(error))
 
 
-def kafka_failure(error: KafkaError) -> CliError:
+def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
     """An error code in an answer, for people."""
-    return CliError(f"{error.message or error.code.name} ({error.code.name})")
+    from wire.errors import ErrorCode
+
+    text = f"{error.message or error.code.name} ({error.code.name})"
+    match error.code:
+        case ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+            return CliError(
+                f"a controller listens there, which serves no clients: name a broker's listener with --bootstrap-server "
+                f"or ODRADEK_BOOTSTRAP ({error.code.name})"
+            )
+        case ErrorCode.REQUEST_TIMED_OUT if changes:
+            return CliError(f"{text}: {_PERHAPS_DONE}")
+        case _:
+            return CliError(text)

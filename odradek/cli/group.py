@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure, connected
+from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -258,9 +258,11 @@ def _reset(args: argparse.Namespace) -> int:
         plan = client.admin.plan_offset_reset(committed, _target(args))
         if args.execute:
             moved = {(each.topic, each.partition): each.new for each in plan}
-            for error in client.admin.alter_group_offsets(args.group, moved).values():
+            with changing():
+                outcomes = client.admin.alter_group_offsets(args.group, moved)
+            for error in outcomes.values():
                 if error is not None:
-                    raise call_failure(error)
+                    raise call_failure(error, changes=True)
     if args.json:
         print_json({"group": args.group, "executed": args.execute, "partitions": list(map(_move, plan))})
         return 0
@@ -321,7 +323,7 @@ def _change(each: OffsetReset) -> str | None:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    with connected(args) as client:
+    with connected(args) as client, changing():
         outcomes = client.admin.delete_groups(args.groups)
     deleted = [group for group, error in outcomes if error is None]
     if args.json:
@@ -331,7 +333,7 @@ def _delete(args: argparse.Namespace) -> int:
             print(f"group {group} deleted")
     failed = next((error for _, error in outcomes if error is not None), None)
     if failed is not None:
-        raise call_failure(failed)
+        raise call_failure(failed, changes=True)
     return 0
 
 

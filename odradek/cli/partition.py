@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, changing, connected, present_quorum
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import (
     RED,
@@ -189,6 +189,7 @@ def _move(args: argparse.Namespace) -> int:
     if not args.topics and not args.cancel:
         raise CliError("name the topics to move, like words or words:0-3", USAGE)
     with connected(args) as client:
+        present_quorum(args, client)
         survey = client.admin.survey_cluster()
         wanted = _wanted(args, survey)
         if args.cancel:
@@ -226,29 +227,37 @@ def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, 
 
 
 def _cancel(args: argparse.Namespace, client: Client, keys: list[Key]) -> int:
-    outcomes = client.admin.alter_partition_reassignments(dict.fromkeys(keys)) if args.execute else {}
-    failed = [error for error in outcomes.values() if error is not None]
+    with changing():
+        outcomes = client.admin.alter_partition_reassignments(dict.fromkeys(keys)) if args.execute else {}
+    failed = {key: error for key, error in outcomes.items() if error is not None}
+    done = [key for key in keys if key not in failed]
     if args.json:
         print_json(
             {
                 "executed": bool(args.execute),
-                "cancelled": [{"topic": name, "partition": index} for name, index in keys],
+                "cancelled": [{"topic": name, "partition": index} for name, index in done],
+                "failed": [
+                    {"topic": name, "partition": index, "error": str(call_failure(error, changes=True))}
+                    for (name, index), error in failed.items()
+                ],
             }
         )
     elif not keys:
         print("nothing is moving")
     else:
-        for name, index in keys:
+        for name, index in done:
             print(f"{name}-{index} {'stays' if args.execute else 'would stay'} where it was")
         if not args.execute:
             print(paint(YELLOW, "nothing was changed: add --execute to do it"))
     if failed:
-        raise call_failure(failed[0])
+        others = f" ({counted(len(failed), 'partition')} not cancelled)" if len(failed) > 1 else ""
+        raise CliError(f"{call_failure(next(iter(failed.values())), changes=True)}{others}")
     return 0
 
 
 def _unthrottle(args: argparse.Namespace) -> int:
     with connected(args) as client:
+        present_quorum(args, client)
         moving = client.admin.list_partition_reassignments()
         if moving:
             raise CliError(
@@ -257,7 +266,10 @@ def _unthrottle(args: argparse.Namespace) -> int:
             )
         cluster = client.admin.describe_cluster()
         topics = client.admin.describe_topics()
-        client.admin.unthrottle([each.node_id for each in cluster.brokers], [each.name for each in topics])
+        with changing():
+            client.admin.unthrottle(
+                [each.node_id for each in cluster.brokers], [each.name for each in topics]
+            )
     if args.json:
         print_json({"unthrottled": True})
     else:
@@ -269,6 +281,7 @@ def _balance(args: argparse.Namespace) -> int:
     from odradek.client.balance import balance
 
     with connected(args) as client:
+        present_quorum(args, client)
         survey = client.admin.survey_cluster()
         only = _wanted(args, survey) if args.topics else None
         moves = balance(survey.sites, survey.placements, tolerance=args.tolerance, only=only)
@@ -282,6 +295,7 @@ def _elect(args: argparse.Namespace) -> int:
     if args.unclean and not args.topics:
         raise CliError("--unclean loses records: name the topics or partitions", USAGE)
     with connected(args) as client:
+        present_quorum(args, client)
         survey = client.admin.survey_cluster()
         wanted = _wanted(args, survey)
         if args.unclean:
@@ -291,7 +305,8 @@ def _elect(args: argparse.Namespace) -> int:
         outcomes = {}
         if args.execute and keys:
             kind = ElectionType.UNCLEAN if args.unclean else ElectionType.PREFERRED
-            outcomes = client.admin.elect_leaders(keys, kind)
+            with changing():
+                outcomes = client.admin.elect_leaders(keys, kind)
     errors = {
         key: error
         for key, error in outcomes.items()
@@ -316,7 +331,7 @@ def _elect(args: argparse.Namespace) -> int:
             if args.unclean:
                 print(paint(RED, "records that only the lost replicas had will be gone for good"))
     if errors:
-        raise call_failure(next(iter(errors.values())))
+        raise call_failure(next(iter(errors.values())), changes=True)
     return 0
 
 

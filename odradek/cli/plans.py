@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure
+from odradek.cli.connecting import call_failure, changing
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table, span_text
 from odradek.cli.parsing import positive
@@ -117,26 +118,33 @@ def carry_out(
         if not args.json:
             for error in failed[1:]:
                 print(f"odradek: {error}", file=sys.stderr)
-        raise call_failure(failed[0])
+        raise call_failure(failed[0], changes=True)
     return 0
 
 
 def _start(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
-    if args.throttle is not None:
-        client.admin.throttle_moves(moves, args.throttle)
-    return client.admin.alter_partition_reassignments(
-        {(move.topic, move.partition): move.after for move in moves}
-    )
+    with changing(), _throttles_told(args):
+        if args.throttle is not None:
+            client.admin.throttle_moves(moves, args.throttle)
+        return client.admin.alter_partition_reassignments(
+            {(move.topic, move.partition): move.after for move in moves}
+        )
 
 
 def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
-    if args.throttle is not None:
-        client.admin.throttle_moves(moves, args.throttle)
     shown = _Shown()
     try:
-        outcomes = client.admin.move_partitions(moves, at_once=args.at_once, watch=shown.update)
+        with changing(), _throttles_told(args):
+            if args.throttle is not None:
+                client.admin.throttle_moves(moves, args.throttle)
+            try:
+                outcomes = client.admin.move_partitions(moves, at_once=args.at_once, watch=shown.update)
+            finally:
+                shown.clear()
+            if args.throttle is not None:
+                nodes = {node for move in moves for node in (*move.before, *move.after)}
+                client.admin.unthrottle(nodes, {move.topic for move in moves})
     except KeyboardInterrupt:
-        shown.clear()
         print(
             "odradek: interrupted: moves that have begun go on, the others are not begun "
             "(`odradek partition list --moving`; `odradek partition move --cancel`"
@@ -144,11 +152,22 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
             file=sys.stderr,
         )
         raise
-    shown.clear()
-    if args.throttle is not None:
-        nodes = {node for move in moves for node in (*move.before, *move.after)}
-        client.admin.unthrottle(nodes, {move.topic for move in moves})
     return outcomes
+
+
+@contextmanager
+def _throttles_told(args: argparse.Namespace) -> Iterator[None]:
+    """What fails while brokers are throttled leaves them so, for the moves that go on: say it, and what to do."""
+    try:
+        yield
+    except Exception:
+        if args.throttle is not None:
+            print(
+                "odradek: moves that have begun go on, and throttles may have stayed behind: `odradek partition list --moving`; "
+                "`odradek partition move --unthrottle` once nothing moves",
+                file=sys.stderr,
+            )
+        raise
 
 
 class _Shown:

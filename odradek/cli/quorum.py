@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import LOOK_SECONDS_MAX, connected, connected_to_controller
+from odradek.cli.connecting import changing, connected, connected_to_controller, present_quorum
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, span_text
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -82,14 +82,8 @@ def _endpoint(text: str) -> tuple[str, tuple[str, int]]:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from odradek.client.errors import RequestTimedOut
-
     with connected(args) as client:
-        client.admin.describe_cluster()
-        try:
-            quorum = client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
-        except RequestTimedOut:
-            raise CliError("the quorum has no leader: a majority of its voters must run") from None
+        quorum = present_quorum(args, client)
     now_ms = time.time_ns() // 1_000_000
     if args.json:
         print_json(
@@ -169,19 +163,21 @@ def _id_text(directory_id: bytes) -> str | None:
 
 def _add(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        quorum = client.admin.describe_quorum()
+        quorum = present_quorum(args, client)
         _not_among(args, quorum.voters)
         directory = args.directory_id or _directory_of(args, quorum.observers, "observer")
         endpoints = dict(args.endpoint) if args.endpoint else _registered(args, client, quorum)
-        client.admin.add_raft_voter(args.node, directory, endpoints)
+        with changing():
+            client.admin.add_raft_voter(args.node, directory, endpoints)
     return _say(args, directory, "added", "node {} votes now")
 
 
 def _remove(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        quorum = client.admin.describe_quorum()
+        quorum = present_quorum(args, client)
         directory = args.directory_id or _directory_of(args, quorum.voters, "voter")
-        client.admin.remove_raft_voter(args.node, directory)
+        with changing():
+            client.admin.remove_raft_voter(args.node, directory)
     return _say(args, directory, "removed", "node {} has no vote any longer")
 
 

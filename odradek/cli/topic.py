@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure, connected, kafka_failure
+from odradek.cli.connecting import call_failure, changing, connected, kafka_failure
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive, replicas
@@ -103,11 +103,11 @@ def _create(args: argparse.Namespace) -> int:
         -1 if args.replication_factor is None else args.replication_factor,
         dict(args.config),
     )
-    with connected(args) as client:
+    with connected(args) as client, changing(not args.validate_only):
         (outcome,) = client.admin.create_topics([wanted], validate_only=args.validate_only)
     existed = outcome.error is not None and outcome.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
     if outcome.error is not None and not (existed and args.if_not_exists):
-        raise kafka_failure(outcome.error)
+        raise kafka_failure(outcome.error, changes=not args.validate_only)
     created = not existed and not args.validate_only
     if args.json:
         print_json(
@@ -165,7 +165,7 @@ def _alter(args: argparse.Namespace) -> int:
     if not changes and args.partitions is None:
         raise CliError("nothing to alter: give --partitions, --config or --unset", USAGE)
     done = []
-    with connected(args) as client:
+    with connected(args) as client, changing(not args.validate_only):
         # The configuration first: a refused value is found before partitions are there for good.
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, args.topic)
@@ -173,14 +173,14 @@ def _alter(args: argparse.Namespace) -> int:
                 {resource: changes}, validate_only=args.validate_only
             )
             if error is not None:
-                raise call_failure(error)
+                raise call_failure(error, changes=not args.validate_only)
             done += [change.name for change in changes]
         if args.partitions is not None:
             ((_, error),) = client.admin.create_partitions(
                 {args.topic: args.partitions}, validate_only=args.validate_only
             )
             if error is not None:
-                failure = call_failure(error)
+                failure = call_failure(error, changes=not args.validate_only)
                 raise CliError(
                     f"{failure} (changed before: {', '.join(done)})" if done else str(failure)
                 ) from error
@@ -206,7 +206,8 @@ def _delete(args: argparse.Namespace) -> int:
     with connected(args) as client:
         if not args.force:
             _spare_internal(client, args.topics)
-        outcomes = client.admin.delete_topics(args.topics)
+        with changing():
+            outcomes = client.admin.delete_topics(args.topics)
     deleted = []
     failures = []
     for name, error in outcomes:
@@ -220,7 +221,7 @@ def _delete(args: argparse.Namespace) -> int:
         for name in deleted:
             print(f"topic {name} deleted")
     if failures:
-        raise kafka_failure(failures[0])
+        raise kafka_failure(failures[0], changes=True)
     return 0
 
 

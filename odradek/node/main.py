@@ -40,8 +40,15 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
     """Run the node of a properties file; the exit status: 0 after a clean stop, 1 otherwise."""
     try:
         config = NodeConfig.load(config_path)
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         print(f"odradek: {config_path}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"odradek: cannot read {config_path}: {error.strerror}: name the properties file that this node was formatted "
+            "with (`odradek storage format`)",
+            file=sys.stderr,
+        )
         return 1
     raise_descriptor_limit()
     status = 0

@@ -215,3 +215,12 @@ def test_output_that_goes_nowhere(redirection: str, code: int, said: str) -> Non
         check=False,
     )
     assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The file, the system's reason in words, what to do."""
+    missing = tmp_path / "none.properties"
+    assert main(["server", str(missing)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"odradek: cannot read {missing}: No such file or directory: ")
+    assert "odradek storage format" in line

@@ -1,0 +1,175 @@
+"""What commands say when the cluster is in trouble: no leader of the quorum, no answer, answers that refuse."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from odradek.cli import broker, disk, partition, plans, quorum, topic
+from odradek.cli.__main__ import main
+from odradek.cli.connecting import call_failure
+from odradek.client.admin import (
+    ClusterDescription,
+    ClusterSurvey,
+    CreatedTopic,
+    Reassignment,
+)
+from odradek.client.balance import Move
+from odradek.client.cluster import Broker, Partition, Topic
+from odradek.client.errors import ClientError, RequestTimedOut
+from tests.cli.running import Outcome
+from wire.errors import ErrorCode, KafkaError
+
+Run = Callable[..., Outcome]
+MODULES = (broker, disk, partition, quorum, topic)
+PERHAPS = "the change may have been made all the same"
+SILENCE = RequestTimedOut("no answer within 3 s")
+WORDS = Topic(
+    "words", bytes(16), False, {index: Partition(index, 1, 0, (1, 2), (1, 2), ()) for index in (0, 1)}
+)
+CLUSTER = ClusterDescription(
+    "c", 1, (Broker(1, "one", 9092, None), Broker(2, "two", 9092, None)), frozenset({2})
+)
+
+
+def survey(moving: bool = False) -> ClusterSurvey:
+    keys = [("words", index) for index in (0, 1)] if moving else []
+    return ClusterSurvey(CLUSTER, (WORDS,), {}, {key: Reassignment((1, 2, 3), (3,), ()) for key in keys}, ())
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The administration that commands find, instead of one over a connection."""
+    found = Mock()
+    found.describe_cluster.return_value = CLUSTER
+    found.describe_quorum.return_value = SimpleNamespace(voters=(), observers=(), leader_id=1)
+    found.survey_cluster.return_value = survey()
+
+    @contextmanager
+    def connected(_: argparse.Namespace) -> Iterator[Any]:
+        try:
+            yield SimpleNamespace(admin=found)
+        except (KafkaError, ClientError) as error:
+            raise call_failure(error) from error
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "connected", connected)
+    return found
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process."""
+
+    def run_here(*words: str) -> Outcome:
+        return Outcome(main(words), *capsys.readouterr())
+
+    return run_here
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("broker", "add", "1"),
+        ("broker", "drain", "1"),
+        ("broker", "remove", "1"),
+        ("partition", "balance"),
+        ("partition", "elect"),
+        ("partition", "move", "words", "--to", "1"),
+        ("partition", "move", "--unthrottle"),
+        ("quorum", "status"),
+        ("quorum", "add", "4"),
+        ("quorum", "remove", "4"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("error", [SILENCE, KafkaError(ErrorCode.REQUEST_TIMED_OUT)], ids=["silent", "error"])
+def test_without_a_leader_of_the_quorum(
+    run: Run, admin: Mock, words: tuple[str, ...], error: Exception
+) -> None:
+    """Said after the seconds of those who only look, not after --timeout; and nothing else is asked."""
+    admin.describe_quorum.side_effect = error
+    assert "a majority of its voters must run" in run(*words).refusal()
+    admin.describe_quorum.assert_called_once_with(timeout=3.0)
+    admin.survey_cluster.assert_not_called()
+
+
+def test_who_may_not_ask_hears_so(run: Run, admin: Mock) -> None:
+    """An answer that refuses is no missing leader."""
+    admin.describe_quorum.side_effect = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in run("partition", "balance").refusal()
+
+
+def test_no_answer_to_a_change(run: Run, admin: Mock) -> None:
+    """Whether it was made is not known: only where something would have been changed."""
+    admin.create_topics.side_effect = SILENCE
+    assert PERHAPS in run("topic", "create", "words").refusal()
+    assert PERHAPS not in run("topic", "create", "words", "--validate-only").refusal()
+    admin.describe_topics.side_effect = SILENCE
+    assert PERHAPS not in run("topic", "list").refusal()
+
+
+def test_an_answer_that_the_time_was_up(run: Run, admin: Mock) -> None:
+    """REQUEST_TIMED_OUT: the controller may finish what the broker no longer waits for."""
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    admin.create_topics.side_effect = None
+    admin.create_topics.return_value = [CreatedTopic("words", bytes(16), -1, -1, late)]
+    line = run("topic", "create", "words").refusal()
+    assert "REQUEST_TIMED_OUT" in line
+    assert PERHAPS in line
+
+
+def test_a_controllers_listener(run: Run, admin: Mock) -> None:
+    """KIP-919: an endpoint of another type is refused; people need to know which to name."""
+    admin.survey_cluster.side_effect = KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE)
+    line = run("broker", "list").refusal()
+    assert "a controller listens there" in line
+    assert "name a broker's listener" in line
+
+
+def test_a_cancellation_that_fails(run: Run, admin: Mock) -> None:
+    """Only what was cancelled is listed as cancelled."""
+    admin.survey_cluster.return_value = survey(moving=True)
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    admin.alter_partition_reassignments.return_value = {("words", 0): None, ("words", 1): late}
+    said = run("partition", "move", "--cancel", "--execute")
+    assert (said.code, said.out) == (1, "words-0 stays where it was\n")
+    assert PERHAPS in said.err
+    said = run("partition", "move", "--cancel", "--execute", "--json")
+    assert '"cancelled":[{"topic":"words","partition":0}]' in said.out
+    assert '"failed":[{"topic":"words","partition":1,"error":"' in said.out
+
+
+def test_a_broker_is_removed_whatever_the_quorum_says_then(run: Run, admin: Mock) -> None:
+    """The removal is done: a question that fails behind it is no failure of the command."""
+    answers = [admin.describe_quorum.return_value, SILENCE] * 2
+    admin.describe_quorum.side_effect = answers
+    said = run("broker", "remove", "2", "--force")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[0] == "broker 2 removed"
+    assert "is not known" in said.out
+    assert run("broker", "remove", "2", "--force", "--json").json() == {"removed": 2, "voter": None}
+
+
+@pytest.mark.parametrize("no_wait", [True, False])
+def test_throttles_that_stay_behind_are_named(
+    admin: Mock, capsys: pytest.CaptureFixture[str], no_wait: bool
+) -> None:
+    """Brokers would go on copying slowly, and nobody would know why."""
+    args = argparse.Namespace(
+        json=False, execute=True, throttle=1 << 20, no_wait=no_wait, at_once=50, execute_option="--execute"
+    )
+    admin.move_partitions.side_effect = admin.alter_partition_reassignments.side_effect = SILENCE
+    client: Any = SimpleNamespace(admin=admin)
+    move = Move("words", 0, (1, 2), (1, 3), 5)
+    with pytest.raises(Exception, match=PERHAPS):
+        plans.carry_out(args, client, [move], survey(), "nothing")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "throttles may have stayed" in line
+    assert "--unthrottle" in line
