@@ -14,7 +14,7 @@ from odradek.client.consumer_types import (
     TruncationDetected,
 )
 from sim.producing import ProduceConfig, Producing, RecordToSend
-from tests.client.fake_broker import HANG_UP, FakePartition
+from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
 from tests.client.fake_group import FakeConsumer, GroupBroker
 from wire.api import ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -134,6 +134,22 @@ def test_a_member_that_was_thrown_out_has_lost_its_partitions(code: ErrorCode) -
     joins = [join.member_id for join in found.broker.asked(JoinGroupRequest)]
     forgets = code is ErrorCode.UNKNOWN_MEMBER_ID
     assert joins[2:] == (["", "member-2"] if forgets else ["member-1"])
+
+
+def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there() -> None:
+    """They are not given out before the join, so a poll that did not wait for it went round without end (seed 3007)."""
+    found = member(3, enable_auto_commit="false")
+    found.sleep(1)
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(ErrorCode.REBALANCE_IN_PROGRESS))
+    found.broker.trouble[ApiKey.JOIN_GROUP].append(SILENCE)
+    found.sleep(4)
+    event = found.run(found.machine.wait(1.0))
+    assert event is not None
+    found.machine.told(event)
+    began = found.wire.now
+    assert found.machine.take(began, found.machine.take_records) == []
+    assert found.run(found.machine.wait(1.0)) is None
+    assert found.wire.now == began + 1.0
 
 
 def test_a_coordinator_that_moved_is_looked_for_again() -> None:
