@@ -95,7 +95,12 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:
     """Why a call, or one item of it, failed, and what to do, for people. `changes`: whether it would have changed
     something."""
-    from odradek.client.errors import BrokerUnavailable, ConnectionBroken, RequestTimedOut
+    from odradek.client.errors import (
+        BrokerUnavailable,
+        ConnectionBroken,
+        RequestTimedOut,
+        UnsupportedByBroker,
+    )
     from wire.errors import KafkaError
 
     match error:
@@ -112,6 +117,11 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
         case RequestTimedOut():
             return CliError(
                 f"{error}. A longer --timeout may help; `odradek cluster status` tells whether brokers or the quorum are down"
+            )
+        case UnsupportedByBroker():
+            return CliError(
+                f"{error}: it may be a controller's listener (name a broker's with --bootstrap-server or "
+                "ODRADEK_BOOTSTRAP), or of a version too far from ours"
             )
         case ConnectionBroken():
             return CliError(f"{error}. The request may or may not have been performed: look, then try again")

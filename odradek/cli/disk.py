@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import call_failure, connected
+from odradek.cli.failure import CliError
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
 
@@ -34,21 +36,36 @@ def register(groups: Groups) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        brokers = client.admin.describe_log_dirs(args.broker)
+        cluster = client.admin.describe_cluster(include_fenced=True)
+        known = [broker.node_id for broker in cluster.brokers]
+        wanted = known if args.broker is None else list(dict.fromkeys(args.broker))
+        stranger = next((node for node in wanted if node not in known), None)
+        if stranger is not None:
+            raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
+        # One that is fenced may answer all the same, or be silent until the time is up: its state says enough.
+        down = [node for node in wanted if node in cluster.fenced]
+        alive = [node for node in wanted if node not in cluster.fenced]
+        brokers = client.admin.describe_log_dirs(alive) if alive else []
     if args.json:
-        print_json({"brokers": [_document(broker) for broker in brokers]})
-    elif any(broker.directories for broker in brokers):
-        (_print_topics if args.topics else _print_directories)(brokers)
+        documents = [_document(broker) for broker in brokers]
+        documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
+        print_json({"brokers": sorted(documents, key=lambda document: document["broker"])})
+    elif args.topics:
+        _print_topics(brokers, down)
+    else:
+        _print_directories(brokers, down)
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)
     return 0
 
 
-def _print_directories(brokers: list[BrokerLogDirs]) -> None:
-    rows = []
+def _print_directories(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
+    rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * 5) for node in down]
     offline = []
     for broker in brokers:
+        if broker.error is not None:
+            rows.append((broker.broker, "FAILED", *[None] * 5))
         for each in broker.directories:
             state = "online" if each.error is None else "OFFLINE"
             used = _used(each)
@@ -68,12 +85,16 @@ def _print_directories(brokers: list[BrokerLogDirs]) -> None:
             )
             if each.error is not None:
                 offline.append(f"broker {broker.broker}: {each.path} is offline")
-    print_table(("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"), rows)
+    print_table(("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"), _by_broker(rows))
     for line in offline:
         print(paint(RED, line))
 
 
-def _print_topics(brokers: list[BrokerLogDirs]) -> None:
+def _by_broker(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: int(row[0]))
+
+
+def _print_topics(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
     rows = []
     for broker in brokers:
         for each in broker.directories:
@@ -83,6 +104,8 @@ def _print_topics(brokers: list[BrokerLogDirs]) -> None:
             for topic, found in sorted(sizes.items(), key=lambda item: (-sum(item[1]), item[0])):
                 rows.append((broker.broker, topic, len(found), bytes_text(sum(found)), each.path))
     print_table(("BROKER", "TOPIC", "REPLICAS", "LOGS", "DIRECTORY"), rows)
+    for node in down:
+        print(paint(RED, f"broker {node} is down: what it holds is not known"))
 
 
 def _used(directory: LogDirDescription) -> float | None:
@@ -94,6 +117,8 @@ def _used(directory: LogDirDescription) -> float | None:
 def _document(broker: BrokerLogDirs) -> dict[str, Any]:
     return {
         "broker": broker.broker,
+        "online": True,
+        "error": None if broker.error is None else str(call_failure(broker.error)),
         "directories": [
             {
                 "path": each.path,

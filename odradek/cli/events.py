@@ -6,12 +6,13 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import connected, connected_to_controller
+from odradek.cli.connecting import connected, connected_to_controller, present_quorum
+from odradek.cli.failure import CliError
 from odradek.cli.output import RED, YELLOW, paint, print_json
-from odradek.cli.parsing import add_command, add_connection_options, positive
+from odradek.cli.parsing import add_command, add_connection_options, natural, positive
 from odradek.cli.plans import topic_partitions
 from odradek.cli.times import TIME_HELP, moment
 
@@ -56,7 +57,7 @@ def register_events(commands: Groups) -> None:
         help="only of this topic, or these partitions of it (repeat for more)",
     )
     events.add_argument(
-        "--broker", type=int, action="append", metavar="ID", help="only of this broker (repeat for more)"
+        "--broker", type=natural, action="append", metavar="ID", help="only of this broker (repeat for more)"
     )
     add_connection_options(events)
 
@@ -65,17 +66,35 @@ def _events(args: argparse.Namespace) -> int:
     with connected(args) as client:
         reader = _Reader(args, client)
         backlog = list(_wanted(args, reader.read_all()))
+        if not args.follow:
+            _named_once(args, client, reader.topics)
         if args.since is not None:
             shown: Iterable[Event] = [event for event in backlog if event.time_ms >= args.since]
         else:
             shown = backlog if args.all else deque(backlog, args.last)
-        _print(args, list(shown))
+        told = list(shown)
+        if reader.begins_at and len(told) == len(backlog):
+            print(
+                f"odradek: history begins at offset {reader.begins_at}: of what was before, a snapshot keeps only the outcome",
+                file=sys.stderr,
+            )
+        _print(args, told)
         if args.follow:
             sys.stdout.flush()
             for news in reader.read(_POLL_MS):
                 _print(args, list(_wanted(args, news)))
                 sys.stdout.flush()
     return 0
+
+
+def _named_once(args: argparse.Namespace, client: Client, told: Collection[str]) -> None:
+    """Raises `CliError` for a topic that neither the log nor the cluster as it is has ever named."""
+    for name, _ in args.topic or ():
+        if name not in told and name not in client.metadata([name]).topics:
+            raise CliError(
+                f"there is no topic {name}, nor was there one as far back as the metadata log goes "
+                "(`odradek topic list`; --follow waits for one)"
+            )
 
 
 class _Reader:
@@ -86,12 +105,16 @@ class _Reader:
 
         self._args = args
         self._client = client
-        self._narrator: Narrator = Narrator()
         self._offset = 0
+        self.begins_at = 0
+        """The end of the last snapshot that stood in for the log; 0 while the log was there from its beginning."""
+        self.topics: set[str] = set()
+        """All that were ever named."""
+        self._narrator: Narrator = Narrator(self.topics)
 
     def read_all(self) -> Iterator[Event]:
         """Everything up to the present."""
-        end = self._client.admin.describe_quorum().high_watermark
+        end = present_quorum(self._args, self._client).high_watermark
         for events in self.read(0):
             yield from events
             if self._offset >= end:
@@ -123,10 +146,10 @@ class _Reader:
         patience = wait_ms / 1000 + _ANSWER_SECONDS_MAX
         read = controller.run(read_metadata(controller.core, self._offset, wait_ms=wait_ms, timeout=patience))
         if read.snapshot is not None:
-            self._narrator = Narrator()
+            self._narrator = Narrator(self.topics)
             for batch in controller.run(read_metadata_snapshot(controller.core, read.snapshot, epoch)):
                 self._narrator.load(batch.records)
-            self._offset = read.snapshot.end_offset
+            self._offset = self.begins_at = read.snapshot.end_offset
             return []
         events = []
         for batch in read.batches:

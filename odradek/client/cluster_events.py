@@ -69,9 +69,13 @@ class _Topic:
 
 
 class Narrator:
-    """See the module. `load` for the records of a snapshot, then `tell` for the batches behind it."""
+    """See the module. `load` for the records of a snapshot, then `tell` for the batches behind it.
 
-    def __init__(self) -> None:
+    `named` takes in the names of all topics that come along, those that are deleted again too.
+    """
+
+    def __init__(self, named: set[str] | None = None) -> None:
+        self._named: set[str] = set() if named is None else named
         self._brokers: dict[int, _Broker] = {}
         self._topics: dict[bytes, _Topic] = {}
         self._voters: tuple[int, ...] = ()
@@ -226,6 +230,7 @@ class Narrator:
 
     def _topic_created(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:
         self._topics[bytes(record.topic_id)] = _Topic(record.name, {})
+        self._named.add(record.name)
         yield "topic", f"topic {record.name}", "was created"
 
     def _topic_removed(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,19 +12,22 @@ from unittest.mock import Mock
 
 import pytest
 
-from odradek.cli import broker, disk, partition, plans, quorum, topic
+from odradek.cli import broker, disk, events, partition, plans, quorum, topic
 from odradek.cli.__main__ import main
 from odradek.cli.connecting import call_failure
 from odradek.client.admin import (
+    BrokerLogDirs,
     ClusterDescription,
     ClusterSurvey,
     CreatedTopic,
+    LogDirDescription,
     Reassignment,
 )
 from odradek.client.balance import Move
 from odradek.client.cluster import Broker, Partition, Topic
-from odradek.client.errors import ClientError, RequestTimedOut
-from tests.cli.running import Outcome
+from odradek.client.cluster_events import Event
+from odradek.client.errors import ClientError, RequestTimedOut, UnsupportedByBroker
+from tests.cli.running import Outcome, words_of
 from wire.errors import ErrorCode, KafkaError
 
 Run = Callable[..., Outcome]
@@ -54,7 +58,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
     @contextmanager
     def connected(_: argparse.Namespace) -> Iterator[Any]:
         try:
-            yield SimpleNamespace(admin=found)
+            yield SimpleNamespace(admin=found, metadata=lambda _: SimpleNamespace(topics={"words": WORDS}))
         except (KafkaError, ClientError) as error:
             raise call_failure(error) from error
 
@@ -173,3 +177,45 @@ def test_throttles_that_stay_behind_are_named(
     (line,) = capsys.readouterr().err.splitlines()
     assert "throttles may have stayed" in line
     assert "--unthrottle" in line
+
+
+def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
+    """Listed as what they are, without asking them; the reason of one that fails stands in the JSON too."""
+    here = LogDirDescription("/data", 100, 50, ())
+    admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (here,))]
+    said = run("disk", "list")
+    assert words_of(said.out)[1][:2] == ["1", "online"]
+    assert words_of(said.out)[2][:2] == ["2", "DOWN"]
+    admin.describe_log_dirs.assert_called_once_with([1])
+    assert "broker 2 is down" in run("disk", "list", "--topics").out
+    assert "there is no broker 7 (brokers: 1, 2)" in run("disk", "list", "--broker", "7").refusal()
+    admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (), SILENCE)]
+    said = run("disk", "list", "--json")
+    first, second = json.loads(said.out)["brokers"]
+    assert (said.code, first["error"].partition(".")[0]) == (1, str(SILENCE))
+    assert (second["broker"], second["online"], second["directories"]) == (2, False, [])
+    assert words_of(run("disk", "list").out)[1][:2] == ["1", "FAILED"]
+
+
+def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a snapshot stands in for is not passed over in silence; nor is a topic that never was."""
+    admin.describe_quorum.return_value.high_watermark = 7
+
+    def read(reader: Any, _: int) -> Iterator[list[Event]]:
+        reader._offset = reader.begins_at = 7
+        reader.topics.add("gone")
+        yield [Event(8, 0, "topic", "topic gone", "was deleted")]
+
+    monkeypatch.setattr(events._Reader, "read", read)
+    monkeypatch.setattr(events, "connected", topic.connected)
+    said = run("cluster", "events", "--topic", "gone")
+    assert said.err.startswith("odradek: history begins at offset 7: ")
+    assert said.out.endswith("topic gone was deleted\n")
+    assert run("cluster", "events", "--topic", "words").out == ""
+    assert "there is no topic nope" in run("cluster", "events", "--topic", "nope").refusal()
+
+
+def test_requests_that_a_controller_does_not_know(run: Run, admin: Mock) -> None:
+    """Only some are refused as meant for another type of endpoint, others are unknown there."""
+    admin.describe_topics.side_effect = UnsupportedByBroker("c:9093 has no version of METADATA that we speak")
+    assert "it may be a controller's listener" in run("topic", "list").refusal()

@@ -107,6 +107,7 @@ def test_the_commands_are_those_of_this_version() -> None:
         ("quorum", "add", "4", "--endpoint", "localhost"),
         ("quorum", "remove", "4", "--directory-id", "x"),
         ("cluster", "events", "--since", "soon"),
+        ("cluster", "events", "--broker", "-1"),
         ("topic", "list", "--bootstrap-server", "nocolon"),
     ],
     ids=lambda words: " ".join(words) or "nothing",

@@ -153,3 +153,12 @@ def test_a_snapshot_is_known_but_not_told() -> None:
     narrator.load([TopicRecord("words", TOPIC_ID), partition])
     (event,) = narrator.tell(9, 1, 5, [changed(leader=2)])
     assert (event.offset, event.subject, event.kind) == (9, "words-0", "leader")
+
+
+def test_names_outlive_their_topics() -> None:
+    """Who asks about a topic wants to know whether it ever was."""
+    named: set[str] = set()
+    narrator = Narrator(named)
+    narrator.load([TopicRecord("words", TOPIC_ID)])
+    narrator.tell(9, 1, 5, [RemoveTopicRecord(TOPIC_ID)])
+    assert named == {"words"}
