@@ -16,7 +16,7 @@ from importlinter.cli import lint_imports
 from tests.colours import Finding, findings, is_async
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim")
+PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim", "spark")
 
 SHELL = {
     "odradek/cli/": "a process of its own: arguments, files, signals",

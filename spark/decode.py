@@ -1,0 +1,417 @@
+"""Record batches (format version 2) as Arrow record batches with the columns of Spark's own Kafka connector. PURE.
+
+Theory of operation
+===================
+
+`wire.records` parses one record after the other; at a million rows a second Python has no time for that. Here only what
+cannot be otherwise is sequential: where a record begins follows from the length of the one before, so a loop walks from
+length to length and touches one varint per record. Everything else happens for all records of a group of batches at once,
+with numpy, on one buffer in which their decompressed bytes lie behind one another:
+
+1. `_Group.add` checks a batch (header, checksum, decompression, number of records) and notes where its records begin;
+2. `_fields` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key lengths, ...
+3. every record must end where its length says: positions only grow, so that one comparison proves that all lengths inside
+   lie inside. Reads that overshoot before it is made land in `_PAD` zero bytes;
+4. keys and values are cut out in C: an array of Arrow whose items are the parts of the buffer, wanted and unwanted in
+   turn, of which `take` copies every second.
+
+Headers are rare and nested: the records that have some are walked one by one.
+
+What is refused is what `wire.records.records` refuses, with the same errors, and besides it what a reader of a log must not
+see (batches in the wrong order) and what Spark's columns cannot hold (a timestamp beyond 64 bits of microseconds).
+
+Deliberately absent: leaving out the records of aborted transactions. Control batches are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wire.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, iter_batches
+from wire.compression import decompress
+from wire.record_batch import CorruptBatch, DecompressionBomb, InvalidRecord
+
+__all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "DecodedRows", "decode_batches"]
+
+_COLUMNS = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", tz="UTC")),
+    ("timestampType", pa.int32()),
+]
+_HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+SCHEMA = pa.schema(_COLUMNS)
+"""What `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
+SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
+"""The same with `includeHeaders`; a record without headers has null there, not an empty list."""
+
+_RECORD_SIZE_MIN = 7
+_PAD = 64
+"""More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
+_GROUP_BYTES = 16 << 20
+"""A group is closed behind the batch that reaches this, however few its rows."""
+_BATCH_BYTES_MAX = 1 << 30
+"""A group and one batch more stay below the 2**31 bytes that Arrow's 32-bit positions reach."""
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+
+_Int64s = npt.NDArray[np.int64]
+_Bytes = npt.NDArray[np.uint8]
+
+
+@attrs.frozen
+class DecodedRows:
+    """Rows of one or more batches, in order."""
+
+    rows: pa.RecordBatch
+    """Possibly none, where all batches were control batches, compacted away or outside of the wanted offsets."""
+    next_offset: int
+    """Where to go on: behind the last batch looked at, its compacted end included, or the wanted end if that is less."""
+
+
+def decode_batches(
+    buf: Buffer,
+    *,
+    topic: str,
+    partition: int,
+    offset: int,
+    decompressed_bytes_max: int,
+    offset_end: int | None = None,
+    with_headers: bool = False,
+    rows_wanted: int = 10_000,
+) -> Iterator[DecodedRows]:
+    """The records of a fetch answer with `offset` <= their offset < `offset_end`; a cut batch at the end is left.
+
+    Batches are whole, so a piece has at least `rows_wanted` rows (but for the last, or very large ones) and may have many
+    more. Nothing comes if not a single batch is whole. `decompressed_bytes_max`
+    bounds each batch; beside it, a record costs about 200 bytes while it is decoded.
+
+    Raises:
+        CorruptBatch: a wrong checksum, bytes that do not decompress, or a batch that begins before the last one ends.
+        DecompressionBomb: a batch has more than `decompressed_bytes_max` bytes.
+        InvalidRecord: records contradict their header or themselves, or a timestamp does not fit the column.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+        ValueError: `decompressed_bytes_max` is above 1 GiB.
+    """
+    if decompressed_bytes_max > _BATCH_BYTES_MAX:
+        raise ValueError(f"decompressed_bytes_max may be {_BATCH_BYTES_MAX} at most")
+    schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
+    end = 2**63 - 1 if offset_end is None else offset_end
+    group = _Group()
+    next_offset: int | None = None
+    for position, header in iter_batches(buf):
+        _check_place(header, next_offset)
+        if header.base_offset >= end:
+            # Compaction may have taken all below the end: who is told so does not ask again.
+            yield DecodedRows(_rows(group, schema, topic, partition, offset, end), end)
+            return
+        next_offset = header.next_offset
+        group.add(buf, position, header, decompressed_bytes_max)
+        if len(group.places) >= rows_wanted or group.size >= _GROUP_BYTES:
+            yield DecodedRows(_rows(group, schema, topic, partition, offset, end), min(next_offset, end))
+            group = _Group()
+            if next_offset >= end:
+                return
+    if group.looked_at and next_offset is not None:
+        yield DecodedRows(_rows(group, schema, topic, partition, offset, end), min(next_offset, end))
+
+
+def _check_place(header: BatchHeader, next_offset: int | None) -> None:
+    """Raises CorruptBatch where the header's offsets, which no checksum covers, cannot be a log's."""
+    base_offset = header.base_offset
+    if base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 2**63:
+        raise CorruptBatch(f"batch from offset {base_offset} to {header.last_offset}")
+    if next_offset is not None and base_offset < next_offset:
+        raise CorruptBatch(f"batch from offset {base_offset} behind one that ends at {next_offset - 1}")
+
+
+@attrs.define
+class _Group:
+    """Batches that become one Arrow batch: their bytes, and where each record's length stands in them."""
+
+    bodies: list[Buffer] = attrs.field(factory=list)
+    size: int = 0
+    looked_at: int = 0
+    places: list[int] = attrs.field(factory=list)
+    headers: list[BatchHeader] = attrs.field(factory=list)
+    """Of the batches that have records."""
+
+    def add(self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int) -> None:
+        self.looked_at += 1
+        end = position + header.size
+        if not check_crc(buf, position, header.size):
+            raise CorruptBatch("batch checksum is wrong")
+        if header.is_control:
+            return
+        body: Buffer = memoryview(buf)[position + HEADER_SIZE : end]
+        if header.compression_type:
+            body = decompress(header.compression_type, body, decompressed_bytes_max)
+        elif len(body) > decompressed_bytes_max:
+            raise DecompressionBomb(f"batch of {len(body)} bytes where {decompressed_bytes_max} are allowed")
+        count = header.record_count
+        if count < 0 or count * _RECORD_SIZE_MIN > len(body):
+            raise InvalidRecord(f"{count} records cannot be in {len(body)} bytes")
+        try:
+            place = _walk(body, count, self.size, self.places)
+        except IndexError:
+            raise InvalidRecord("a record is longer than its batch") from None
+        if place != len(body):
+            raise InvalidRecord(f"{count} records of {place} bytes in a batch of {len(body)}")
+        if count:
+            self.bodies.append(body)
+            self.size += len(body)
+            self.headers.append(header)
+
+
+def _walk(body: Buffer, count: int, base: int, places: list[int]) -> int:
+    """Append where `count` records begin, counted from `base`, to `places`; return where the last one ends.
+
+    A length's sign is ignored here and looked at with all other numbers.
+
+    Raises:
+        IndexError: they go beyond the body.
+        InvalidRecord: a length of more than ten bytes.
+    """
+    append = places.append
+    place = 0
+    for _ in range(count):
+        append(base + place)
+        byte = body[place]
+        if byte < 0x80:
+            place += 1 + (byte >> 1)
+        elif (high := body[place + 1]) < 0x80:
+            place += 2 + ((byte & 0x7F | high << 7) >> 1)
+        else:
+            number, shift = byte & 0x7F, 7
+            while byte >= 0x80:
+                if shift > 63:
+                    raise InvalidRecord("variable-length number of more than ten bytes")
+                place += 1
+                byte = body[place]
+                number |= (byte & 0x7F) << shift
+                shift += 7
+            place += 1 + (number >> 1)
+    return place
+
+
+def _varints(data: _Bytes, places: _Int64s) -> tuple[_Int64s, _Int64s]:
+    """The zigzag number at each of `places`, and the place behind it.
+
+    Raises:
+        InvalidRecord: one of more than ten bytes, or 64 bits.
+    """
+    first = data[places]
+    number = first.astype(np.uint64)
+    behind = places + 1
+    longer = np.flatnonzero(first >= 0x80)
+    if len(longer):
+        number[longer] &= np.uint64(0x7F)
+        shift = 7
+        while len(longer):
+            byte = data[behind[longer]]
+            if shift == 63 and (byte > 1).any():
+                raise InvalidRecord("variable-length number of more than 64 bits")
+            number[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            behind[longer] += 1
+            longer = longer[byte >= 0x80]
+            shift += 7
+    sign = -(number & 1).view(np.int64)
+    return (number >> 1).view(np.int64) ^ sign, behind
+
+
+def _part(data: _Bytes, places: _Int64s, ends: _Int64s, what: str) -> tuple[_Int64s, _Int64s, _Int64s]:
+    """Where a part with a length (-1: null) begins in each record, its length, and the place behind it."""
+    length, start = _varints(data, places)
+    if ((length < -1) | (length > ends - start)).any():
+        raise InvalidRecord(f"a {what} of an impossible length")
+    return start, length, start + np.maximum(length, 0)
+
+
+@attrs.frozen
+class _Fields:
+    """The numbers of all records of a group; places are those in its buffer, a length of -1 is null."""
+
+    timestamp_delta: _Int64s
+    offset_delta: _Int64s
+    key: _Int64s
+    key_length: _Int64s
+    value: _Int64s
+    value_length: _Int64s
+    headers: _Int64s
+    """Where the number of headers stands."""
+    end: _Int64s
+
+
+def _fields(data: _Bytes, places: _Int64s) -> _Fields:
+    length, body = _varints(data, places)
+    if (length < _RECORD_SIZE_MIN - 1).any():
+        raise InvalidRecord("a record of an impossible length")
+    end = body + length
+    timestamp_delta, behind = _varints(data, body + 1)
+    offset_delta, behind = _varints(data, behind)
+    key, key_length, behind = _part(data, behind, end, "key")
+    value, value_length, headers = _part(data, behind, end, "value")
+    if (headers >= end).any():
+        raise InvalidRecord("a record is longer than it says")
+    return _Fields(timestamp_delta, offset_delta, key, key_length, value, value_length, headers, end)
+
+
+def _rows(
+    group: _Group, schema: pa.Schema, topic: str, partition: int, offset: int, offset_end: int
+) -> pa.RecordBatch:
+    """The Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
+    joined = b"".join([*group.bodies, bytes(_PAD)])
+    data = np.frombuffer(joined, np.uint8)
+    fields = _fields(data, np.array(group.places, np.int64))
+    headers = _header_column(joined, data, fields, len(group.places))
+    offsets = _offsets(group.headers, fields.offset_delta)
+    timestamps, timestamp_types = _timestamps(group.headers, fields.timestamp_delta)
+
+    first, last = (int(each) for each in np.searchsorted(offsets, (offset, max(offset, offset_end))))
+    wanted = slice(first, last)
+    count = last - first
+    columns = [
+        _binaries(data, fields.key[wanted], fields.key_length[wanted]),
+        _binaries(data, fields.value[wanted], fields.value_length[wanted]),
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.array(np.full(count, partition, np.int32)),
+        pa.array(offsets[wanted]),
+        pa.array(timestamps[wanted] * 1000, type=pa.timestamp("us", tz="UTC")),
+        pa.array(timestamp_types[wanted]),
+    ]
+    if len(schema) > len(columns):
+        columns.append(headers.slice(first, count))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _offsets(headers: list[BatchHeader], delta: _Int64s) -> _Int64s:
+    counts = np.array([header.record_count for header in headers], np.int64)
+    base = np.repeat(np.array([header.base_offset for header in headers], np.int64), counts)
+    last = np.repeat(np.array([header.last_offset_delta for header in headers], np.int64), counts)
+    grows = np.ones(len(delta), np.bool_)
+    np.greater(delta[1:], delta[:-1], out=grows[1:])
+    grows[np.cumsum(counts)[:-1]] = True
+    if not (grows & (delta >= 0) & (delta <= last)).all():
+        raise InvalidRecord("offset deltas that do not grow, or go beyond their batch's last")
+    return base + delta
+
+
+def _timestamps(headers: list[BatchHeader], delta: _Int64s) -> tuple[_Int64s, npt.NDArray[np.int32]]:
+    """Milliseconds since 1970 and timestampType; with LogAppendTime the batch's largest is every record's."""
+    counts = np.array([header.record_count for header in headers], np.int64)
+    types = np.repeat(np.array([header.timestamp_type for header in headers], np.int32), counts)
+    base = np.repeat(
+        np.array([h.max_timestamp if h.timestamp_type else h.base_timestamp for h in headers], np.int64),
+        counts,
+    )
+    delta = np.where(types, 0, delta) if types.any() else delta
+    timestamps = base + delta
+    wrapped = (base ^ timestamps) & (delta ^ timestamps) < 0
+    if (wrapped | (timestamps > _TIMESTAMP_MS_MAX) | (timestamps < -_TIMESTAMP_MS_MAX)).any():
+        raise InvalidRecord("a timestamp that microseconds in 64 bits cannot hold")
+    return timestamps, types
+
+
+def _binaries(data: _Bytes, places: _Int64s, lengths: _Int64s) -> pa.Array:
+    """The parts of `data` as Arrow's binary; `places` grow, a length of -1 is null."""
+    count = len(places)
+    bounds = np.empty(2 * count + 1, np.int32)
+    bounds[0:-1:2] = places
+    bounds[1::2] = places + np.maximum(lengths, 0)
+    bounds[-1] = bounds[-2] if count else 0
+    parts = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    ).take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    null = lengths < 0
+    if not null.any():
+        return parts
+    _, ends, content = parts.buffers()
+    valid = np.packbits(~null, bitorder="little")
+    return pa.Array.from_buffers(pa.binary(), count, [pa.py_buffer(valid), ends, content])
+
+
+def _header_column(joined: bytes, data: _Bytes, fields: _Fields, rows: int) -> pa.Array:
+    """The column of headers, null where a record has none; every record is proved to end where it says."""
+    records = np.flatnonzero((data[fields.headers] != 0) | (fields.headers + 1 != fields.end))
+    if not len(records):
+        return pa.nulls(rows, pa.list_(_HEADER_TYPE))
+    flat = _Headers()
+    for place, end in zip(fields.headers[records].tolist(), fields.end[records].tolist(), strict=True):
+        flat.walk(joined, place, end)
+    try:
+        keys = _binaries(data, _int64s(flat.keys), _int64s(flat.key_lengths)).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise InvalidRecord("a record header's key is not UTF-8") from error
+    values = _binaries(data, _int64s(flat.values), _int64s(flat.value_lengths))
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER_TYPE))
+    per_row = np.zeros(rows, np.int32)
+    per_row[records] = flat.counts
+    bounds = np.zeros(rows + 1, np.int32)
+    np.cumsum(per_row, out=bounds[1:])
+    return pa.ListArray.from_arrays(pa.array(bounds), pairs, mask=pa.array(per_row == 0))
+
+
+@attrs.define
+class _Headers:
+    """Headers of several records behind one another: places and lengths of their keys and values."""
+
+    keys: list[int] = attrs.field(factory=list)
+    key_lengths: list[int] = attrs.field(factory=list)
+    values: list[int] = attrs.field(factory=list)
+    value_lengths: list[int] = attrs.field(factory=list)
+    counts: list[int] = attrs.field(factory=list)
+    """How many each record has."""
+
+    def walk(self, data: bytes, place: int, end: int) -> None:
+        """Note the headers of one record, whose number stands at `place`.
+
+        Raises:
+            InvalidRecord: they do not end exactly where the record does, or contradict themselves.
+        """
+        count, place = _varint(data, place)
+        # A header has two bytes at least, so no more than that many are walked, whatever is announced.
+        if not 0 <= 2 * count <= end - place:
+            raise InvalidRecord(f"{count} record headers in {end - place} bytes")
+        for _ in range(count):
+            length, place = _varint(data, place)
+            if not 0 <= length <= end - place:
+                raise InvalidRecord(f"record header key of {length} bytes")
+            self.keys.append(place)
+            self.key_lengths.append(length)
+            length, place = _varint(data, place + length)
+            if not -1 <= length <= end - place:
+                raise InvalidRecord(f"record header value of {length} bytes")
+            self.values.append(place)
+            self.value_lengths.append(length)
+            place += max(length, 0)
+        if place != end:
+            raise InvalidRecord(f"a record ends {place - end} bytes behind its length")
+        self.counts.append(count)
+
+
+def _int64s(numbers: list[int]) -> _Int64s:
+    return np.array(numbers, np.int64)
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """A zigzag number, and the place behind it; `data` has `_PAD` zero bytes at its end."""
+    byte = data[place]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), place + 1
+    number, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        if shift > 63:
+            raise InvalidRecord("variable-length number of more than ten bytes")
+        place += 1
+        byte = data[place]
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return (number >> 1) ^ -(number & 1), place + 1

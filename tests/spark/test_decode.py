@@ -1,0 +1,345 @@
+"""Rows for Spark: `spark.decode` against a plain loop over the wire's reader of records, on good bytes and damaged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.wire.strategies import BOUND, CODECS, RecordFields, record_lists
+from tests.wire.test_record_batch import patched, sealed
+from tests.wire.test_records import PLAIN, raw_batch
+from wire.compression import compress
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import (
+    HEADER_SIZE,
+    CorruptBatch,
+    DecompressionBomb,
+    InvalidRecord,
+    RecordBatchBuilder,
+    check_crc,
+    iter_batches,
+    records,
+)
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
+from spark.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches  # noqa: E402  # needs pyarrow
+
+Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
+"""Offset, timestamp in microseconds, timestampType, key, value, headers (None: none)."""
+
+MICROSECONDS_MAX = 2**63 - 1
+
+
+def plain_rows(buf: bytes, offset: int, offset_end: int | None = None) -> tuple[list[Row], int | None]:
+    """The rows and the next offset, record by record: what `decode_batches` must say."""
+    rows: list[Row] = []
+    next_offset: int | None = None
+    end = MICROSECONDS_MAX if offset_end is None else offset_end
+    for position, header in iter_batches(buf):
+        if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > MICROSECONDS_MAX:
+            raise CorruptBatch("offsets that are none")
+        if next_offset is not None and header.base_offset < next_offset:
+            raise CorruptBatch("batches out of order")
+        if header.base_offset >= end:
+            return rows, end
+        next_offset = header.next_offset
+        if header.is_control:
+            if not check_crc(buf, position, header.size):
+                raise CorruptBatch("batch checksum is wrong")
+            continue
+        for record in records(buf, position, decompressed_bytes_max=BOUND):
+            if abs(record.timestamp) > MICROSECONDS_MAX // 1000:
+                raise InvalidRecord("a timestamp beyond 64 bits")
+            if offset <= record.offset < end:
+                rows.append(
+                    (
+                        record.offset,
+                        record.timestamp * 1000,
+                        header.timestamp_type,
+                        record.key,
+                        record.value,
+                        list(record.headers) or None,
+                    )
+                )
+    return rows, None if next_offset is None else min(next_offset, end)
+
+
+def arrow_rows(
+    buf: bytes | bytearray, offset: int, offset_end: int | None = None, **arguments: Any
+) -> tuple[list[Row], int | None]:
+    """The same by `decode_batches`, every array validated by Arrow."""
+    rows: list[Row] = []
+    next_offset = None
+    for piece in decode_batches(
+        buf,
+        topic="flights",
+        partition=7,
+        offset=offset,
+        offset_end=offset_end,
+        decompressed_bytes_max=BOUND,
+        with_headers=True,
+        **arguments,
+    ):
+        batch = piece.rows
+        batch.validate(full=True)
+        assert batch.schema == SCHEMA_WITH_HEADERS
+        assert set(batch.column("topic").to_pylist()) <= {"flights"}
+        assert set(batch.column("partition").to_pylist()) <= {7}
+        rows += zip(
+            batch.column("offset").to_pylist(),
+            batch.column("timestamp").cast(pa.int64()).to_pylist(),
+            batch.column("timestampType").to_pylist(),
+            batch.column("key").to_pylist(),
+            batch.column("value").to_pylist(),
+            [
+                None if headers is None else [(header["key"], header["value"]) for header in headers]
+                for headers in batch.column("headers").to_pylist()
+            ],
+            strict=True,
+        )
+        next_offset = piece.next_offset
+    return rows, next_offset
+
+
+def outcome(function: Any, *arguments: Any, **named: Any) -> Any:
+    """What a reader returns, or the Kafka error that it raises; any other exception passes."""
+    try:
+        return function(*arguments, **named)
+    except KafkaError as error:
+        return error
+
+
+BatchPlan = tuple[list[RecordFields], int, list[int], int, int, bool]
+"""Records, codec, how much each offset is above the last, gap behind the batch, timestamp type, whether control."""
+
+batch_plans: st.SearchStrategy[list[BatchPlan]] = st.lists(
+    st.tuples(
+        record_lists,
+        st.sampled_from(CODECS),
+        st.lists(st.sampled_from([1, 1, 1, 2, 70, 9000]), min_size=20, max_size=20),
+        st.sampled_from([0, 0, 0, 5, 100]),
+        st.sampled_from([0, 0, 1]),
+        st.sampled_from([False, False, False, True]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def build(plans: Sequence[BatchPlan], base_offset: int) -> list[bytearray]:
+    """Batches of a log, compacted ones among them."""
+    built = []
+    for fields, codec, steps, gap, timestamp_type, is_control in plans:
+        builder = RecordBatchBuilder(
+            base_offset=base_offset,
+            compression_type=codec,
+            timestamp_type=timestamp_type,
+            is_control=is_control,
+        )
+        offset = base_offset - 1
+        for step, (timestamp, key, value, headers) in zip(steps, fields, strict=False):
+            offset += step
+            builder.append(timestamp, key, value, headers, offset=offset)
+        built.append(builder.build(last_offset=offset + gap))
+        base_offset = offset + gap + 1
+    return built
+
+
+class TestAgainstThePlainReader:
+    @settings(max_examples=100, deadline=None)
+    @given(batch_plans, st.integers(0, 2**62), st.data())
+    def test_same_rows(self, plans: list[BatchPlan], base_offset: int, data: st.DataObject) -> None:
+        """Every codec, headers, nulls, gaps, control batches, a start inside a batch, an end, any number of pieces."""
+        batches = build(plans, base_offset)
+        buf = bytes(b"".join(batches))
+        buf += buf[: data.draw(st.integers(0, HEADER_SIZE - 1), "bytes of a cut batch")]
+        offset = base_offset + data.draw(st.integers(-3, 300), "start")
+        offset_end = data.draw(st.none() | st.integers(0, 500).map(lambda d: base_offset + d), "end")
+        rows_wanted = data.draw(st.sampled_from([1, 10, 10_000]), "rows wanted")
+        expected = plain_rows(buf, offset, offset_end)
+        assert arrow_rows(buf, offset, offset_end, rows_wanted=rows_wanted) == expected
+
+    @settings(max_examples=250, deadline=None)
+    @given(batch_plans, st.data())
+    def test_damaged_bytes(self, plans: list[BatchPlan], data: st.DataObject) -> None:
+        """Damage gives the rows that the plain reader gives, or a Kafka error of the same code: nothing else."""
+        batches = build(plans, 5)
+        which = data.draw(st.integers(0, len(batches) - 1), "batch")
+        batch = batches[which]
+        place = data.draw(
+            st.integers(0, len(batch) - 1) | st.integers(HEADER_SIZE, min(HEADER_SIZE + 20, len(batch) - 1)),
+            "place",
+        )
+        damage = data.draw(st.binary(min_size=1, max_size=12), "damage")
+        batch[place : place + len(damage)] = damage[: len(batch) - place]
+        if data.draw(st.booleans(), "with a right checksum and length"):
+            assume(len(batch) > HEADER_SIZE)
+            batches[which] = sealed(batch)
+        buf = bytes(b"".join(batches))
+        expected, got = outcome(plain_rows, buf, 0), outcome(arrow_rows, buf, 0)
+        if isinstance(got, KafkaError) and "64 bits" in got.message:
+            return  # a number that the plain reader takes and no column holds
+        if isinstance(got, KafkaError) and isinstance(expected, KafkaError):
+            assert got.code == expected.code
+        else:
+            assert got == expected
+
+    @pytest.mark.parametrize("codec", CODECS)
+    @pytest.mark.parametrize("size", [63, 64, 8191, 8192, 1_048_576])
+    def test_widths_of_lengths(self, codec: int, size: int) -> None:
+        """Lengths of one to four bytes, keys, values and headers alike, among others that are short."""
+        builder = RecordBatchBuilder(compression_type=codec)
+        for key in (b"", b"k" * size, None):
+            builder.append(1, key, b"v" * size, (("h" * size, b"x" * size), ("", None)))
+            builder.append(2, b"short", key)
+        buf = bytes(builder.build())
+        assert arrow_rows(buf, 0) == plain_rows(buf, 0)
+
+    def test_timestamps_far_apart(self) -> None:
+        """Deltas are signed and of 64 bits; -1 (no timestamp) is a millisecond before 1970, as the JVM says it."""
+        builder = RecordBatchBuilder()
+        for timestamp in (1 << 52, 0, -1, MICROSECONDS_MAX // 1000, -(1 << 52)):
+            builder.append(timestamp, None, b"")
+        buf = bytes(builder.build())
+        assert arrow_rows(buf, 0) == plain_rows(buf, 0)
+        assert arrow_rows(buf, 2)[0][0][1] == -1000
+
+    def test_many_records(self) -> None:
+        """Offset deltas of three bytes; a batch is never split, so a piece has more rows than wanted."""
+        builder = RecordBatchBuilder(compression_type=4)
+        for _ in range(20_000):
+            builder.append(1, b"k", b"v")
+        buf = bytes(builder.build())
+        pieces = list(
+            decode_batches(buf, topic="t", partition=0, offset=15_000, decompressed_bytes_max=BOUND)
+        )
+        assert [piece.rows.num_rows for piece in pieces] == [5_000]
+        assert pieces[0].rows.column("offset").to_pylist() == list(range(15_000, 20_000))
+
+
+class TestPieces:
+    def test_schema_without_headers(self) -> None:
+        """Without `includeHeaders` the JVM connector has seven columns; the headers are proved all the same."""
+        builder = RecordBatchBuilder()
+        builder.append(1, b"k", b"v", (("h", b"x"),))
+        (piece,) = decode_batches(
+            builder.build(), topic="t", partition=0, offset=0, decompressed_bytes_max=BOUND
+        )
+        assert piece.rows.schema == SCHEMA
+        assert piece.rows.schema.names == [
+            *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        ]
+
+    def test_control_batches_move_the_position(self) -> None:
+        """A reader that finds nothing but a marker must not ask for it for ever."""
+        builder = RecordBatchBuilder(base_offset=41, is_control=True, is_transactional=True, producer_id=1)
+        builder.append(1, b"\0\0\0\1", b"\0\0\0\0\0\0")
+        assert arrow_rows(builder.build(), 41) == ([], 42)
+
+    def test_emptied_batch(self) -> None:
+        """Compaction keeps the header of a producer's last batch; its range still counts."""
+        assert arrow_rows(RecordBatchBuilder(base_offset=10).build(last_offset=14), 10) == ([], 15)
+
+    def test_all_below_the_end_compacted_away(self) -> None:
+        """The first batch may lie behind the wanted end: the reader is there then."""
+        builder = RecordBatchBuilder(base_offset=90)
+        builder.append(1, b"k", b"v")
+        assert arrow_rows(builder.build(), 10, 50) == ([], 50)
+
+    def test_no_whole_batch(self) -> None:
+        """A fetch may end inside a batch: nothing is made up of the part."""
+        batch = RecordBatchBuilder(base_offset=90).build(last_offset=91)
+        assert arrow_rows(b"", 0) == ([], None)
+        assert arrow_rows(batch[:-1], 0) == ([], None)
+
+
+def code_of(buf: bytes | bytearray, bytes_max: int = BOUND) -> ErrorCode:
+    """The code of the error that decoding raises."""
+    with pytest.raises(KafkaError) as raised:
+        list(decode_batches(buf, topic="t", partition=0, offset=0, decompressed_bytes_max=bytes_max))
+    return raised.value.code
+
+
+class TestHostileBytes:
+    def test_checksum(self) -> None:
+        """A flipped bit is seen, in control batches too, and when the record would be left out."""
+        for is_control in (False, True):
+            builder = RecordBatchBuilder(is_control=is_control)
+            builder.append(1, b"k", b"v")
+            batch = builder.build()
+            batch[-2] ^= 1
+            assert code_of(batch) is ErrorCode.CORRUPT_MESSAGE
+
+    def test_bombs(self) -> None:
+        """More bytes than allowed are refused before they are there, whatever the codec."""
+        for codec in CODECS:
+            builder = RecordBatchBuilder(compression_type=codec)
+            builder.append(1, None, bytes(100_000))
+            assert code_of(builder.build(), 50_000) is ErrorCode.MESSAGE_TOO_LARGE
+        with pytest.raises(DecompressionBomb):
+            arrow_rows(sealed(patched(raw_batch(b""), attributes=4) + compress(4, bytes(BOUND + 1))), 0)
+
+    def test_unknown_codec(self) -> None:
+        """Compression types 5 to 7 are nobody's."""
+        assert code_of(sealed(patched(raw_batch(PLAIN), attributes=5))) is (
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        )
+
+    @pytest.mark.parametrize(
+        ("body", "count"),
+        [
+            (b"", 1),
+            (PLAIN, 2),
+            (PLAIN, 2**31 - 1),
+            (PLAIN, -1),
+            (PLAIN + PLAIN, 1),
+            (PLAIN + b"\0", 1),
+            (PLAIN[:-1], 1),
+            (bytes([10]) + PLAIN[1:], 1),
+            (bytes([13]) + PLAIN[1:], 1),
+            (b"\xff" * 11 + PLAIN, 1),
+            (b"\x0c\0" + b"\xff" * 9 + b"\x01" + PLAIN[3:], 1),
+            (bytes([12, 0, 0, 0, 3, 1, 0]), 1),
+            (bytes([12, 0, 0, 0, 1, 3, 0]), 1),
+            (bytes([12, 0, 0, 0, 100, 1, 0]), 1),
+            (bytes([12, 0, 0, 0, 1, 100, 0]), 1),
+            (bytes([12, 0, 0, 0, 1, 1, 1]), 1),
+            (bytes([12, 0, 0, 0, 1, 1, 2]), 1),
+            (bytes([28, 0, 0, 0, 1, 1]) + b"\xfe" + b"\xff" * 8, 1),
+            (bytes([30, 0, 0, 0]) + b"\xfe" + b"\xff" * 8 + b"\x01" + b"\1\0", 1),
+            (bytes([20, 0, 0, 0, 1, 1, 2, 2, 0xFF, 0, 0]), 1),
+            (PLAIN + PLAIN, 2),
+            (bytes([12, 0, 0, 2, 1, 1, 0]), 1),
+            (bytes([12, 0, 0, 1, 1, 1, 0]), 1),
+        ],
+    )
+    def test_records_that_contradict_themselves(self, body: bytes, count: int) -> None:
+        """Lengths, counts and deltas that cannot be are INVALID_RECORD, under a right checksum."""
+        assert code_of(raw_batch(body, count, max(count - 1, 0))) is ErrorCode.INVALID_RECORD
+
+    def test_header_key_that_is_no_text(self) -> None:
+        """A record header's key is UTF-8 (KIP-82), asked for or not."""
+        assert code_of(raw_batch(bytes([18, 0, 0, 0, 1, 1, 2, 2, 0xFF, 1]))) is ErrorCode.INVALID_RECORD
+
+    def test_timestamp_beyond_microseconds(self) -> None:
+        """Spark counts microseconds in 64 bits; what does not fit is refused, never wrapped."""
+        for first, second in ((1 << 60, 0), (0, 1 << 60), ((1 << 63) - 1, (1 << 63) - 1)):
+            builder = RecordBatchBuilder()
+            builder.append(first, None, None)
+            builder.append(second, None, None)
+            assert code_of(builder.build()) is ErrorCode.INVALID_RECORD
+
+    def test_batches_out_of_order(self) -> None:
+        """Base offsets are outside of the checksum, so a damaged one is seen by the order alone."""
+        builder = RecordBatchBuilder(base_offset=5)
+        builder.append(1, None, None)
+        assert code_of(builder.build() * 2) is ErrorCode.CORRUPT_MESSAGE
+
+    def test_limit_of_arrow(self) -> None:
+        """Arrow's positions have 32 bits, so no more than 1 GiB may be asked for."""
+        with pytest.raises(ValueError, match="at most"):
+            next(decode_batches(b"", topic="t", partition=0, offset=0, decompressed_bytes_max=1 << 31))
