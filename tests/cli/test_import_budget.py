@@ -98,7 +98,7 @@ def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...]
         (("group", "delete", "NAME"), {"find_coordinator", "delete_groups"}),
         (("config", "set", "topic", "NAME", "retention.ms=1"), {"incremental_alter_configs"}),
         (("topic", "alter", "NAME", "--partitions", "2"), {"create_partitions"}),
-        (("disk", "list"), {"describe_log_dirs"}),
+        (("disk", "list"), {"describe_cluster", "describe_log_dirs"}),
     ],
 )
 def test_commands_of_administration_import_only_what_they_send(

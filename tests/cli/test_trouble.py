@@ -31,7 +31,7 @@ from tests.cli.running import Outcome, words_of
 from wire.errors import ErrorCode, KafkaError
 
 Run = Callable[..., Outcome]
-MODULES = (broker, disk, partition, quorum, topic)
+MODULES = (broker, disk, events, partition, quorum, topic)
 PERHAPS = "the change may have been made all the same"
 SILENCE = RequestTimedOut("no answer within 3 s")
 WORDS = Topic(
@@ -207,7 +207,6 @@ def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch:
         yield [Event(8, 0, "topic", "topic gone", "was deleted")]
 
     monkeypatch.setattr(events._Reader, "read", read)
-    monkeypatch.setattr(events, "connected", topic.connected)
     said = run("cluster", "events", "--topic", "gone")
     assert said.err.startswith("odradek: history begins at offset 7: ")
     assert said.out.endswith("topic gone was deleted\n")
