@@ -1,13 +1,15 @@
 """What commands print: aligned tables and named values for people, one JSON document per line for scripts.
 
-On a terminal headers are bold, troubles red, and a table is as wide as the terminal at most (80 columns where that is
-not known): what does not fit is cut, with an ellipsis. Into a file or a pipe everything goes whole and plain.
+On a terminal headers are bold, troubles red, and all is as wide as the terminal at most (80 columns where that is not
+known): columns that matter less are left out, cells that do not fit are cut, with an ellipsis, named values go on below.
+Into a file or a pipe everything goes whole and plain.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -27,6 +29,7 @@ __all__ = [
     "print_values",
     "span_text",
     "table",
+    "wrapped",
 ]
 
 BOLD = "1"
@@ -35,6 +38,7 @@ YELLOW = "33"
 _CELL_LEAST = 8
 _READABLE = 24
 _PROGRESS_SECONDS = 0.25
+_PAINT = re.compile("\033\\[[0-9;]*m")
 
 
 def print_json(document: Any) -> None:
@@ -42,17 +46,41 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table with its header; numbers stand on the right."""
-    head, newline, body = table(header, rows, _width()).partition("\n")
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    less: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """A table with its header; numbers stand on the right. For `less` and `whole` see `table`."""
+    head, newline, body = table(header, rows, _width(), less=less, whole=whole).partition("\n")
     sys.stdout.write(paint(BOLD, head) + newline + body)
 
 
 def print_values(pairs: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one pair per line."""
+    """Names and values, one pair per line; on a terminal a long value goes on below itself."""
     width = max(len(name) for name, _ in pairs)
+    columns = _width()
+    room = None if columns is None else columns - width - 2
     for name, value in pairs:
-        sys.stdout.write(f"{paint(BOLD, f'{name:<{width}}')}  {_text(value)}".rstrip() + "\n")
+        lines = wrapped(_text(value), room)
+        sys.stdout.write(f"{paint(BOLD, f'{name:<{width}}')}  {lines[0]}".rstrip() + "\n")
+        for line in lines[1:]:
+            sys.stdout.write(f"{'':<{width}}  {line}\n")
+
+
+def wrapped(text: str, room: int | None) -> list[str]:
+    """Lines of words, none longer than `room` columns unless one word is; what paints takes no room."""
+    if room is None or len(_PAINT.sub("", text)) <= room:
+        return [text]
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and len(_PAINT.sub("", f"{lines[-1]} {word}")) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def paint(code: str, text: str, stream: TextIO | None = None) -> str:
@@ -63,18 +91,33 @@ def paint(code: str, text: str, stream: TextIO | None = None) -> str:
     return f"\033[{code}m{text}\033[0m"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    width: int | None = None,
+    *,
+    less: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> str:
     """The lines of a table: columns two spaces apart, none wider than it must be, no trailing blanks.
 
-    With a `width`, cells of text that make the table wider are cut, those of the last column first (`_shrink`); numbers and
-    headers never are.
+    With a `width` that they do not fit, the columns `less` are left out, one by one in this order; then cells of text are
+    cut, those of the last column first (`_shrink`). Numbers, headers and the columns `whole` (ids, of which a part is
+    worth nothing) never are.
     """
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
     lines = [list(header), *([_text(cell) for cell in row] for row in body)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     if width is not None:
-        _shrink(widths, [max(len(name), _CELL_LEAST) for name in header], numeric, width)
+        shown = list(range(len(header)))
+        for name in less:
+            if _excess([widths[i] for i in shown], width) > 0:
+                shown.remove(header.index(name))
+        lines = [[line[i] for i in shown] for line in lines]
+        widths, numeric = [widths[i] for i in shown], [numeric[i] for i in shown]
+        fixed = [right or name in whole for name, right in zip(lines[0], numeric, strict=True)]
+        _shrink(widths, [max(len(name), _CELL_LEAST) for name in lines[0]], fixed, width)
     return "".join(
         "  ".join(
             _cut(cell, room).rjust(room) if right else _cut(cell, room).ljust(room)
@@ -90,19 +133,23 @@ def _is_numeric(cells: list[object]) -> bool:
     return bool(numbers) and all(type(cell) is int for cell in numbers)
 
 
-def _shrink(widths: list[int], least: list[int], numeric: list[bool], width: int) -> None:
-    """Narrow columns of text until the table fits or none can give any more.
+def _excess(widths: Sequence[int], width: int) -> int:
+    return sum(widths) + 2 * (len(widths) - 1) - width
+
+
+def _shrink(widths: list[int], least: list[int], fixed: list[bool], width: int) -> None:
+    """Narrow columns that are not fixed until the table fits or none can give any more.
 
     First the last one, as long as it stays readable, because names stand in front; then the widest.
     """
-    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    excess = _excess(widths, width)
     last = len(widths) - 1
-    if excess > 0 and not numeric[last]:
+    if excess > 0 and not fixed[last]:
         step = max(0, min(excess, widths[last] - _READABLE))
         widths[last] -= step
         excess -= step
     while excess > 0:
-        able = [i for i, number in enumerate(numeric) if not number and widths[i] > least[i]]
+        able = [i for i, stays in enumerate(fixed) if not stays and widths[i] > least[i]]
         if not able:
             return
         widths[max(able, key=lambda i: widths[i])] -= 1

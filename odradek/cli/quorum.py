@@ -110,6 +110,9 @@ def _status(args: argparse.Namespace) -> int:
     print_table(
         ("NODE", "ROLE", "END", "LAG", "FETCHED", "CAUGHT UP", "ADDRESS", "DIRECTORY"),
         [_row(quorum, each, now_ms) for each in (*quorum.voters, *quorum.observers)],
+        # Who is silent stands above already; the directory is what `quorum add` and `remove` take.
+        less=("CAUGHT UP", "FETCHED"),
+        whole=("DIRECTORY",),
     )
     return 0
 

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from odradek.cli.failure import CliError
-from odradek.cli.output import bytes_field, bytes_text, span_text, table
+from odradek.cli.output import bytes_field, bytes_text, print_values, span_text, table, wrapped
 from odradek.cli.record_format import json_line, record_of_json, template
 from odradek.cli.times import moment, span
 from odradek.client.consumer_types import ConsumerRecord
@@ -62,6 +62,46 @@ def test_a_table_is_cut_to_the_terminal() -> None:
     assert max(map(len, narrow)) == 60
     tiny = table(("NAME", "N", "PATH"), rows, 10).splitlines()
     assert tiny[1] == "a" * 7 + "…  123456  " + "b" * 7 + "…"
+
+
+def test_columns_that_matter_less_go_before_an_id_is_cut() -> None:
+    """One by one, no more than must; ids stay whole, and where there is room nothing is missing."""
+    header = ("NODE", "AGO", "SINCE", "ADDRESS", "ID")
+    rows = [(1, "3 seconds ago", "5 seconds ago", "a" * 20, "i" * 22)]
+
+    def shown(width: int | None) -> list[str]:
+        return table(header, rows, width, less=("SINCE", "AGO"), whole=("ID",)).splitlines()
+
+    assert shown(80) == shown(None) == table(header, rows).splitlines()
+    assert shown(79)[0].split() == ["NODE", "AGO", "ADDRESS", "ID"]
+    assert shown(65) == [
+        "NODE  AGO            ADDRESS               ID",
+        "   1  3 seconds ago  aaaaaaaaaaaaaaaaaaaa  iiiiiiiiiiiiiiiiiiiiii",
+    ]
+    assert shown(64)[1] == "   1  " + "a" * 20 + "  " + "i" * 22
+    assert shown(40)[1] == "   1  " + "a" * 9 + "…  " + "i" * 22
+
+
+def test_long_values_go_on_below() -> None:
+    """Words stay whole, colours take no room."""
+    assert wrapped("3: words-0, words-1, words-2", None) == ["3: words-0, words-1, words-2"]
+    assert wrapped("3: words-0, words-1, words-2", 20) == ["3: words-0, words-1,", "words-2"]
+    assert wrapped("\033[31mab cd\033[0m", 5) == ["\033[31mab cd\033[0m"]
+    assert wrapped("\033[31mab cd\033[0m", 4) == ["\033[31mab", "cd\033[0m"]
+    assert wrapped("a" * 30, 20) == ["a" * 30]
+
+
+def test_a_terminal_is_not_overrun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named values on 40 columns: what goes on stands below the value."""
+    monkeypatch.setattr("odradek.cli.output._width", lambda: 40)
+    print_values([("under-replicated", "3: words-0, words-1, words-2, ..."), ("moving", 0)])
+    assert capsys.readouterr().out == (
+        "under-replicated  3: words-0, words-1,\n"
+        "                  words-2, ...\n"
+        "moving            0\n"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
