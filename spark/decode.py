@@ -259,8 +259,6 @@ def _fields(data: _Bytes, places: _Int64s) -> _Fields:
     offset_delta, behind = _varints(data, behind)
     key, key_length, behind = _part(data, behind, end, "key")
     value, value_length, headers = _part(data, behind, end, "value")
-    if (headers >= end).any():
-        raise InvalidRecord("a record is longer than it says")
     return _Fields(timestamp_delta, offset_delta, key, key_length, value, value_length, headers, end)
 
 
