@@ -33,6 +33,7 @@ SHELL = {
     "odradek/node/run_node.py": "opens the nursery of a node",
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",
     "sim/__main__.py": "a process of its own: arguments, real time",
+    "sim/run.py": "how long a run took in real time, where an unexpected exception came from",
     "sim/clock.py": "trio's clock in the virtual world",
     "sim/waiting.py": "waits in the virtual world",
     "sim/world.py": "the run of a virtual world",
