@@ -13,9 +13,6 @@ these batches and leave a later one of them whole. So the log is refused (`Metad
 * the log ends below the lower bound.
 
 The file is ours; Kafka leaves it alone.
-
-A log that is gone altogether takes that file along. What `metadata-log-promise` says, beside `meta.properties`, is then
-missed (`metadata_quorum/log_promise.py`): a controller is refused, since others count on what it had promised.
 """
 
 from __future__ import annotations
@@ -30,10 +27,8 @@ from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.partition_log import Origin, PartitionLog
 from data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
 from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, Snapshot, StoredSnapshot, decode_snapshot
-from metadata_quorum.log_promise import LogPromise
 from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskFull
 from wire.errors import ErrorCode, KafkaError
@@ -53,19 +48,16 @@ class MetadataLog:
         self._root = root
         self.directory = directory
         self.snapshots = FileSnapshotStore(directory)
-        self.promise = LogPromise(root)
         self._clock = clock
         self._logger = logger
         self._log: PartitionLog
         self._synced_offset_due = clock.monotonic()
 
     @classmethod
-    def open(
-        cls, root: Dir, *, clock: Clock, logger: Any, segment_bytes: int = 1 << 30, may_vote: bool = True
-    ) -> MetadataLog:
+    def open(cls, root: Dir, *, clock: Clock, logger: Any, segment_bytes: int = 1 << 30) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
 
-        Where the node is no controller (`may_vote`) a log that is gone may simply be fetched again. Raises `MetadataLogCorrupt` or `DiskError`.
+        Raises `MetadataLogCorrupt` or `DiskError`.
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(root, directory, clock, logger)
@@ -95,29 +87,7 @@ class MetadataLog:
                 f"{directory.path} ends at offset {self._log.log_end_offset}, but everything below {synced} was "
                 "synced: the file was cut or damaged after it was written"
             )
-        self._check_promise(max(self._log.log_end_offset, snapshot), may_vote)
         return self
-
-    def _check_promise(self, end_offset: int, may_vote: bool) -> None:
-        promise = self.promise
-        has_state = self.directory.exists(QUORUM_STATE_FILE)
-        if not promise.is_kept:
-            # An older version has not written it, unless there is nothing.
-            promise.is_blank = not has_state and end_offset == 0
-        elif not promise.is_blank and not (has_state and end_offset >= promise.end_offset):
-            if end_offset == 0:
-                loss = "is gone"
-            elif has_state:
-                loss = f"ends at offset {end_offset}, but everything below {promise.end_offset} was synced"
-            else:
-                loss = f"has lost its {QUORUM_STATE_FILE}"
-            if may_vote:
-                raise MetadataLogCorrupt(
-                    f"the metadata log {self.directory.path} {loss}, and this controller may have voted and promised to "
-                    f"keep it: restore it; or, if a majority of the other voters is sound, remove it and {promise.path}, "
-                    "then this controller fetches all of it from them, and does not vote before"
-                )
-            promise.is_blank, promise.end_offset = True, 0
 
     # -- ReplicatedLog ------------------------------------------------------------------------------------------
 
@@ -160,8 +130,7 @@ class MetadataLog:
     def flush(self) -> int:
         self._log.flush()
         end_offset = self._log.recovery_point
-        is_first = self.promise.is_kept and end_offset > self.promise.end_offset == 0
-        if is_first or self._clock.monotonic() >= self._synced_offset_due:
+        if self._clock.monotonic() >= self._synced_offset_due:
             self._note_synced_offset(end_offset)
         return end_offset
 
@@ -235,8 +204,6 @@ class MetadataLog:
             lines.append(f"{METADATA_TOPIC} 0 {write_end}")
         text = f"0\n{len(lines)}\n" + "".join(f"{line}\n" for line in lines)
         self.directory.write_atomic(SYNCED_OFFSET_FILE, text.encode())
-        if write_end is None and self.promise.is_kept:
-            self.promise.keep(end_offset=end_offset)
 
     def close(self) -> None:
         """Sync and close. Raises `DiskError`."""

@@ -67,16 +67,12 @@ class ReplicatedLog(Protocol):
 
 @attrs.frozen
 class QuorumState:
-    """What a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, nobody.
-
-    `is_blank` is ours: the replica began with an empty directory and has not been complete since.
-    """
+    """What a voter must never forget (Kafka's QuorumStateData, version 1). -1: unknown, nobody."""
 
     leader_id: int = -1
     leader_epoch: int = 0
     voted_id: int = -1
     voted_directory_id: bytes = bytes(16)
-    is_blank: bool = False
 
 
 class QuorumStateStore(Protocol):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 
-import attrs
-
-from metadata_quorum.log_promise import LogPromise
 from metadata_quorum.ports import MetadataLogCorrupt, QuorumState
 from odradek.env.ports import Dir
 from wire.uuid_text import uuid_from_text, uuid_to_text
@@ -16,19 +13,16 @@ _SIZE_MAX = 1 << 20
 
 
 class FileQuorumStateStore:
-    """Keeps the state in the metadata log's directory, and in `promise` whether the replica is blank."""
+    """Keeps the state in the metadata log's directory."""
 
-    def __init__(self, directory: Dir, promise: LogPromise) -> None:
+    def __init__(self, directory: Dir) -> None:
         self._directory = directory
-        self._promise = promise
 
     def load(self) -> QuorumState | None:
-        is_blank = self._promise.is_blank
         if not self._directory.exists(FILE_NAME):
-            return QuorumState(is_blank=True) if is_blank else None
+            return None
         try:
-            state = _parse(json.loads(self._directory.read_bytes(FILE_NAME, _SIZE_MAX)))
-            return attrs.evolve(state, is_blank=is_blank)
+            return _parse(json.loads(self._directory.read_bytes(FILE_NAME, _SIZE_MAX)))
         except (ValueError, KeyError, TypeError) as error:
             raise MetadataLogCorrupt(f"{self._directory.path}/{FILE_NAME} cannot be read: {error}") from error
 
@@ -40,12 +34,7 @@ class FileQuorumStateStore:
             "votedDirectoryId": uuid_to_text(state.voted_directory_id),
             "data_version": 1,
         }
-        # Between the two a crash may leave a replica that takes itself for blank, never the contrary.
-        if state.is_blank:
-            self._promise.keep(is_blank=True)
         self._directory.write_atomic(FILE_NAME, json.dumps(document, separators=(",", ":")).encode())
-        if not state.is_blank:
-            self._promise.keep(is_blank=False)
 
 
 def _parse(document: dict[str, object]) -> QuorumState:

@@ -216,11 +216,6 @@ class RaftQuorum:
         return self.core.voters
 
     @property
-    def is_blank(self) -> bool:
-        """Whether this replica began with nothing, and has not been complete since."""
-        return self.core.is_blank
-
-    @property
     def has_dynamic_voters(self) -> bool:
         """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
         return self.core.log.voters is not self._static_voters

@@ -17,7 +17,7 @@ what must be remembered, who is being asked.
 
 Rules
 -----
-* A transition goes through `enter`, which emits `SaveState`, and nothing that tells of it precedes that.
+* A transition goes through `enter`; it alone emits `SaveState`, and nothing that tells of it precedes that.
 * An answer of an earlier epoch, or to a question that is no longer asked, is dropped.
 * One question of a kind is under way to a node; a failed one is asked again after a pause, as long as the role asks.
 
@@ -105,8 +105,6 @@ class RaftCore:
         self._under_way: dict[tuple[int, type[Request]], Request] = {}
         self._retry_at: dict[int, float] = {}
         self._saved = stored
-        self.is_blank = stored is not None and stored.is_blank
-        """It began with nothing, and has not held all that is committed since (`election.py`)."""
         self.role: Role = self._first_role(stored)
         if log.voters.is_only(me):
             election.stand(self)
@@ -159,8 +157,6 @@ class RaftCore:
         Thesis, 4.2.2: a server that is not in its newest set "should still start new elections, as it might still be
         needed until" that set is committed: its log may be the only one that is long enough.
         """
-        if self.is_blank and self.log.end_offset > 0:
-            return False
         history = self.log.voter_history
         if self.is_voter:
             return True
@@ -250,7 +246,6 @@ class RaftCore:
         self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.end_offset))
         if isinstance(self.role, Leader):
             replication.count_promises(self)
-        replication.note_complete(self)
         self._ask()
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: VoterSet, now: float) -> None:
@@ -262,7 +257,6 @@ class RaftCore:
         self.advance_high_watermark(snapshot.offset)
         if isinstance(self.role, Follower):
             self.role.loading_snapshot = False
-        replication.note_complete(self)
         self._ask()
 
     def snapshot_progressed(self, now: float) -> None:
@@ -324,13 +318,13 @@ class RaftCore:
         if role.epoch < before.epoch:
             raise AssertionError(f"the epoch fell from {before.epoch} to {role.epoch}")
         self.role = role
-        self.save()
+        self._save()
         self._under_way.clear()
         if isinstance(before, Leader):
             replication.refuse_parked(self, before)
             self.emit(LostLeadership(before.epoch))
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Emit what a restart must know, if it has changed. A resigned leader is remembered as the leader."""
         role = self.role
         leader_id = self.me.node_id if isinstance(role, Resigned) else self.leader_id
@@ -340,7 +334,6 @@ class RaftCore:
             role.epoch,
             NOBODY if voted is None else voted.node_id,
             bytes(16) if voted is None else voted.directory_id,
-            self.is_blank,
         )
         if state != self._saved:
             self._saved = state

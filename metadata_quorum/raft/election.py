@@ -2,23 +2,6 @@
 
 See `core.py` for how this is used. The rules are those of the Raft paper, section 5.2 and 5.4.1, with pre-votes
 (thesis 9.6, KIP-996) and Kafka's messages about epochs that begin and end (KIP-595).
-
-Replicas that begin with nothing
---------------------------------
-Raft assumes that a disk keeps what was synced. A voter whose disk was replaced, formatted anew under its old name (static
-voters are known by their node ids alone; a directory id may be repeated), breaks that: what it and one other voter had
-committed would be lost if it elected a third. It cannot be told from the voter of a new cluster by looking at it, so:
-
-* A replica that begins with nothing is *blank* until it has fetched all that a leader knows to be committed. While it is
-  blank it votes for no candidate that has records, and with records of its own it does not stand.
-* A candidate without any record needs every voter, not a majority: so a new cluster elects its first leader when all are
-  there. If any voter that is not blank holds something, it refuses, and there is no such election.
-* Who takes part in that election (votes, after all have given their pre-votes) has seen that there is nothing to be held,
-  and is blank no more: from then on this is Raft.
-
-* Of two static voters a blank one votes as usual: nobody is elected without the other's vote.
-
-So a minority of wiped voters costs no committed record; until they have fetched, the others must make the majority.
 """
 
 from __future__ import annotations
@@ -38,7 +21,6 @@ from metadata_quorum.raft.roles import (
 )
 from metadata_quorum.raft.voters import ReplicaKey
 from wire.errors import ErrorCode
-from wire.structure import ZERO_UUID
 
 if TYPE_CHECKING:
     from metadata_quorum.raft.core import RaftCore
@@ -126,7 +108,6 @@ def ask_for_pre_votes(core: RaftCore) -> None:
 
 def stand(core: RaftCore) -> None:
     """Become Candidate: a new epoch, a vote for oneself."""
-    core.is_blank = False
     core.enter(Candidate(core.epoch + 1, core.me, core.random_election_deadline(), granted=[core.me.node_id]))
     _count_votes(core)
 
@@ -134,8 +115,7 @@ def stand(core: RaftCore) -> None:
 def _count_votes(core: RaftCore) -> None:
     role = core.role
     assert isinstance(role, Candidate | Prospective)
-    voters = core.voters
-    majority = core.voters.majority if core.log.end_offset else len(voters.voters)
+    voters, majority = core.voters, core.voters.majority
     granted = [node_id for node_id in role.granted if voters.get(node_id) is not None]
     rejected = [node_id for node_id in role.rejected if voters.get(node_id) is not None]
     if len(granted) >= majority:
@@ -220,21 +200,11 @@ def on_vote(core: RaftCore, request_id: int, request: Vote) -> None:
     core.learn(request.epoch, None, request.sender.node_id)
     mine = core.log.end
     up_to_date = (request.log_end.epoch, request.log_end.offset) >= (mine.epoch, mine.offset)
-    if core.is_blank and request.log_end.offset > 0 and not _takes_all(core):
-        up_to_date = False
     granted = up_to_date and (_would_vote(core) if request.pre_vote else _may_vote(core, request.sender))
     role = core.role
     if granted and not request.pre_vote and role.voted is None:
-        core.is_blank = False
         core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
     _answer_vote(core, request_id, granted=granted)
-
-
-def _takes_all(core: RaftCore) -> bool:
-    """Whether nobody is elected without every voter's vote, which static voters know: then a blank one's does no harm."""
-    voters = core.voters
-    is_static = all(voter.key.directory_id == ZERO_UUID for voter in voters.voters)
-    return is_static and voters.majority == len(voters.voters)
 
 
 def _would_vote(core: RaftCore) -> bool:
@@ -290,7 +260,7 @@ def on_end_epoch(core: RaftCore, request_id: int, request: EndEpoch) -> None:
     role = core.role
     if isinstance(role, Unattached | Follower) and role.leader_id in (None, request.leader_id):
         places = [at for at, key in enumerate(request.successors) if key.matches(core.me)]
-        if core.is_voter and core.may_stand and places and places[0] == 0:
+        if core.is_voter and places and places[0] == 0:
             core.enter(Unattached(role.epoch, role.voted, request.leader_id, core.now))
             ask_for_pre_votes(core)
         else:

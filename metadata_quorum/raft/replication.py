@@ -240,22 +240,6 @@ def on_fetch_answer(core: RaftCore, node_id: int, answer: FetchAnswer) -> None:
     if answer.batches:
         core.emit(AppendFetched(answer.batches))
     core.advance_high_watermark(min(answer.high_watermark, core.log.end_offset))
-    note_complete(core)
-
-
-def note_complete(core: RaftCore) -> None:
-    """A blank replica is so no more when it holds, synced, all that its leader knows to be committed.
-
-    A leader knows of all that is committed once a record of its own epoch is (Raft, 5.4.2).
-    """
-    role, log, committed = core.role, core.log, core.high_watermark
-    if not core.is_blank or not isinstance(role, Follower) or not 0 < committed <= log.flushed_offset:
-        return
-    is_snapshot = log.snapshot is not None and log.snapshot.offset == committed
-    epoch = log.snapshot.epoch if log.snapshot is not None and is_snapshot else log.epoch_of(committed - 1)
-    if epoch == role.epoch:
-        core.is_blank = False
-        core.save()
 
 
 def _truncate(core: RaftCore, diverging: OffsetAndEpoch) -> None:

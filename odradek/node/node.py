@@ -144,7 +144,6 @@ class Node:
                 clock=env.clock,
                 logger=self._log,
                 segment_bytes=config.get_int("metadata.log.segment.bytes"),
-                may_vote=config.is_controller,
             )
         )
         bootstrap = log.bootstrap()
@@ -152,7 +151,7 @@ class Node:
             env,
             log,
             log.snapshots,
-            FileQuorumStateStore(log.directory, log.promise),
+            FileQuorumStateStore(log.directory),
             me=ReplicaKey(config.node_id, self._directories.metadata_directory_id),
             cluster_id=self._directories.cluster_id,
             controller_settings=config.controller_settings() if config.is_controller else None,

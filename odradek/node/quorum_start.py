@@ -20,11 +20,6 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
     voters = quorum.voters.voters
     if voters:
         who = ", ".join(str(voter.key.node_id) for voter in voters)
-        if quorum.is_blank and len(voters) > 1 and config.is_controller:
-            return (
-                f"no controller is active, and this one begins with nothing: all voters {who} must be running for the first "
-                "election of a cluster, or a majority of those that have its metadata"
-            )
         return f"no controller is active: a majority of the voters {who} must be running and reach each other"
     servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
     return f"none of the controllers at {servers} has said yet who leads"

@@ -136,7 +136,7 @@ class Controllers:
             env,
             log,
             log.snapshots,
-            FileQuorumStateStore(log.directory, log.promise),
+            FileQuorumStateStore(log.directory),
             me=ReplicaKey(meta.node_id, meta.directory_id),
             cluster_id=meta.cluster_id,
             controller_settings=ControllerSettings() if is_controller else None,

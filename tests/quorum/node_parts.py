@@ -66,7 +66,7 @@ async def running_controller(
         env,
         log,
         log.snapshots,
-        FileQuorumStateStore(log.directory, log.promise),
+        FileQuorumStateStore(log.directory),
         me=ReplicaKey(meta.node_id, meta.directory_id),
         cluster_id=meta.cluster_id,
         controller_settings=ControllerSettings(**settings),

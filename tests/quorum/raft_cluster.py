@@ -105,8 +105,7 @@ class Cluster:
     def of(cls, voters: Sequence[int], observers: Sequence[int] = ()) -> Cluster:
         keys = {node_id: ReplicaKey(node_id, bytes([node_id]) * 16) for node_id in [*voters, *observers]}
         initial = VoterSet.of(Voter(keys[node_id]) for node_id in voters)
-        new = QuorumState(is_blank=True)
-        cluster = cls({node_id: Node(key, stored=new) for node_id, key in keys.items()}, initial)
+        cluster = cls({node_id: Node(key) for node_id, key in keys.items()}, initial)
         for node_id in keys:
             cluster.start(node_id)
         return cluster
@@ -137,25 +136,6 @@ class Cluster:
         del node.entries[node.synced :]
         node.questions.clear()
         node.to_append = False
-
-    def wipe(self, node_id: int) -> None:
-        """The node's disk is replaced by an empty one, under the same name; its connections have broken."""
-        if self.nodes[node_id].core is not None:
-            self.crash(node_id)
-        life = self.nodes[node_id].life
-        self.nodes[node_id] = Node(self.nodes[node_id].key, life=life, stored=QuorumState(is_blank=True))
-        asked = [letter.question if isinstance(letter, Reply) else letter for letter in self.letters]
-        for at in reversed(range(len(asked))):
-            if node_id in (asked[at].sender, asked[at].receiver):
-                self.drop(at, broken=True)
-
-    def blank_voters(self) -> list[int]:
-        """Those of the first voters that begin with nothing, or began so and have not fetched all yet."""
-        return [
-            each
-            for each in self.initial.node_ids
-            if (stored := self.nodes[each].stored) is not None and stored.is_blank
-        ]
 
     def tick(self, node_id: int, seconds: float) -> None:
         """Let the time pass for everybody; this node notices."""

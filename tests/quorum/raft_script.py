@@ -6,7 +6,6 @@ A script is a text file: comments (`#`), commands, and below each command the li
     cluster 1 2 3 [observers 4]   tick N SECONDS     deliver A->B     drop A->B      deliver all
     append N [count]              flush N            crash N          start N        snapshot N
     add LEADER N                  remove LEADER N    resign N         status
-    wipe N (its disk is replaced by an empty one; then start N)
     run SECONDS (a quiet network: everything arrives, everything is synced)
 """
 
@@ -70,7 +69,7 @@ class _Runner:
                 self._seen = list(self.cluster.letters)
             case ["append", node, *count]:
                 self.cluster.append(int(node), int(count[0]) if count else 1)
-            case [("flush" | "crash" | "start" | "wipe") as verb, node]:
+            case [("flush" | "crash" | "start") as verb, node]:
                 getattr(self.cluster, verb)(int(node))
             case ["snapshot", node]:
                 self.cluster.write_snapshot(int(node))

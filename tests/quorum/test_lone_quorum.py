@@ -13,7 +13,6 @@ import pytest
 from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS, MetadataLog
 from metadata_quorum.checkpoint_files import encode_snapshot
 from metadata_quorum.image import InvalidMetadata
-from metadata_quorum.log_promise import LogPromise
 from metadata_quorum.metadata_batches import batch_of_values, read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FileQuorumStateStore
@@ -163,9 +162,7 @@ def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
         for epoch in (1, 2, 3):
             async with running_controller(env) as service:
                 assert service.quorum.epoch == epoch
-                state = FileQuorumStateStore(
-                    env.open_dir(PATH).subdir("__cluster_metadata-0"), LogPromise(env.open_dir(PATH))
-                ).load()
+                state = FileQuorumStateStore(env.open_dir(PATH).subdir("__cluster_metadata-0")).load()
                 assert state is not None
                 assert (state.leader_id, state.leader_epoch) == (1, epoch)
         batches = list(

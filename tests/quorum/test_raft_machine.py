@@ -27,7 +27,6 @@ class RaftMachine(RuleBasedStateMachine):
     def start(self, voters: int, observers: int) -> None:
         ids = range(1, voters + observers + 1)
         self.cluster = Cluster.of(ids[:voters], ids[voters:])
-        self.voters_change = False
 
     def node_id(self, number: int) -> int:
         return (number - 1) % len(self.cluster.nodes) + 1
@@ -67,16 +66,6 @@ class RaftMachine(RuleBasedStateMachine):
             self.cluster.crash(node_id)
 
     @rule(number=NODES)
-    def replace_disk(self, number: int) -> None:
-        """Of a minority of the voters, in a cluster that has begun."""
-        cluster, node_id = self.cluster, self.node_id(number)
-        voters = cluster.initial
-        lost = {*cluster.blank_voters(), node_id}
-        if cluster.committed and not self.voters_change and len(lost) <= len(voters.voters) - voters.majority:
-            cluster.wipe(node_id)
-            cluster.start(node_id)
-
-    @rule(number=NODES)
     def snapshot(self, number: int) -> None:
         self.cluster.write_snapshot(self.node_id(number))
 
@@ -88,11 +77,10 @@ class RaftMachine(RuleBasedStateMachine):
 
     @rule(number=NODES)
     def change_voters(self, number: int) -> None:
-        """Add an observer, or remove a voter: the leader, too. Not the sound ones as long as others are wiped."""
+        """Add an observer, or remove a voter: the leader, too."""
         leader = self.cluster.leader()
-        if leader is None or leader.core is None or self.cluster.blank_voters():
+        if leader is None or leader.core is None:
             return
-        self.voters_change = True
         core, voter = leader.core, Voter(self.cluster.nodes[self.node_id(number)].key)
         if core.voters.get(voter.key.node_id) is None:
             if membership.refusal_to_add(core, voter) is ErrorCode.NONE:
