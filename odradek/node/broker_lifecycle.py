@@ -3,9 +3,6 @@
 The broker speaks to the controller in messages only, over its `PeerChannel`, wherever that is. A heartbeat that is
 refused because the controller knows another epoch of this broker, or none, makes it register again; a change of the
 controller alone does not, for the registration stands in the metadata log.
-
-If another process has registered in the place of this one since (two live copies of a disk: the locks of the directories
-keep it from happening on one host), this one ends. Registering again would end the other's session, and so on for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from typing import Any
 
 from data_plane.broker import Broker
 from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.image import BrokerImage
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -93,11 +89,6 @@ class BrokerLifecycle:
                 continue
             unanswered = 0
             if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-                if await self._is_replaced():
-                    if not self._wants_shut_down:
-                        raise RegistrationRefused(self._why_replaced())
-                    self.may_shut_down.set()
-                    return
                 await self._register()
                 continue
             if response.error_code:
@@ -112,34 +103,9 @@ class BrokerLifecycle:
                 return
             await self._pause(self._interval_seconds if self.is_unfenced.is_set() else CATCH_UP_SECONDS)
 
-    async def _is_replaced(self) -> bool:
-        """Whether another process holds the registration; waits for metadata as new as the controller's refusal."""
-        clock = self._broker.clock
-        patience = clock.monotonic() + self._session_seconds
-        while (own := self._registration()) is not None and clock.monotonic() < patience:
-            if own.epoch > self.broker_epoch:
-                return own.incarnation_id != self._incarnation_id
-            await clock.sleep_until(clock.monotonic() + CATCH_UP_SECONDS)
-        return False
-
-    def _registration(self) -> BrokerImage | None:
-        return self._broker.image.brokers.get(self._broker.settings.node_id)
-
-    def _why_replaced(self) -> str:
-        own = self._registration()
-        node_id = self._broker.settings.node_id
-        mine = {log_dir.directory_id for log_dir in self._broker.log_dirs}
-        copies = own is not None and not mine.isdisjoint(own.log_dirs)
-        where = "" if own is None else ", ".join(f"{each.host}:{each.port}" for each in own.listeners)
-        return (
-            f"another process has registered as broker {node_id} since, at {where}"
-            + (", with the same directories: one is a copy of the other's disk" if copies else "")
-            + "; this one ends: only one of them may run"
-        )
-
     def _sees_itself(self) -> bool:
         """Whether the metadata that this broker serves shows it unfenced: it tells its clients of itself, too."""
-        own = self._registration()
+        own = self._broker.image.brokers.get(self._broker.settings.node_id)
         return own is not None and own.epoch == self.broker_epoch and not own.fenced
 
     async def shut_down(self) -> None:

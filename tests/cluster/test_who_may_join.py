@@ -19,7 +19,6 @@ from sim.weather import Weather
 from sim.world import World
 from tests.node.test_connection_loop import Log
 from wire.messages.describe_cluster import DescribeClusterRequest
-from wire.messages.unregister_broker import UnregisterBrokerRequest
 
 OTHER_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 Script = Callable[[World, Cluster], Awaitable[None]]
@@ -58,18 +57,10 @@ class Newcomer:
     """A node that is not one of the cluster's members."""
 
     def __init__(
-        self,
-        world: World,
-        cluster: Cluster,
-        node_id: int,
-        *,
-        role: str = "broker,controller",
-        host: str = "",
+        self, world: World, cluster: Cluster, node_id: int, *, role: str = "broker,controller"
     ) -> None:
         self.world = world
-        self.host = host or f"new-{node_id}"
-        self.reasons: list[BaseException] = []
-        self.gone = world.event()
+        self.host = f"new-{node_id}"
         settings = dict(cluster.brokers[0].config.explicit)
         listeners = [f"PLAINTEXT://{self.host}:9092"]
         if "controller" in role:
@@ -84,7 +75,7 @@ class Newcomer:
         self.log = Lines()
         self.ready = False
 
-    def format(self, cluster_id: str = CLUSTER_ID, directory_id: bytes = b"") -> None:
+    def format(self, cluster_id: str = CLUSTER_ID) -> None:
         env = self.world.node_env(self.host)
         directory = env.open_dir("/data", create=True)
         format_storage(
@@ -92,14 +83,14 @@ class Newcomer:
             directory,
             cluster_id=cluster_id,
             node_id=self.config.node_id,
-            directory_ids=[directory_id or env.new_uuid()],
+            directory_ids=[env.new_uuid()],
             timestamp_ms=env.clock.wall_ms(),
         )
 
     async def run(self) -> BaseException | None:
         """Start; None when it serves, else why it does not."""
         ended = self.world.event()
-        reasons = self.reasons
+        reasons: list[BaseException] = []
 
         async def main(env: Env) -> None:
             def started(_: Any) -> None:
@@ -111,7 +102,6 @@ class Newcomer:
             except* (NodeCannotStart, RegistrationRefused) as group:
                 reasons.extend(group.exceptions)
                 ended.set()
-                self.gone.set()
 
         self.world.start(self.host, main)
         await self.world.wait(ended, 60.0)
@@ -160,45 +150,6 @@ def test_a_broker_with_the_id_of_another() -> None:
         assert "another broker with node.id 2 is running" in str(reason)
 
     play(script, controllers=3)
-
-
-@pytest.mark.parametrize("role", ["broker", "broker,controller"])
-def test_of_two_live_copies_of_a_disk_the_older_ends(role: str) -> None:
-    """The newer incarnation has taken the registration, by the same directory ids; the older must not take it back."""
-
-    async def script(world: World, cluster: Cluster) -> None:
-        old = Newcomer(world, cluster, 7, role=role)
-        old.format(directory_id=b"directory 7 ....")
-        assert await old.run() is None
-        copy = Newcomer(world, cluster, 7, role=role, host="copy-7")
-        copy.format(directory_id=b"directory 7 ....")
-        assert await copy.run() is None
-        await world.wait(old.gone, 30.0)
-        (reason,) = old.reasons
-        assert isinstance(reason, RegistrationRefused)
-        assert "another process has registered as broker 7 since, at copy-7:9092" in str(reason)
-        assert "copy of the other's disk" in str(reason)
-        await world.sleep(30.0)
-        assert not copy.gone.is_set()
-        assert copy.log.events.count("broker.registered") == 1
-
-    play(script)
-
-
-def test_a_broker_that_was_unregistered_while_it_runs_registers_again() -> None:
-    """Nobody has taken its place: as in Kafka it comes back."""
-
-    async def script(world: World, cluster: Cluster) -> None:
-        node = Newcomer(world, cluster, 7, role="broker")
-        node.format()
-        assert await node.run() is None
-        client = AsyncClient(world.node_env("client"), world.tasks, [("node-1", 9092)])
-        assert (await client.request(UnregisterBrokerRequest(7))).error_code == 0
-        while node.log.events.count("broker.registered") < 2:
-            await world.sleep(0.1)
-        assert not node.gone.is_set()
-
-    play(script)
 
 
 def test_a_broker_joins() -> None:
