@@ -1,26 +1,33 @@
 """`python -m sim --seed N`: one run of the simulator; its last lines say how it ended.
 
+`python -m sim --campaign --hours H --workers 2` runs many (`sim.campaign`).
+
 Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an exception that nobody expected); 64: the command was not understood.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import json
+import shlex
 import sys
 import time
 import traceback
-from typing import NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
-from sim.cluster_scenario import ClusterScenario
+from sim.options import PROFILES, RunOptions
+from sim.replay import options_with, replay_command
+from sim.run import EXIT_STATUS, RunResult, commit, is_event, run
 from sim.scenario import SafetyViolation, Scenario
 from sim.world import Liveness
 
-LOUD = ("log", "boot", "exit", "poll", "group")
-"""Words of the trace that `--log` prints."""
-EXIT = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
 USAGE = 64
 """argparse's own status for this, 2, would be taken for liveness."""
+PROGRESS_VIRTUAL_SECONDS = 10.0
+LAST_EVENTS = 12
+"""How much of what a human wants to read is printed of the end of a failing run."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,75 +37,146 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the scenario of a seed and print `verdict`, `digest`, `virtual` and `real`."""
-    parser = _Parser(prog="python -m sim", description="One run of a virtual world, from a seed.")
+    """Run what the arguments say, and return the exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--campaign" in given:
+        from sim.campaign.command import main as campaign
+
+        return campaign([each for each in given if each != "--campaign"])
+    parser = _parser()
+    options = parser.parse_args(given)
+    if options.nodes is None:
+        options.nodes = 3 if options.crashes is None else 1
+    if options.nodes == 1:
+        return _run_one_node(options, given)
+    try:
+        chosen = RunOptions.draw(
+            options.seed,
+            options.profile,
+            nodes=options.nodes,
+            controllers=options.controllers,
+            seconds=options.seconds,
+        )
+        if options.options is not None:
+            chosen = options_with(chosen, _read_options(options.options))
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    return _run_cluster(options.seed, chosen, options.trace, options.log)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m sim",
+        description="One run of a virtual world, from a seed. With --campaign: many (see --campaign --help).",
+    )
     parser.add_argument("--seed", type=int, required=True, help="what the whole run hangs on")
     parser.add_argument(
-        "--crashes", type=int, default=3, help="how often the node dies (default: %(default)s)"
+        "--profile", choices=PROFILES, default="default", help="how much trouble (default: %(default)s)"
     )
-    parser.add_argument("--nodes", type=int, default=1, help="3 and more: a cluster (default: %(default)s)")
+    parser.add_argument(
+        "--options",
+        metavar="JSON|FILE",
+        help="options that are not drawn from the seed: a part of what a run prints as `options:`",
+    )
+    parser.add_argument("--nodes", type=int, help="brokers; 1: no cluster, a single node (default: 3)")
     parser.add_argument(
         "--controllers", type=int, help="of a cluster: 0: each node is one too; else so many of their own"
     )
     parser.add_argument("--seconds", type=float, help="of a cluster: how long the storm is, in virtual time")
-    parser.add_argument("--trace", action="store_true", help="print the last events of the run")
+    parser.add_argument("--crashes", type=int, help="of a single node: how often it dies (default: 3)")
+    parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
     parser.add_argument("--log", action="store_true", help="print what the nodes log, and what befalls them")
-    options = parser.parse_args(arguments)
+    return parser
 
-    scenario: Scenario | ClusterScenario
-    print(f"seed: {options.seed}")
-    if options.nodes > 1:
-        scenario = ClusterScenario(
-            options.seed, nodes=options.nodes, controllers=options.controllers, seconds=options.seconds
-        )
-        print(f"shape: {scenario.shape}")
-        print(f"storm: {scenario.plan}")
+
+def _read_options(text: str) -> dict[str, Any]:
+    """JSON, or the name of a file that holds it. Raises `ValueError`, `OSError`."""
+    given = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    if not isinstance(given, dict):
+        raise ValueError("options are an object in JSON")
+    return given
+
+
+def _run_cluster(seed: int, options: RunOptions, every_event: bool, log: bool) -> int:
+    print(f"seed: {seed}")
+    print(f"shape: {options.shape}")
+    print(f"storm: {options.storm}")
+    print(f"weather: {options.weather}")
+    print(f"options: {options.to_json()}", flush=True)
+    result = run(seed, options, trace=_Printer(every_event, log))
+    if result.verdict == "ok":
+        print(f"summary: {dict(result.statistics)}")
     else:
-        scenario = Scenario(options.seed, crashes=options.crashes)
-    print(f"weather: {scenario.world.weather}")
-    if options.log:
-        scenario.world.trace.on_line = _print_if_told
-    began = time.monotonic()
-    verdict = "ok"
-    try:
-        summary = scenario.run()
-        print(f"summary: {summary}")
-    except Liveness as error:
-        verdict = "liveness"
-        print(f"liveness: {error}")
-    except SafetyViolation as error:
-        verdict = "safety"
-        print(f"safety: {error}")
-    except Exception:  # noqa: BLE001 - any other exception is a crash of a node, which is what is reported
-        verdict = "crash"
-        traceback.print_exc(file=sys.stdout)
-    if options.trace:
-        print("\n".join(scenario.world.trace.lines))
-    if verdict != "ok":
-        given = " ".join(sys.argv[1:] if arguments is None else arguments)
-        print(f"again: python -m sim {given} (commit {_commit()})")
+        _print_failure(result, with_end=not (every_event or log))
+    _print_end(result.verdict, result.digest, result.virtual_seconds, result.real_seconds)
+    return EXIT_STATUS[result.verdict]
+
+
+class _Printer:
+    """Prints what was asked for of the trace, and from time to time how far the run has come."""
+
+    def __init__(self, every_event: bool, log: bool) -> None:
+        self._every_event = every_event
+        self._log = log
+        self._began = time.monotonic()
+        self._next = PROGRESS_VIRTUAL_SECONDS
+        self._events = 0
+
+    def __call__(self, word: str, line: str) -> None:
+        self._events += 1
+        if self._every_event or (self._log and is_event(word)):
+            print(line)
+        now = float(line[: line.index(" ")])
+        if now >= self._next:
+            self._next = now - now % PROGRESS_VIRTUAL_SECONDS + PROGRESS_VIRTUAL_SECONDS
+            real = time.monotonic() - self._began
+            print(f"progress: {now:.0f} s virtual, {real:.1f} s real, {self._events} events", flush=True)
+
+
+def _print_failure(result: RunResult, with_end: bool) -> None:
+    if with_end:
+        events = [line for line in result.last_lines if is_event(line.split(" ", 3)[2])]
+        for line in events[-LAST_EVENTS:]:
+            print(f"before: {line}")
+    print(f"{result.verdict}: {result.message.rstrip()}")
+    print(f"signature: {result.signature}")
+    print(f"again: {replay_command(result.seed, result.options)} (commit {commit()})")
+
+
+def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: float) -> None:
     print(f"verdict: {verdict}")
-    print(f"digest: {scenario.world.digest()}")
-    print(f"virtual: {scenario.world.now:.3f}")
-    print(f"real: {time.monotonic() - began:.3f}")
-    return EXIT[verdict]
+    print(f"digest: {digest}")
+    print(f"virtual: {virtual_seconds:.3f}")
+    print(f"real: {real_seconds:.3f}")
 
 
-def _print_if_told(what: str, line: str) -> None:
-    """What a human wants to read of a run: the nodes' logs, deaths, starts, and the storm."""
-    if what in LOUD or what.startswith("crash"):
-        print(line)
+def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
+    """`sim.scenario`: one node, which dies and comes back."""
+    scenario = Scenario(options.seed, crashes=3 if options.crashes is None else options.crashes)
+    print(f"seed: {options.seed}")
+    print(f"weather: {scenario.world.weather}")
+    scenario.world.trace.on_line = _Printer(options.trace, options.log)
+    began = time.monotonic()
+    verdict = _verdict_of(scenario.run)
+    if verdict != "ok":
+        print(f"again: {shlex.join(['python', '-m', 'sim', *given])} (commit {commit()})")
+    _print_end(verdict, scenario.world.digest(), scenario.world.now, time.monotonic() - began)
+    return EXIT_STATUS[verdict]
 
 
-def _commit() -> str:
-    """The commit that this tree stands on, as far as git knows."""
+def _verdict_of(scenario: Callable[[], object]) -> str:
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
+        print(f"summary: {scenario()}")
+    except Liveness as error:
+        print(f"liveness: {error}")
+        return "liveness"
+    except SafetyViolation as error:
+        print(f"safety: {error}")
+        return "safety"
+    except Exception:  # noqa: BLE001 - any other exception is a crash of a node, which is what is reported
+        traceback.print_exc(file=sys.stdout)
+        return "crash"
+    return "ok"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ nobody expected are verdicts. Two failures with the same `signature` are most li
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -27,7 +28,7 @@ EVENTS_MAX = 50_000
 _SIGNATURE_CHARACTERS_MAX = 160
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
-__all__ = ["EXIT_STATUS", "Event", "RunResult", "run"]
+__all__ = ["EXIT_STATUS", "Event", "RunResult", "commit", "run"]
 
 
 @attrs.frozen
@@ -130,3 +131,18 @@ def signature_of_crash(error: BaseException) -> str:
         if path.is_relative_to(_REPOSITORY) and ".venv" not in path.parts:
             place = f"{path.relative_to(_REPOSITORY).as_posix()} {frame.name}"
     return f"crash: {type(error).__name__} in {place}"
+
+
+def commit() -> str:
+    """The commit that this tree stands on, as far as git knows."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=_REPOSITORY,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()

@@ -177,7 +177,7 @@ def test_the_command_tells_how_to_run_a_failure_again(
         raise failure
 
     monkeypatch.setattr(Scenario, "run", broken)
-    assert command.main(["--seed", "5"]) == status
+    assert command.main(["--seed", "5", "--crashes", "3"]) == status
     printed = capsys.readouterr().out
     assert "again: python -m sim --seed 5" in printed
     assert f"verdict: {verdict}" in printed

@@ -1,0 +1,61 @@
+"""How a run is told so that it can be run again: the command, and the options in it that the seed does not draw. PURE.
+
+`options_with(RunOptions.draw(seed, profile), given)` are the options that the command line gets from `--options`;
+`difference` finds the smallest `given` that leads to the options of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from sim.options import RunOptions
+
+_SECTIONS = ("shape", "storm", "weather")
+"""Options that have parts, each of which may be given by itself."""
+
+__all__ = ["difference", "options_with", "replay_command"]
+
+
+def options_with(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
+    """`options` with what is given in the place of what they say. Raises `ValueError` for what is no option."""
+    whole: dict[str, Any] = json.loads(options.to_json())
+    for name, value in given.items():
+        if name in _SECTIONS and isinstance(value, Mapping):
+            whole[name] = {**whole[name], **value}
+        else:
+            whole[name] = value
+    return RunOptions.from_json(json.dumps(whole))
+
+
+def difference(base: RunOptions, options: RunOptions) -> dict[str, Any]:
+    """What must be given to come from `base` to `options`."""
+    before: dict[str, Any] = json.loads(base.to_json())
+    after: dict[str, Any] = json.loads(options.to_json())
+    found: dict[str, Any] = {}
+    for name, value in after.items():
+        if name in _SECTIONS:
+            parts = {part: each for part, each in value.items() if before[name].get(part) != each}
+            if parts:
+                found[name] = parts
+        elif before.get(name) != value:
+            found[name] = value
+    return found
+
+
+def replay_command(seed: int, options: RunOptions) -> str:
+    """One command, for a shell, that runs this again."""
+    words = ["python", "-m", "sim", "--seed", str(seed)]
+    if options.profile != "default":
+        words += ["--profile", options.profile]
+    drawn = RunOptions.draw(seed, options.profile)
+    given = difference(drawn, options)
+    nodes = given.get("shape", {}).get("nodes")
+    if nodes is not None:  # much hangs on the number of nodes: let the seed draw for it
+        words += ["--nodes", str(nodes)]
+        given = difference(RunOptions.draw(seed, options.profile, nodes=nodes), options)
+    if given:
+        words += ["--options", json.dumps(given, sort_keys=True)]
+    return shlex.join(words)
