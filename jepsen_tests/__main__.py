@@ -41,6 +41,26 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--interval", type=float, default=INTERVAL_SECONDS, help="seconds from fault to fault"
     )
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=0,
+        metavar="N",
+        help="N times kill -9 of one node, nothing else, however long it takes; no client is replaced, and an error "
+        "that an application sees fails the run",
+    )
+    parser.add_argument(
+        "--controllers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="N controllers of their own beside the three brokers (default: the brokers are the controllers)",
+    )
+    parser.add_argument(
+        "--default-timeouts",
+        action="store_true",
+        help="a session of 9 s and a lag of 30 s, as a user has them who sets nothing (default: 4 s)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="draws the faults and the clients' lives")
     parser.add_argument("--rate", type=float, default=400.0, help="sends per second (default: 400)")
     parser.add_argument(
@@ -70,7 +90,8 @@ def main() -> int:
         print(f"verdict: {'safety' if anomalies else 'ok'}")
         return EXIT["safety" if anomalies else "ok"]
     isolated = not options.no_namespaces and enter_own_network()
-    network: Network = namespaces((1, 2, 3)) if isolated else Loopback()
+    numbers = range(1, 4 + options.controllers)
+    network: Network = namespaces(numbers) if isolated else Loopback()
     kinds = [kind for kind in options.nemesis.split(",") if kind not in ("", "none")]
     if not network.can_partition and "partition" in kinds:
         print("no network namespaces here: links are not cut", file=sys.stderr)
@@ -89,6 +110,9 @@ def main() -> int:
                 seed=options.seed,
                 interval=options.interval,
                 targets=[target for target in options.targets.split(",") if target],
+                kills=options.kills,
+                controllers=options.controllers,
+                default_timeouts=options.default_timeouts,
                 rate=options.rate,
                 acks=options.acks,
                 value_bytes=options.value_bytes,

@@ -102,6 +102,18 @@ def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
 
     But for what a producer that restarted its sequence sent again of its own accord.
     """
+    for key, value, offsets, excused in _stored_twice(history, orders):
+        if not excused:
+            yield Anomaly("duplicate", key, f"value {value} is at the offsets {offsets}")
+
+
+def excused_duplicates(history: History) -> int:
+    """How many values are stored twice because their producer restarted its sequence and sent them again."""
+    return sum(excused for *_, excused in _stored_twice(history, version_orders(history)))
+
+
+def _stored_twice(history: History, orders: Orders) -> Iterator[tuple[str, int, list[int], bool]]:
+    """(key, value, offsets, whether a restart of its producer explains it)."""
     restarts: dict[str, list[float]] = {}
     for operation in history.operations:
         if isinstance(operation, Restart):
@@ -112,8 +124,8 @@ def duplicate(history: History, orders: Orders) -> Iterator[Anomaly]:
             if len(offsets) < 2 or value == CORRUPT:
                 continue
             send = sends.get((key, value))
-            if send is None or not _under_way(send, restarts.get(send.process, ())):
-                yield Anomaly("duplicate", key, f"value {value} is at the offsets {sorted(offsets)}")
+            excused = send is not None and _under_way(send, restarts.get(send.process, ()))
+            yield key, value, sorted(offsets), excused
 
 
 def _under_way(send: Send, moments: Sequence[float]) -> bool:

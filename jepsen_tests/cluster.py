@@ -1,6 +1,6 @@
 """Three (or more) nodes as processes: prepared, started, killed, paused, cut off, and brought back.
 
-Every node is broker and controller. Processes are to be started from the main thread only: a child is killed when the
+Every node is broker and controller, unless there are controllers of their own. Processes are to be started from the main thread only: a child is killed when the
 thread that started it ends (`setpriv --pdeathsig`), so that nothing outlives a run.
 """
 
@@ -22,7 +22,6 @@ from jepsen_tests.network import Network
 from jepsen_tests.systems import System
 
 SETTINGS: Mapping[str, str] = {
-    "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -55,6 +54,7 @@ class Node:
     port: int
     controller_port: int
     directory: Path
+    roles: str = "broker,controller"
     process: subprocess.Popen[bytes] | None = None
     paused: bool = False
     starts: int = 0
@@ -66,6 +66,14 @@ class Node:
     @property
     def log_path(self) -> Path:
         return self.directory / "server.log"
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.roles
 
     @property
     def is_running(self) -> bool:
@@ -83,19 +91,28 @@ class Node:
 
 @attrs.define
 class Cluster:
-    """The nodes of one system on one network. `settings` go over everything but addresses."""
+    """The nodes of one system on one network. `settings` go over everything but addresses.
+
+    With `controllers`, so many nodes behind the first `size` are controllers only, and the first ones brokers only.
+    """
 
     system: System
     network: Network
     directory: Path
     settings: Mapping[str, str] = attrs.field(factory=dict)
     size: int = 3
+    controllers: int = 0
     nodes: dict[int, Node] = attrs.field(factory=dict)
+
+    @property
+    def brokers(self) -> dict[int, Node]:
+        """The nodes that serve clients."""
+        return {number: node for number, node in self.nodes.items() if node.is_broker}
 
     def prepare(self) -> None:
         """Write the properties and format the directories of all nodes. Raises `systems.Unavailable`."""
-        numbers = range(1, self.size + 1)
-        ports = iter(free_ports(2 * self.size))
+        numbers = range(1, self.size + self.controllers + 1)
+        ports = iter(free_ports(2 * len(numbers)))
         self.nodes = {
             number: Node(
                 number,
@@ -103,6 +120,7 @@ class Cluster:
                 9092 if self.network.can_partition else next(ports),
                 9093 if self.network.can_partition else next(ports),
                 self.directory / f"node-{number}",
+                self._roles(number),
             )
             for number in numbers
         }
@@ -113,21 +131,36 @@ class Cluster:
             )
             self.system.format(node.properties)
 
+    def _roles(self, number: int) -> str:
+        if not self.controllers:
+            return "broker,controller"
+        return "broker" if number <= self.size else "controller"
+
     def _properties(self, node: Node) -> dict[str, str]:
-        voters = ",".join(f"{each.number}@{each.host}:{each.controller_port}" for each in self.nodes.values())
+        voters = ",".join(
+            f"{each.number}@{each.host}:{each.controller_port}"
+            for each in self.nodes.values()
+            if each.is_controller
+        )
+        listeners = []
+        if node.is_broker:
+            listeners.append(f"PLAINTEXT://{node.host}:{node.port}")
+        if node.is_controller:
+            listeners.append(f"CONTROLLER://{node.host}:{node.controller_port}")
         return {
             **SETTINGS,
             **self.settings,
+            "process.roles": node.roles,
             "node.id": str(node.number),
             "controller.quorum.voters": voters,
-            "listeners": f"PLAINTEXT://{node.host}:{node.port},CONTROLLER://{node.host}:{node.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
+            "listeners": ",".join(listeners),
+            "advertised.listeners": listeners[0],
             "log.dirs": str(node.directory / "data"),
         }
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{node.host}:{node.port}" for node in self.nodes.values())
+        return ",".join(f"{node.host}:{node.port}" for node in self.brokers.values())
 
     def start(self, number: int) -> None:
         """Start a node that does not run. It may not serve yet."""
@@ -153,7 +186,7 @@ class Cluster:
         self.wait_until_whole()
 
     def wait_until_whole(self, timeout_seconds: float = _READY_SECONDS) -> float:
-        """Wait until the Metadata of every node names every node; the seconds that it took.
+        """Wait until every broker's Metadata names every broker, and every controller answers; the seconds it took.
 
         Raises `ClusterFailed` when a node ends, or time runs out.
         """
@@ -163,13 +196,18 @@ class Cluster:
             for number, node in list(missing.items()):
                 if not node.is_running:
                     raise ClusterFailed(f"node {number} ended:\n{node.log_tail()}")
-                if probe.brokers(node.host, node.port) == sorted(self.nodes):
+                if self._serves(node):
                     del missing[number]
             if missing and time.monotonic() - started > timeout_seconds:
                 tails = "\n".join(f"node {number}:\n{node.log_tail()}" for number, node in missing.items())
                 raise ClusterFailed(f"not all nodes serve after {timeout_seconds:.0f} s\n{tails}")
             time.sleep(0.05 if missing else 0.0)
         return time.monotonic() - started
+
+    def _serves(self, node: Node) -> bool:
+        if node.is_broker:
+            return probe.brokers(node.host, node.port) == sorted(self.brokers)
+        return probe.answers(node.host, node.controller_port)
 
     def kill(self, number: int) -> None:
         """kill -9, and reap."""
@@ -208,9 +246,13 @@ class Cluster:
             for node in self.nodes.values()
             if node.is_running
             and not node.paused
-            and (answer := probe.active_controller(node.host, node.port, 0.5)) is not None
+            and (answer := probe.active_controller(node.host, self._any_port(node), 0.5)) is not None
         ]
         return max(found, key=lambda answer: answer[1])[0] if found else None
+
+    @staticmethod
+    def _any_port(node: Node) -> int:
+        return node.port if node.is_broker else node.controller_port
 
     def close(self) -> None:
         """Kill every node."""

@@ -52,6 +52,11 @@ def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tup
     return None if error or leader < 0 else (leader, epoch)
 
 
+def answers(host: str, port: int, timeout_seconds: float = 1.0) -> bool:
+    """Whether the node answers a DescribeQuorum at all: a controller that does not lead says only that."""
+    return _ask(host, port, _DESCRIBE_QUORUM_V0, timeout_seconds) is not None
+
+
 def _ask(host: str, port: int, request: bytes, timeout_seconds: float) -> bytes | None:
     try:
         with socket.create_connection((host, port), timeout=timeout_seconds) as connection:

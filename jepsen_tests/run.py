@@ -14,12 +14,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from jepsen_tests.checkers import Anomaly, check
+from jepsen_tests.checkers import Anomaly, check, excused_duplicates
 from jepsen_tests.cluster import FASTER, Cluster, ClusterFailed
 from jepsen_tests.history import Commit, History
 from jepsen_tests.nemesis import Nemesis
 from jepsen_tests.network import Network
-from jepsen_tests.schedule import INTERVAL_SECONDS, PlannedFault, plan
+from jepsen_tests.schedule import INTERVAL_SECONDS, PlannedFault, plan, plan_kills
 from jepsen_tests.systems import System
 from jepsen_tests.workload import TOPIC, Recorder, Workload
 
@@ -41,6 +41,13 @@ class Options:
     seed: int = 0
     interval: float = INTERVAL_SECONDS
     targets: Sequence[str] = ()
+    kills: int = 0
+    """So many kills of one node each in place of `seconds` of `kinds`. Clients are not replaced, and an error that an
+    application sees is a trouble."""
+    controllers: int = 0
+    """So many controllers of their own; 0: the three brokers are the controllers."""
+    default_timeouts: bool = False
+    """Sessions and lags as long as a user's who sets nothing."""
     rate: float = 400.0
     acks: str = "all"
     value_bytes: int = 100
@@ -77,9 +84,14 @@ def run(
 
     `ValueError` for faults that do not exist.
     """
-    fault_seconds = options.seconds - 2 * _CALM_SECONDS
-    faults = plan(options.seed, fault_seconds, options.kinds, options.interval, options.targets)
-    cluster = Cluster(system, network, directory, {**FASTER, **options.settings})
+    if options.kills:
+        faults = plan_kills(options.seed, options.kills, options.interval)
+        options = attrs.evolve(options, seconds=faults[-1].end + 2 * _CALM_SECONDS)
+    else:
+        fault_seconds = options.seconds - 2 * _CALM_SECONDS
+        faults = plan(options.seed, fault_seconds, options.kinds, options.interval, options.targets)
+    settings = {**({} if options.default_timeouts else FASTER), **options.settings}
+    cluster = Cluster(system, network, directory, settings, controllers=options.controllers)
     try:
         cluster.prepare()
         cluster.start_all()
@@ -108,6 +120,7 @@ def _drive(
         options.value_bytes,
         options.seed,
         options.acks,
+        steady=options.kills > 0,
     )
 
     def tell(name: str, detail: str) -> None:
@@ -140,6 +153,8 @@ def _drive(
     troubles += [
         f"node {node.number} ended by itself:\n{node.log_tail()}" for node in cluster.unexpected_ends()
     ]
+    if options.kills:
+        troubles += [f"an application saw {error} x{count}" for error, count in recorder.errors.items()]
     return Result(
         recorder.history,
         check(recorder.history),
@@ -172,6 +187,7 @@ def figures(history: History, healing: float) -> dict[str, Any]:
         "sends_ok": outcomes["ok"],
         "sends_fail": outcomes["fail"],
         "sends_info": outcomes["info"],
+        "excused_duplicates": excused_duplicates(history),
         "values_read": len(read),
         "read_by_members": len(
             {

@@ -71,6 +71,19 @@ def plan(
     return sorted(found, key=lambda fault: fault.at)
 
 
+def plan_kills(seed: int, count: int, interval: float = INTERVAL_SECONDS) -> list[PlannedFault]:
+    """`count` kills of one node each, the next after the one before has ended: what clients must ride through."""
+    generator = random.Random(f"{seed} kills")
+    found = []
+    at = interval * generator.uniform(0.3, 0.8)
+    for _ in range(count):
+        lasts = interval * generator.uniform(0.1, 1.0)
+        target = generator.choice(("one", "leader", "controller"))
+        found.append(PlannedFault(at, lasts, "kill", target, generator.random()))
+        at += lasts + interval * generator.uniform(0.2, 0.8)
+    return found
+
+
 def links(target: str, victim: int, nodes: Sequence[int], choice: float) -> list[tuple[int, int]]:
     """The directed links (from, to) that a partition of this kind cuts around `victim`."""
     others = [node for node in nodes if node != victim]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 import threading
 import time
@@ -146,6 +147,8 @@ class Workload:
     seed: int
     acks: str = "all"
     """`all`, or 1 to see how a run fails: what only the leader has is lost with it."""
+    steady: bool = False
+    """Clients live as long as the run: none is dropped and replaced."""
     _stop: threading.Event = attrs.field(factory=threading.Event)
     _stop_reading: threading.Event = attrs.field(factory=threading.Event)
     _values: itertools.count[int] = attrs.field(factory=itertools.count)
@@ -201,6 +204,9 @@ class Workload:
         except Exception as failure:  # noqa: BLE001 - a thread that dies silently would make the run vacuous
             self._failures.append(f"{name}: {failure!r}")
 
+    def _life_seconds(self, dice: random.Random) -> float:
+        return math.inf if self.steady else dice.uniform(*_LIFE_SECONDS)
+
     def _client(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "bootstrap.servers": self.bootstrap,
@@ -217,7 +223,7 @@ class Workload:
         settings = {**PRODUCER_SETTINGS, "acks": self.acks, "enable.idempotence": self.acks == "all"}
         producer = confluent_kafka.Producer({**self._client(name, settings), "logger": logger})
         started = time.monotonic()
-        end = started + dice.uniform(*_LIFE_SECONDS)
+        end = started + self._life_seconds(dice)
         sent = 0
         while time.monotonic() < end and not self._stop.is_set():
             while sent < (time.monotonic() - started) * rate and len(producer) < QUEUE_SENDS_MAX:
@@ -259,7 +265,7 @@ class Workload:
         consumer = confluent_kafka.Consumer(
             self._client(name, {**CONSUMER_SETTINGS, "group.id": f"{name}-none"})
         )
-        end = time.monotonic() + dice.uniform(*_LIFE_SECONDS)
+        end = time.monotonic() + self._life_seconds(dice)
         keys = list(range(self.partitions))
         self.recorder.add(Assign(name, self.recorder.now(), [f"{TOPIC}-{key}" for key in keys]))
         consumer.assign([TopicPartition(TOPIC, key, confluent_kafka.OFFSET_BEGINNING) for key in keys])
@@ -348,7 +354,7 @@ class Workload:
 
         consumer = confluent_kafka.Consumer(self._client(name, {**CONSUMER_SETTINGS, "group.id": GROUP}))
         consumer.subscribe([TOPIC], on_assign=assigned, on_revoke=revoked)
-        end = time.monotonic() + dice.uniform(*_LIFE_SECONDS)
+        end = time.monotonic() + self._life_seconds(dice)
         while time.monotonic() < end and not self._stop_reading.is_set():
             poll = Poll(name, self.recorder.now())
             messages: list[confluent_kafka.Message] = []

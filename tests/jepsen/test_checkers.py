@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from jepsen_tests import checkers, history, schedule
-from jepsen_tests.checkers import CHECKERS, check, version_orders
+from jepsen_tests.checkers import CHECKERS, check, excused_duplicates, version_orders
 from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Own, Poll, Record, Restart, Send
 from tests.colours import findings, is_async
 
@@ -160,6 +160,12 @@ def test_every_checker_has_a_history_that_it_rejects() -> None:
 def test_a_restart_excuses_only_what_was_under_way() -> None:
     """A value acknowledged before its producer restarted was not sent again by it."""
     assert Script().send(1, 0).send(2, 1).restart().poll((0, 1), (1, 2), (2, 1)).names() == ["duplicate"]
+
+
+def test_what_a_restart_excuses_is_counted() -> None:
+    """A run that says "nothing duplicated" must not hide the duplicates of a client."""
+    assert excused_duplicates(LEGAL["a producer that restarts its sequence may send again"].history) == 1
+    assert excused_duplicates(ILLEGAL["duplicate"].history) == 0
 
 
 def test_a_seeded_loss_is_found_in_a_long_history() -> None:

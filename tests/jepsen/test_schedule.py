@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from jepsen_tests.schedule import KINDS, TARGETS, links, plan
+from jepsen_tests.schedule import KINDS, TARGETS, links, plan, plan_kills
 
 NODES = (1, 2, 3)
 
@@ -27,6 +27,17 @@ def test_every_target_is_drawn() -> None:
     """No fault that is listed stays undone over many seeds."""
     drawn = {(fault.kind, fault.target) for seed in range(100) for fault in plan(seed, 60, KINDS)}
     assert drawn == {(kind, target) for kind, targets in TARGETS.items() for target in targets}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kills_are_counted_and_befall_one_node_at_a_time(seed: int) -> None:
+    """Twenty kills are twenty, however long it takes, and a node is back before the next one dies."""
+    faults = plan_kills(seed, 20)
+    assert faults == plan_kills(seed, 20)
+    assert len(faults) == 20
+    assert all(one.end < other.at for one, other in pairwise(faults))
+    assert {fault.kind for fault in faults} == {"kill"}
+    assert {fault.target for fault in faults} <= {"one", "leader", "controller"}
 
 
 def test_unknown_kinds_are_refused() -> None:
