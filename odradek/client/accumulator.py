@@ -86,6 +86,12 @@ class Batch:
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return offset, self.log_append_time_ms, self.error
 
+    def failure(self) -> Exception | None:
+        """The first error of any of its records, once `done`."""
+        if self.parts is not None:
+            return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
+        return self.error
+
     def finish(self) -> None:
         """Tell everybody that it is done."""
         self.done = True
@@ -254,6 +260,34 @@ class Accumulator:
             self.incomplete[batch] = None
         batch.size += size
         batch.rows.append((timestamp_ms, key, value, headers))
+        return batch
+
+    def add_encoded(
+        self, topic: str, partition: int, data: bytearray, record_count: int, now: float
+    ) -> Batch | None:
+        """A batch that its maker has encoded (`wire.record_writer`), behind all that its partition has; None without memory.
+
+        The topic is known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        limit = min(self._settings.max_request_size, self._settings.buffer_memory)
+        if len(data) > limit:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {len(data)} bytes for {topic} is above max.request.size or buffer.memory ({limit})",
+            )
+        lane = self._lane(self._state(topic), partition)
+        if self.memory_used + len(data) > self._settings.buffer_memory and self.memory_used:
+            return None
+        self._close(lane)
+        self.memory_used += len(data)
+        deadline = now + self._settings.delivery_timeout_ms / 1000
+        batch = Batch(lane, now, deadline, len(data), size=len(data), closed=True)
+        batch.data = data
+        batch.record_count = record_count
+        lane.batches.append(batch)
+        self.active[lane] = None
+        self.incomplete[batch] = None
         return batch
 
     def close_all(self) -> None:

@@ -188,6 +188,29 @@ class Producer:
                 return RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
         return self._send_slowly(topic, partition, timestamp_ms, key, value, headers)
 
+    def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
+        """Send a batch that the caller has encoded, as `wire.record_writer.encode_batch` does, to one partition.
+
+        For those who have thousands of records at once and no use for a future of each. `data` is the producer's from
+        now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as `send` does.
+        """
+        deadline = time.monotonic() + self.settings.max_block_ms / 1000
+        accumulator = self._accumulator
+        while True:
+            self._learn(topic, deadline)
+            with self.lock:
+                if self._closing:
+                    raise ClientClosed(self._closed_because)
+                if not accumulator.knows(topic):
+                    continue
+                batch = accumulator.add_encoded(topic, partition, data, record_count, time.monotonic())
+                if batch is None:
+                    self._wait_for_room(deadline)
+                    continue
+                self._sender.signal.notify()
+            self._io.wake()
+            return batch
+
     def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
         self._learn(topic, time.monotonic() + self.settings.max_block_ms / 1000)

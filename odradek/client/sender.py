@@ -251,7 +251,7 @@ class Sender:
 
     def _encode(self, lane: Lane, batch: Batch) -> int:
         """Make the batch's bytes, under the lane's numbers; their count."""
-        fresh = batch.data is None
+        fresh = batch.data is None or not batch.attempts
         if batch.data is None:
             batch.closed = True
             batch.record_count = len(batch.rows)
