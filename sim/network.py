@@ -5,7 +5,8 @@ Theory of operation
 A connection is two `SimConn`s. What one end sends is cut into segments (anywhere, when the weather says so), and
 each segment is an event of the agenda that happens to the other end. Segments of one direction never overtake
 each other. A sender may have `socket_buffer_bytes` under way and unread; what the receiver takes out of its
-buffer opens the window again after one more latency, so that back pressure works as it does in production.
+buffer opens the window again after one more latency, so that back pressure works as it does in production. As in
+TCP it is not told for every byte, but when a quarter of the buffer has been taken out.
 
 Whatever reaches another node does so by an event that belongs to that node: a paused node holds its events back
 and finds them when it resumes. The kernel of a paused or busy process still answers: connections are accepted
@@ -191,6 +192,8 @@ class SimConn:
         self._peer_name = peer_host.name
         self.line = Line()
         self._window = fabric.weather.socket_buffer_bytes
+        self._taken = 0
+        """Taken out of the buffer, and not told yet to whom sends."""
         self._received = bytearray()
         self._ended = False
         self._closed = False
@@ -201,17 +204,24 @@ class SimConn:
     # --- the port
 
     async def readable(self) -> None:
-        await checkpoint()
         if self._chance(self._fabric.weather.spurious_wake_probability):
+            await checkpoint()
             return
-        while not (self._received or self._ended or self._lost or self._closed):
+        if self._is_readable:
+            await checkpoint()
+        while not self._is_readable:
             await self._readable.wait()
         self._check_open()
 
+    @property
+    def _is_readable(self) -> bool:
+        return bool(self._received) or self._ended or self._lost is not None or self._closed
+
     async def writable(self) -> None:
-        await checkpoint()
         # As in Linux: not for every byte of room, or a stream ends up in segments of one byte.
         enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
+        if self._window >= enough or self._lost or self._closed:
+            await checkpoint()
         while not (self._window >= enough or self._lost or self._closed):
             await self._writable.wait()
         self._check_open()
@@ -231,8 +241,10 @@ class SimConn:
             buffer[:count] = received[:count]
         del self._received[:count]
         self.node.record("recv", self.name, count)
-        peer = self.peer
-        self._transmit(lambda: peer.open_window(count), peer.node)
+        self._taken += count
+        if self._taken >= self._fabric.weather.socket_buffer_bytes // 4:
+            taken, self._taken, peer = self._taken, 0, self.peer
+            self._transmit(lambda: peer.open_window(taken), peer.node)
         return count
 
     def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:

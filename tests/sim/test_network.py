@@ -95,7 +95,7 @@ def test_writes_are_split_at_any_byte() -> None:
 
 
 def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
-    """'0 where it would block'; `writable` waits for a third of the room, as Linux does."""
+    """'0 where it would block'; room is told by quarters of the buffer, `writable` waits for a third of it."""
 
     async def scenario(world: World) -> None:
         here, there = await pair(world)
@@ -116,8 +116,11 @@ def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
             assert not writable.is_set()
             assert here.send([b"x"]) == 1
             assert there.recv_into(memoryview(bytearray(100))) == 100
+            await world.sleep(1)
+            assert not writable.is_set()
+            assert there.recv_into(memoryview(bytearray(150))) == 150
             await writable.wait()
-        assert here.send([bytes(999)]) == 399
+        assert here.send([bytes(999)]) == 549
 
     in_world(scenario, Weather(socket_buffer_bytes=1000))
 
