@@ -33,6 +33,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
+	@command -v java >/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing Java, for the tests of Spark and beside Apache Kafka"; \
+	    { apt-get update -qq && apt-get install -qq -y default-jre-headless >/dev/null; } || true; fi
+	@command -v java >/dev/null || echo "no Java: tests that need it are skipped" >&2
 	@echo "installing the development tools into $(VENV)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -1,0 +1,63 @@
+"""What Spark finds by its name: `spark.read.format("odradek")` needs no import and no registration.
+
+Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in processes of its own:
+so this one imports nothing but Spark's base class until a reader or a writer is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The format `odradek`: topics of Odradek or Apache Kafka as tables and streams; see docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "odradek"
+
+    def schema(self) -> str:
+        """The columns of Spark's own Kafka connector, headers if `includeHeaders` asks for them."""
+        from spark.source import schema
+
+        return schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch query."""
+        from spark.source import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Of a streaming query."""
+        from spark.source import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch query's rows."""
+        from spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Of a streaming query's rows."""
+        from spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
