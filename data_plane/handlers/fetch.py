@@ -266,11 +266,11 @@ class FetchJob:
         replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
         if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset and not log.offline:
-            if isinstance(fetched, FollowerCursor):
-                replica.cursor = fetched
-            partition.note_fetch(
+            promised = partition.note_fetch(
                 replica, self.replica_epoch, fetched.fetch_offset, fetched.log_start_offset, self.now_ms
             )
+            if promised and isinstance(fetched, FollowerCursor):
+                replica.follow_with(fetched)
 
     def _error(
         self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode
@@ -359,12 +359,16 @@ class FetchJob:
         if partition is None:
             return
         log = partition.log
+        replica = (partition.followers or {}).get(self.replica_id)
         if (
             fetched.fetch_offset == log.log_end_offset
             and fetched.sent_high_watermark == log.high_watermark
             and fetched.sent_log_start_offset == log.log_start_offset
             # Else its next fetch may be the one with which it joins.
             and self.replica_id in partition.isr_state.isr
+            # Else nobody would stir it.
+            and replica is not None
+            and replica.cursor is fetched
         ):
             fetched.settle()
 

@@ -12,7 +12,9 @@ leader it is the least log end offset of the replicas in the *maximal* ISR (see 
 A follower's fetch offset is its promise that it has everything below. It joins the ISR when its promise reaches both
 the high watermark and the start of the leader's epoch (then it has every record that may have been acknowledged), if
 its broker is neither fenced nor leaving, and if the broker epoch of its fetch is the one that the metadata knows
-(KIP-903: a replica that restarted without its data must not be let in by its former self).
+(KIP-903: a replica that restarted without its data must not be let in by its former self). A fetch with any other
+broker epoch promises nothing: an earlier one comes from a former self, a later one is ahead of the metadata here (it may
+copy meanwhile), or made up by a stranger. Only the metadata moves the epoch, no request speaks for the next ones.
 
 A partition without followers (replication factor 1) has no such state at all: `followers` is None.
 
@@ -69,6 +71,9 @@ class Cluster(Protocol):
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether this broker, fetching with this epoch, may be in sync: known so, not fenced, not leaving."""
 
+    def registered_epoch(self, broker_id: int) -> int:
+        """Of this broker's registration; -1 for one that is not registered."""
+
     def is_alive(self, broker_id: int) -> bool:
         """Whether this broker is registered and not fenced."""
 
@@ -89,6 +94,9 @@ class _Nobody:
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         return False
+
+    def registered_epoch(self, broker_id: int) -> int:
+        return UNKNOWN_BROKER_EPOCH
 
     def is_alive(self, broker_id: int) -> bool:
         return False
@@ -325,15 +333,19 @@ class Partition:
 
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
-    ) -> None:
+    ) -> bool:
         """A follower fetches at `offset`, which lies in this log and does not diverge: it has all below.
 
-        Raises `KafkaError` NOT_LEADER_OR_FOLLOWER for a fetch of an older incarnation of the follower's broker.
+        False if it promises nothing, as its broker epoch is not known here yet. Raises `KafkaError`
+        NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
+        `updateFetchStateOrThrow`), or of one that does not say which it is.
         """
-        if broker_epoch != replica.broker_epoch:
-            if broker_epoch < replica.broker_epoch:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a fetch of an earlier broker epoch")
-            replica.broker_epoch = broker_epoch
+        registered = self._cluster.registered_epoch(replica.broker_id)
+        if broker_epoch < max(0, registered):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a fetch of an earlier broker epoch")
+        if broker_epoch > registered:
+            return False
+        replica.broker_epoch = broker_epoch
         log = self.log
         moved = offset != replica.log_end_offset
         has_deleted = log_start_offset != replica.log_start_offset
@@ -344,6 +356,7 @@ class Partition:
             self._may_expand(replica)
         if (moved and self._raise_high_watermark()) or (has_deleted and self._watchers is not None):
             self._tell_high_watermark()
+        return True
 
     def _may_expand(self, replica: RemoteReplica) -> None:
         if (

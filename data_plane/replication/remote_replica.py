@@ -59,6 +59,16 @@ class RemoteReplica:
                 self.last_caught_up_ms = max(self.last_caught_up_ms, cursor.fetched_at_ms)
             cursor.stir(wakes=True)
 
+    def follow_with(self, cursor: Cursor) -> None:
+        """This session is the one that hears of the log.
+
+        The one before has to look for itself once more. It is dead as a rule; but a request of a session that was given
+        up may also be read after the first one of the next (a leader that was paused), and must not silence it.
+        """
+        before, self.cursor = self.cursor, cursor
+        if before is not None and before is not cursor:
+            before.stir(wakes=False)
+
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """A fetch at `offset` says that the follower has everything below it.
 

@@ -72,6 +72,10 @@ class Replication:
         known = self._broker.image.brokers.get(broker_id)
         return known is not None and known.is_active and known.epoch == broker_epoch
 
+    def registered_epoch(self, broker_id: int) -> int:
+        known = self._broker.image.brokers.get(broker_id)
+        return NO_BROKER_EPOCH if known is None else known.epoch
+
     def is_alive(self, broker_id: int) -> bool:
         known = self._broker.image.brokers.get(broker_id)
         return known is not None and not known.fenced

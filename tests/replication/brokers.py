@@ -410,6 +410,11 @@ class ReplicatedTopic:
             )
         return self._peers.channel(host(node_id), PORT), env.clock
 
+    async def ask(self, node_id: int, request: Any, *, version: int) -> Any:
+        """The answer to any request."""
+        channel, clock = self._ask(node_id)
+        return await channel.request(request, clock.monotonic() + 5.0, version=version)
+
     async def produce(
         self,
         node_id: int,

@@ -24,13 +24,18 @@ class Cluster:
         self.time_ms = 10_000
         self.ineligible: set[int] = set()
         self.proposals = 0
+        self.known = {2: BROKER_EPOCH, 3: BROKER_EPOCH}
+        """Epochs of those that are registered."""
         self.suspected: list[int] = []
 
     def now_ms(self) -> int:
         return self.time_ms
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        return broker_id not in self.ineligible and broker_epoch == BROKER_EPOCH
+        return broker_id not in self.ineligible and broker_epoch == self.known[broker_id]
+
+    def registered_epoch(self, broker_id: int) -> int:
+        return self.known.get(broker_id, -1)
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id not in self.ineligible
@@ -137,15 +142,35 @@ def test_who_joins_has_the_high_watermark_and_the_beginning_of_the_epoch() -> No
     assert leader.partition.isr_state.is_pending
 
 
-def test_a_former_self_does_not_join() -> None:
-    """KIP-903: the broker epoch of the fetch must be the one that the metadata knows, and never falls."""
-    leader = Leader((1,))
-    leader.fetch(2, 0, broker_epoch=BROKER_EPOCH - 1)
+@pytest.mark.parametrize("broker_epoch", [-1, BROKER_EPOCH - 1, BROKER_EPOCH + 1, 2**63 - 1])
+def test_another_incarnation_promises_nothing(broker_epoch: int) -> None:
+    """KIP-903: the broker epoch of the fetch must be the one that the metadata knows; what a former self, or a stranger
+    with a made-up epoch, says changes nothing for the one that is registered."""
+    leader = Leader(isr=(1, 2))
+    leader.append()
+    for follower in (2, 3):
+        if broker_epoch < BROKER_EPOCH:
+            with pytest.raises(KafkaError) as refused:
+                leader.fetch(follower, 1, broker_epoch=broker_epoch)
+            assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            leader.fetch(follower, 1, broker_epoch=broker_epoch)
+    assert leader.partition.log.high_watermark == 0
     assert not leader.partition.isr_state.is_pending
-    leader.fetch(2, 0)
+    assert leader.partition.broker_epoch_of(2) == -1
+    assert leader.fetch(2, 1) == 1
+    leader.fetch(3, 1)
     assert leader.partition.isr_state.is_pending
+
+
+def test_a_broker_that_is_not_registered_promises_nothing() -> None:
+    """Whatever it says that it is."""
+    leader = Leader(isr=(1, 2))
+    leader.append()
+    del leader.cluster.known[2]
+    assert leader.fetch(2, 1) == 0
     with pytest.raises(KafkaError) as refused:
-        leader.fetch(2, 0, broker_epoch=BROKER_EPOCH - 1)
+        leader.fetch(2, 1, broker_epoch=-1)
     assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

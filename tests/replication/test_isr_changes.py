@@ -36,7 +36,6 @@ class Told(Cluster):
 
     def __init__(self, world: World, controller: Controller) -> None:
         super().__init__()
-        self.known = {2: BROKER_EPOCH, 3: BROKER_EPOCH}
         env = world.node_env("leader")
         self.sender = AlterPartitionSender(
             1,
@@ -48,9 +47,6 @@ class Told(Cluster):
             after_answer=lambda: None,
             log=structlog.get_logger(),
         )
-
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        return self.known[broker_id] == broker_epoch
 
     def alter_isr(self, partition: Partition) -> None:
         self.sender.submit(partition)

@@ -197,6 +197,9 @@ class Deaths:
         for _ in range(self.random.randrange(5)):
             await cluster.world.sleep(self.random.random())
             victim = self.random.choice(NODES)
+            if victim == 1 and cluster.controller.partitions[0].isr == (1,):
+                # Rotten and alone: a recovery would cut what nobody else has. That is one fault too many.
+                victim = 2
             cluster.crash(victim)
             if self.random.random() < 0.5:
                 cluster.controller.fence(victim)

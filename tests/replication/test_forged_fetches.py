@@ -1,0 +1,67 @@
+"""Strangers that fetch in a follower's name: a Fetch names its replica, and nothing proves it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replication.brokers import LAG_MS_MAX, TOPIC_ID, ReplicatedTopic
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+
+
+async def fetch_as(cluster: ReplicatedTopic, replica_id: int, broker_epoch: int, offset: int) -> int:
+    """A stranger's first request of a follower's session, to broker 1; the partition's error code."""
+    epoch = cluster.controller.partitions[0].leader_epoch
+    topic = FetchTopic("", TOPIC_ID, [FetchPartition(0, epoch, offset, -1, 0, 1 << 20)])
+    request = FetchRequest(
+        replica_state=ReplicaState(replica_id, broker_epoch),
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=0,
+        topics=[topic],
+    )
+    response = await cluster.ask(1, request, version=17)
+    return int(response.responses[0].partitions[0].error_code)
+
+
+async def all_goes_on(cluster: ReplicatedTopic, first: int) -> None:
+    """acks=all writes are answered, for longer than a follower may lag, and nobody leaves the ISR."""
+    for serial in range(2 * LAG_MS_MAX // 500):
+        assert await cluster.produce(1, b"%d" % serial) == (0, first + serial)
+        await cluster.world.sleep(0.5)
+    await cluster.in_sync(1, 2, 3)
+    assert cluster.controller.alterations == []
+
+
+@pytest.mark.parametrize(
+    ("ahead", "code"),
+    [
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (1, ErrorCode.NONE),
+        (2**62, ErrorCode.NONE),
+    ],
+)
+def test_a_made_up_broker_epoch_shuts_out_nobody(ahead: int, code: ErrorCode) -> None:
+    """Only the metadata says which incarnation of a broker is the one: what a request says of it is for itself alone."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert await cluster.produce(1, b"first") == (0, 0)
+        epoch = cluster.controller.brokers[2].epoch
+        assert await fetch_as(cluster, 2, epoch + ahead, 1) == code
+        await all_goes_on(cluster, 1)
+
+    ReplicatedTopic(min_isr=3).play(script)
+
+
+def test_another_session_of_a_follower_does_not_silence_its_own() -> None:
+    """Which may also be its own from before: a request that a paused leader reads late, after the next session's first."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert await cluster.produce(1, b"first") == (0, 0)
+        for follower in (2, 3):
+            epoch = cluster.controller.brokers[follower].epoch
+            assert await fetch_as(cluster, follower, epoch, 1) == ErrorCode.NONE
+        await all_goes_on(cluster, 1)
+
+    ReplicatedTopic(min_isr=3).play(script)
