@@ -1,0 +1,394 @@
+"""The sink of Spark's format `odradek`: Arrow batches in, our idempotent producer out. At least once.
+
+Theory of operation
+===================
+
+The driver plans (`sink_plan`): options and columns are checked, the topic is looked up, and nothing has been sent when it
+refuses. Each task then runs `write` in a Python worker: rows gather to some hundred kilobytes per partition, become record
+batches without becoming Python objects (`spark.encode`), and go to the producer, of which a worker keeps one for all
+tasks of the same options. A task ends when every batch is acknowledged, and fails with the first that is not; a failed
+task fails the batch of the query, and Spark repeats it.
+
+What is promised: **at least once**. A task that succeeded has all its rows in the log, once, whatever the connections did
+(the producer is idempotent, KIP-98). A task that Spark repeats writes all its rows again: what its first attempt left is not
+taken back.
+
+The commit protocol: a task answers with a `TaskReport`, which says where its rows lie; the driver's `commit` gets all
+reports when no task failed, `abort` those that there are. Today both only count, since rows are visible when they
+are acknowledged. With two-phase transactions (KIP-939) a task would write under a transaction of its own and end
+with the transaction prepared, its identity in the report; `commit` and `abort` would decide all of them, again after a
+crash of the driver, by the batch id. Nothing else would change.
+
+Metrics: Spark gives a Python data source no way to put numbers into a query's progress. The reports' sums are logged by
+the driver's Python process, and written to the file that the option `metricsPath` names, a line of JSON for each batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from odradek.client.accumulator import Batch
+from odradek.client.blocking import Client
+from odradek.client.errors import ClientError
+from odradek.client.producer import Producer
+from odradek.client.requests import topics_with_metadata
+from spark.encode import Rows, encode, partitions_of
+from spark.sink_plan import SinkPlan, plan_write
+from wire.compression import CompressionType
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
+
+_GATHERED_BYTES_MAX = 16 << 20
+_ENCODED_BYTES_MAX = 64 << 20
+"""Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
+_CLOSE_SECONDS_MAX = 1.0
+_LOGGER = logging.getLogger("odradek.spark")
+
+
+@attrs.define
+class Written:
+    """What went to one partition: rows, and the first and the last offset (-1 where the broker does not say)."""
+
+    rows: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+
+
+@attrs.define
+class TaskReport(WriterCommitMessage):
+    """What one task wrote; every row of it is acknowledged."""
+
+    rows: int = 0
+    record_bytes: int = 0
+    """Keys and values alone."""
+    batch_bytes: int = 0
+    """What went over the network: whole batches, compressed, each counted once."""
+    batches: int = 0
+    batches_repeated: int = 0
+    seconds: float = 0.0
+    written: dict[tuple[str, int], Written] = attrs.field(factory=dict)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of a batch query. Raises `ValueError` with one sentence for what cannot be written."""
+    if overwrite:
+        raise ValueError("a topic cannot be overwritten: use .mode('append').")
+    plan = plan_write(options, schema)
+    _look_up(plan)
+    return BatchWriter(plan)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of a streaming query; output mode complete writes all rows of the result anew each time.
+
+    Raises `ValueError` with one sentence for what cannot be written.
+    """
+    plan = plan_write(options, schema)
+    _look_up(plan)
+    return StreamWriter(plan)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """See the module."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task."""
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """No task failed."""
+        _note(self._plan, messages, {})
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Some task failed; rows that others wrote are in the topic, and stay there."""
+        _note(self._plan, messages, {"aborted": True})
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """See the module."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task."""
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """No task of the micro-batch failed."""
+        _note(self._plan, messages, {"batch": batchId})
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Some task failed: the query fails, and writes the whole micro-batch again when it is started again."""
+        _note(self._plan, messages, {"batch": batchId, "aborted": True})
+
+
+# The driver
+
+
+def _look_up(plan: SinkPlan) -> None:
+    """See that the topic is there (asking for it may create it, where brokers do so)."""
+    if plan.topic is None:
+        return
+    settings = plan.settings
+    where = plan.properties["bootstrap.servers"]
+    try:
+        with Client(where, client_id=settings.client_id, timeout_ms=settings.max_block_ms) as client:
+            deadline = client.core.now + settings.max_block_ms / 1000
+            client.run(topics_with_metadata(client.core, [plan.topic], deadline=deadline, auto_create=True))
+    except KafkaError as error:
+        raise ValueError(_about_topic(plan.topic, where, error)) from None
+    except ClientError as error:
+        raise ValueError(
+            f"no broker can be asked for the topic '{plan.topic}' at {where}: {error}."
+        ) from None
+
+
+def _about_topic(topic: str, where: str, error: KafkaError) -> str:
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"the topic '{topic}' does not exist at {where}: create it before you write to it."
+    return f"the topic '{topic}' cannot be written to at {where}: {str(error).rstrip('.')}."
+
+
+def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about: dict[str, Any]) -> None:
+    """Log the sums of the tasks' reports, and append them to the file of `metricsPath`."""
+    reports = [message for message in messages if isinstance(message, TaskReport)]
+    sums = {
+        **about,
+        "tasks": len(reports),
+        "rows": sum(report.rows for report in reports),
+        "record_bytes": sum(report.record_bytes for report in reports),
+        "batch_bytes": sum(report.batch_bytes for report in reports),
+        "batches": sum(report.batches for report in reports),
+        "batches_repeated": sum(report.batches_repeated for report in reports),
+        "task_seconds": round(sum(report.seconds for report in reports), 3),
+    }
+    _LOGGER.info("written: %s", sums)
+    if plan.metrics_path is not None:
+        with Path(plan.metrics_path).open("a") as file:
+            file.write(json.dumps(sums) + "\n")
+
+
+# Tasks
+
+
+_producers: dict[tuple[tuple[str, str], ...], Producer] = {}
+"""One for each configuration that this worker process has written with: workers outlive their tasks."""
+
+
+def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+    """Write the rows of a task, to the last acknowledgement."""
+    identity = tuple(sorted(plan.properties.items()))
+    producer = _producers.get(identity)
+    if producer is None:
+        producer = _producers[identity] = Producer(plan.properties)
+    task = _Task(plan, producer)
+    try:
+        for batch in iterator:
+            task.add(batch)
+        return task.finish()
+    except BaseException:
+        # What is under way belongs to an attempt that has failed: the next one starts with nothing.
+        del _producers[identity]
+        producer.close(_CLOSE_SECONDS_MAX)
+        raise
+
+
+class _Task:
+    """The rows of one task on their way."""
+
+    def __init__(self, plan: SinkPlan, producer: Producer) -> None:
+        self._plan = plan
+        self._producer = producer
+        self._settings = producer.settings
+        self._codec = int(CompressionType[self._settings.compression_type.upper()])
+        self._level = _level(producer)
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._partitions: dict[str, int] = {}
+        self._keyless: dict[str, list[int]] = {}
+        self._sent: deque[Batch] = deque()
+        self._report = TaskReport()
+        self._repeated_before = producer.metrics().get("batches repeated", 0)
+        self._started = time.monotonic()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take some rows; send when there are enough to fill batches."""
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        partitions = max(self._partitions.values(), default=1)
+        if self._gathered_bytes >= min(self._settings.batch_size * partitions, _GATHERED_BYTES_MAX):
+            self._send_gathered()
+
+    def finish(self) -> TaskReport:
+        """Send the rest, wait for every acknowledgement. Raises when one is missing."""
+        self._send_gathered()
+        self._producer.flush()
+        self._settle()
+        report = self._report
+        report.batches_repeated = self._producer.metrics().get("batches repeated", 0) - self._repeated_before
+        report.seconds = time.monotonic() - self._started
+        return report
+
+    def _send_gathered(self) -> None:
+        if not self._gathered:
+            return
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        whole = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+        parts = [whole]
+        while parts:
+            part = parts.pop()
+            if part.nbytes > _ENCODED_BYTES_MAX and part.num_rows > 1:
+                half = part.num_rows // 2
+                parts += [part.slice(half), part.slice(0, half)]
+            elif part.num_rows:
+                self._send(part)
+
+    def _send(self, batch: pa.RecordBatch) -> None:
+        rows = Rows(
+            self._bytes_of(batch, "key"),
+            self._bytes_of(batch, "value"),
+            _headers_of(self._column(batch, "headers")),
+        )
+        wanted = self._column(batch, "partition")
+        if self._plan.topic is not None:
+            self._send_to(self._plan.topic, rows, wanted)
+            return
+        topics = batch.column(self._plan.columns["topic"])
+        missing = topics.null_count
+        if missing:
+            raise ValueError(
+                f"the column 'topic' is null in {missing} of {len(topics)} rows: name a topic in each row, or set the"
+                " option 'topic'."
+            )
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            if len(names) == 1:
+                self._send_to(name, rows, wanted)
+                continue
+            places = np.flatnonzero(pc.equal(topics, name).to_numpy(zero_copy_only=False))
+            self._send_to(name, rows.take(places), None if wanted is None else wanted.take(pa.array(places)))
+
+    def _send_to(self, topic: str, rows: Rows, wanted: pa.Array | None) -> None:
+        count = self._partitions_of(topic)
+        keys = pa.nulls(len(rows), pa.binary()) if self._settings.partitioner_ignore_keys else rows.key
+        try:
+            lanes = partitions_of(keys, count, wanted=wanted, keyless=self._spread(topic, count, rows, keys))
+        except ValueError as error:
+            raise ValueError(
+                f"the column 'partition' has {error}, and the topic '{topic}' has the partitions 0 to {count - 1}."
+            ) from None
+        report = self._report
+        for encoded in encode(
+            rows,
+            lanes,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            batch_bytes_max=min(self._settings.batch_size, self._settings.max_request_size),
+            compression_type=self._codec,
+            compression_level=self._level,
+        ):
+            report.rows += encoded.record_count
+            report.record_bytes += encoded.record_bytes
+            report.batch_bytes += len(encoded.data)
+            report.batches += 1
+            self._sent.append(
+                self._producer.send_encoded(topic, encoded.lane, encoded.data, encoded.record_count)
+            )
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take note of the batches that are done. Raises when one of them was not delivered."""
+        while self._sent and self._sent[0].done:
+            batch = self._sent.popleft()
+            failure = batch.failure()
+            if failure is not None:
+                raise RuntimeError(f"rows were not delivered to {batch.lane}: {failure}") from failure
+            lane = batch.lane
+            written = self._report.written.setdefault((lane.topic, lane.partition), Written())
+            first, last = batch.outcome(0)[0], batch.outcome(batch.record_count - 1)[0]
+            if not written.rows:
+                written.first_offset = first
+            written.last_offset = max(written.last_offset, last)
+            written.rows += batch.record_count
+
+    # Columns and partitions
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
+        place = self._plan.columns.get(name)
+        return None if place is None else batch.column(place)
+
+    def _bytes_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = self._column(batch, name)
+        return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
+
+    def _partitions_of(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        count = self._partitions.get(topic)
+        if count is None:
+            try:
+                count = len(self._producer.partitions_for(topic))
+            except KafkaError as error:
+                where = self._plan.properties["bootstrap.servers"]
+                raise ValueError(_about_topic(topic, where, error)) from None
+            self._partitions[topic] = count
+        return count
+
+    def _spread(self, topic: str, count: int, rows: Rows, keys: pa.Array) -> npt.NDArray[np.int32]:
+        """Partitions for rows without a key: one after the other gets `batch.size` bytes (as in KIP-794, but in turn)."""
+        lanes = np.zeros(len(rows), np.int32)
+        if count == 1 or not keys.null_count:
+            return lanes
+        turn = self._keyless.get(topic)
+        if turn is None:
+            turn = self._keyless[topic] = random.sample(range(count), count)
+        sizes = pc.fill_null(pc.binary_length(rows.value), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        sizes[pc.is_valid(keys).to_numpy(zero_copy_only=False)] = 0
+        blocks = np.cumsum(sizes) // max(1, self._settings.batch_size)
+        used = int(blocks[-1]) + 1
+        lanes[:] = np.array(turn, np.int32)[blocks % count]
+        self._keyless[topic] = turn[used % count :] + turn[: used % count]
+        return lanes
+
+
+def _level(producer: Producer) -> int | None:
+    """The compression's level; None for the codec's own."""
+    settings = producer.settings
+    if settings.compression_type == "gzip":
+        return None if settings.compression_gzip_level == -1 else settings.compression_gzip_level
+    return {"lz4": settings.compression_lz4_level, "zstd": settings.compression_zstd_level}.get(
+        settings.compression_type
+    )
+
+
+def _headers_of(column: pa.Array | None) -> pa.Array | None:
+    """The headers with the types that `encode` takes. Raises `ValueError` for one without a name."""
+    if column is None:
+        return None
+    lists = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    items = lists.flatten()
+    if items.null_count or pc.struct_field(items, "key").null_count:
+        raise ValueError("the column 'headers' has a header without a key: every header has a name.")
+    return lists
