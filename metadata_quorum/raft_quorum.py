@@ -173,6 +173,11 @@ class RaftQuorum:
         return self._leader.has_waiting_control
 
     @property
+    def waiting_bytes(self) -> int:
+        """Of decisions that have offsets and are not written yet."""
+        return self._leader.waiting_bytes
+
+    @property
     def written_bytes(self) -> int:
         """Of all batches that this node has written as a leader."""
         return self._leader.written_bytes

@@ -31,6 +31,7 @@ from sim.replicas import (
     first_difference,
 )
 from sim.storm import REPLICAS, Storm, StormPlan
+from sim.watch import Watch
 from sim.weather import Weather
 from sim.workload import Workload
 from sim.world import Liveness, World
@@ -90,6 +91,7 @@ class ClusterScenario:
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
         self.committed = Committed()
+        self.watch = Watch(self.cluster)
         self._has_group = "group" in options.workloads
         self._producers = tuple(f"client-{number}" for number in range(options.clients))
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
@@ -110,6 +112,7 @@ class ClusterScenario:
     async def _main(self) -> Mapping[str, int]:
         world, cluster, load = self.world, self.cluster, self.load
         cluster.format()
+        self.watch.begin()
         for member in cluster.members:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)

@@ -200,6 +200,14 @@ class SimDisk:
             name: bytes(node.data) for name, node in sorted(folder.entries.items()) if isinstance(node, Inode)
         }
 
+    def contents(self, path: str) -> dict[str, bytearray]:
+        """As `peek`, but the bytes themselves: to be looked at, never kept."""
+        try:
+            folder = self.folder_of(self._root, path)
+        except KeyError:
+            return {}
+        return {name: node.data for name, node in folder.entries.items() if isinstance(node, Inode)}
+
     # --- shared by files and directories
 
     def error(self, directory: str, path: str, operation: str, number: int) -> DiskError:

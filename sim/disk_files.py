@@ -37,6 +37,11 @@ class SimFile:
     def size(self) -> int:
         return len(self._inode.data)
 
+    @property
+    def content(self) -> bytearray:
+        """The bytes themselves, behind everybody's back: to be looked at, never kept."""
+        return self._inode.data
+
     def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
         if self._references <= 0:
             raise ValueError(f"{self.path} is closed")

@@ -13,7 +13,7 @@ from random import Random
 
 from odradek.env.ports import DiskError, Env, Event
 from odradek.node.config import NodeConfig
-from odradek.node.node import NodeFailed
+from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
 from sim.disk import Keep
 from sim.world import Running, World
@@ -50,6 +50,8 @@ class Member:
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.failures: list[str] = []
+        self.node: Node | None = None
+        """What runs in its process, for those who watch it; of a dead one whatever is left."""
         self._stop: Event | None = None
         self._started: Event | None = None
         self._serves = False
@@ -72,6 +74,7 @@ class Member:
         """Start the process; the event is set once it serves clients, or is gone again."""
         serving = self._started = self.world.event()
         self._serves = False
+        self.node = None
         running = self.world.start(self.name, self._serve)
         running.on_end = serving.set
         return serving
@@ -86,12 +89,15 @@ class Member:
         assert serving is not None
         log = self.log = TraceLog(self.world, self.name)
 
+        def made(node: Node) -> None:
+            self.node = node
+
         def started(_: object) -> None:
             self._serves = True
             serving.set()
 
         try:
-            await run_node(self.config, env, started=started, stop=stop, log=log, poison=True)
+            await run_node(self.config, env, made=made, started=started, stop=stop, log=log, poison=True)
         except* (NodeFailed, DiskError) as group:
             if not self.disk_is_bad:
                 raise

@@ -89,6 +89,7 @@ class World:
         self._nursery: trio.Nursery | None = None
         self._scope: trio.CancelScope | None = None
         self._failure: str | None = None
+        self._refutation: Exception | None = None
 
     def _stream(self, name: str) -> Random:
         """A source of randomness of its own, so that one part's draws do not shift another's."""
@@ -283,6 +284,8 @@ class World:
             raise _only(group) from None
         finally:
             scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"] = deterministic
+        if self._refutation is not None:
+            raise self._refutation
         if self._failure is not None:
             raise Liveness(f"seed {self.seed}, at {self.now} s: {self._failure}")
         result: T = results[0]
@@ -311,6 +314,13 @@ class World:
             raise RuntimeError(f"the world cannot end: {self._failure}, {reason}")
         self._failure = reason
         self._scope.cancel()
+
+
+    def refute(self, error: Exception) -> None:
+        """End the run from wherever something was seen that must not be; `run` raises the first such error."""
+        if self._refutation is None and self._scope is not None:
+            self._refutation = error
+            self._scope.cancel()
 
 
 class _Watch(trio.abc.Instrument):

@@ -7,7 +7,7 @@ close the logs, and leave the clean-shutdown marker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import odradek
@@ -130,6 +130,26 @@ class Node:
             "cluster_id": self._directories.cluster_id,
             **({} if self._metrics is None else {"metrics_port": self._metrics.port}),
         }
+
+    @property
+    def broker(self) -> Broker | None:
+        """None before there is one, and on a node that is only a controller."""
+        return self._broker
+
+    @property
+    def metadata(self) -> MetadataService | None:
+        """None before the node joins the quorum."""
+        return self._metadata
+
+    @property
+    def services(self) -> Sequence[ConnectionServices]:
+        """What the connections of its listeners share."""
+        return self._services
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """One for each listener that is served."""
+        return self._servers
 
     # -- the quorum -----------------------------------------------------------------------------------------------
 

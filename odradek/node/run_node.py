@@ -21,6 +21,7 @@ async def run_node(
     config: NodeConfig,
     env: Env,
     *,
+    made: Callable[[Node], None] | None = None,
     started: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Event | None = None,
     log: Any = None,
@@ -29,7 +30,7 @@ async def run_node(
 ) -> None:
     """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
 
-    `started` is called once clients are served, with the node's addresses and ids. `log_levels` are those of `log`,
+    `made` is shown the node before it starts, for those who watch it from within the process. `started` is called once clients are served, with the node's addresses and ids. `log_levels` are those of `log`,
     for clients to change. `poison` overwrites each request in the receive buffer after its dispatch, so that a
     handler that keeps a view of it is found out.
 
@@ -44,6 +45,8 @@ async def run_node(
     logger = log if log is not None else make_logger(env.clock, levels=levels, node=config.node_id)
     async with trio.open_nursery() as nursery:
         node = Node(config, env, nursery, logger, levels, poison=poison)
+        if made is not None:
+            made(node)
         await node.start()
         if started is not None:
             started(node.facts())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from odradek.env.ports import ConnectionLost, Listener
 from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_loop import Connection
@@ -84,6 +86,11 @@ class Server:
                     reason="half a frame, while memory is wanted",
                 )
                 stalest.close()
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """Those that are open."""
+        return self._connections
 
     def close(self) -> None:
         """Stop accepting and end every connection."""
