@@ -1,0 +1,130 @@
+"""What must hold at every moment of a run, as ledgers that are shown what is and say what cannot be. PURE.
+
+Partitions:
+
+1. In one leader epoch at most one broker takes itself for the leader of a partition.
+2. A replica's high watermark never falls while its process lives.
+3. The high watermark of a leader is never beyond what a replica in its ISR holds.
+4. Two replicas never have different batches at an offset below the high watermark of both; nor below the leader's,
+   where both are in its ISR. So what was committed once is the same everywhere, and for ever.
+
+Metadata:
+
+5. In one epoch at most one voter leads the quorum, and no voter votes for two (Raft, 5.2): not even when it has died
+   and come back in between.
+6. The high watermark of the metadata log never falls while a process lives.
+7. Two nodes with images of the same offset have the same image.
+
+Each `see` raises `SafetyViolation` with one line that says which rule was broken, where and by whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import attrs
+
+from sim.history import SafetyViolation
+
+PartitionKey = tuple[bytes, int]
+"""A topic's id and the number of the partition: a topic that is made anew under its name is another one."""
+
+__all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "PartitionKey", "StoredHeader"]
+
+
+@attrs.define
+class OneForEach:
+    """Of each term (whatever that is) there is one holder: rules 1 and 5. `what` begins the complaint."""
+
+    what: str
+    _held: dict[Hashable, Hashable] = attrs.Factory(dict)
+
+    def see(self, term: Hashable, holder: Hashable, told: str) -> None:
+        """`holder` has the term; `told` says in words which term that is. Raises `SafetyViolation`."""
+        before = self._held.setdefault(term, holder)
+        if before != holder:
+            raise SafetyViolation(f"{self.what}: {told} belongs to {before} and to {holder}")
+
+
+@attrs.define
+class NeverFalls:
+    """Figures that only grow: rules 2 and 6. `what` begins the complaint."""
+
+    what: str
+    _highest: dict[Hashable, tuple[object, int]] = attrs.Factory(dict)
+
+    def see(self, who: Hashable, bearer: object, value: int, told: str) -> None:
+        """The figure of `who` is `value`; another `bearer` (a new process, a new replica) begins anew.
+
+        Raises `SafetyViolation`.
+        """
+        before = self._highest.get(who)
+        if before is not None and before[0] is bearer and before[1] > value:
+            raise SafetyViolation(f"{self.what}: {told} fell from {before[1]} to {value}")
+        self._highest[who] = (bearer, value)
+
+
+@attrs.define
+class EqualAtOffsets:
+    """States that hang on their offset alone: rule 7. `what` begins the complaint."""
+
+    what: str
+    _states: dict[int, tuple[str, object]] = attrs.Factory(dict)
+
+    def see(self, who: str, offset: int, state: object) -> None:
+        """`who` has `state` after the record at `offset`. Raises `SafetyViolation`."""
+        first, known = self._states.setdefault(offset, (who, state))
+        if known is not state and known != state:
+            raise SafetyViolation(f"{self.what}: {first} and {who} differ at offset {offset}")
+
+    @property
+    def offsets_seen(self) -> int:
+        return len(self._states)
+
+
+@attrs.frozen
+class StoredHeader:
+    """What tells a batch of a log from another at its place: everything but the bytes that `crc` stands for."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    crc: int
+
+
+@attrs.define
+class CommittedBatches:
+    """The batches of each partition that lie below a high watermark: rule 4."""
+
+    _batches: dict[PartitionKey, dict[int, tuple[str, StoredHeader]]] = attrs.Factory(dict)
+
+    def see(self, key: PartitionKey, name: str, who: str, batches: Iterable[StoredHeader]) -> None:
+        """`who` has these batches of a partition and holds them for committed. Raises `SafetyViolation`."""
+        known = self._batches.setdefault(key, {})
+        for batch in batches:
+            first, there = known.setdefault(batch.base_offset, (who, batch))
+            if there != batch:
+                raise SafetyViolation(
+                    f"{name}: {first} and {who} have different committed batches at offset {batch.base_offset}"
+                    f" (epochs {there.epoch} and {batch.epoch})"
+                )
+
+    @property
+    def batches_seen(self) -> int:
+        return sum(map(len, self._batches.values()))
+
+
+def check_isr_holds(name: str, leader: str, high_watermark: int, ends: Sequence[tuple[str, int]]) -> None:
+    """Rule 3: who is in sync, with where its log ends. Raises `SafetyViolation`."""
+    for who, end_offset in ends:
+        if end_offset < high_watermark:
+            raise SafetyViolation(
+                f"{name}: {leader} leads with high watermark {high_watermark}, but {who}, which is in sync, "
+                f"ends at {end_offset}"
+            )
+
+
+def check_bound(who: str, what: str, value: int, most: int) -> None:
+    """Queues and memory have bounds that are stated. Raises `SafetyViolation`."""
+    if value > most:
+        raise SafetyViolation(f"{who}: {what}: {value}, and at most {most} are allowed")
