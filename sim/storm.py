@@ -95,6 +95,7 @@ class Storm:
             tasks.append(world.spawn(makers[kind], Random(f"{world.seed}/storm {number} {kind}")))
         for task in tasks:
             await task.wait()
+        await world.sleep(max(0.0, self._ends_at - world.now))
 
     # --- bookkeeping
 
