@@ -20,12 +20,14 @@ Headers are rare and nested: the records that have some are walked one by one.
 What is refused is what `wire.records.records` refuses, with the same errors, and besides it what a reader of a log must not
 see (batches in the wrong order) and what Spark's columns cannot hold (a timestamp beyond 64 bits of microseconds).
 
-Deliberately absent: leaving out the records of aborted transactions. Control batches are skipped.
+Control batches are skipped; with the aborted transactions that a broker names beside its answer, their batches are too
+(`_Aborted`), after their checksums have been verified like all others'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from struct import Struct
 
 import attrs
 import numpy as np
@@ -34,7 +36,7 @@ import pyarrow as pa
 
 from wire.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, iter_batches
 from wire.compression import decompress
-from wire.record_batch import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.record_batch import CorruptBatch, DecompressionBomb, InvalidRecord, records
 
 __all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "DecodedRows", "decode_batches"]
 
@@ -62,6 +64,9 @@ _GROUP_BYTES = 16 << 20
 _BATCH_BYTES_MAX = 1 << 30
 """A group and one batch more stay below the 2**31 bytes that Arrow's 32-bit positions reach."""
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+_CONTROL_KEY = Struct(">hh")
+_CONTROL_BYTES_MAX = 1 << 16
+_ABORT = 0
 
 _Int64s = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
@@ -87,12 +92,14 @@ def decode_batches(
     offset_end: int | None = None,
     with_headers: bool = False,
     rows_wanted: int = 10_000,
+    aborted: Sequence[tuple[int, int]] = (),
 ) -> Iterator[DecodedRows]:
     """The records of a fetch answer with `offset` <= their offset < `offset_end`; a cut batch at the end is left.
 
     Batches are whole, so a piece has at least `rows_wanted` rows (but for the last, or very large ones) and may have many
     more. Nothing comes if not a single batch is whole. `decompressed_bytes_max`
-    bounds each batch; beside it, a record costs about 200 bytes while it is decoded.
+    bounds each batch; beside it, a record costs about 200 bytes while it is decoded. `aborted` are the (first offset,
+    producer id) of transactions that are to be left out, by offset: what a read_committed answer names.
 
     Raises:
         CorruptBatch: a wrong checksum, bytes that do not decompress, or a batch that begins before the last one ends.
@@ -106,6 +113,7 @@ def decode_batches(
     schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
     end = 2**63 - 1 if offset_end is None else offset_end
     group = _Group()
+    left_out = _Aborted(list(aborted)) if aborted else None
     next_offset: int | None = None
     for position, header in iter_batches(buf):
         _check_place(header, next_offset)
@@ -114,7 +122,8 @@ def decode_batches(
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), end)
             return
         next_offset = header.next_offset
-        group.add(buf, position, header, decompressed_bytes_max)
+        visible = left_out is None or left_out.visible(buf, position, header)
+        group.add(buf, position, header, decompressed_bytes_max, visible=visible)
         if len(group.places) >= rows_wanted or group.size >= _GROUP_BYTES:
             yield DecodedRows(_rows(group, schema, topic, partition, offset, end), min(next_offset, end))
             group = _Group()
@@ -134,6 +143,32 @@ def _check_place(header: BatchHeader, next_offset: int | None) -> None:
 
 
 @attrs.define
+class _Aborted:
+    """Aborted transactions, each from its first offset to its producer's next abort marker."""
+
+    coming: list[tuple[int, int]]
+    """By first offset, those that the batches have not reached yet."""
+    producers: set[int] = attrs.field(factory=set)
+
+    def visible(self, buf: Buffer, position: int, header: BatchHeader) -> bool:
+        """Whether the batch, the next in order, is none of an aborted transaction."""
+        while self.coming and self.coming[0][0] <= header.last_offset:
+            self.producers.add(self.coming.pop(0)[1])
+        if header.is_control:
+            if header.producer_id in self.producers and _is_abort_marker(buf, position):
+                self.producers.discard(header.producer_id)
+            return True
+        return not (header.is_transactional and header.producer_id in self.producers)
+
+
+def _is_abort_marker(buf: Buffer, position: int) -> bool:
+    """KIP-98: a control record's key is a version and a type. Compaction may have left no record."""
+    found = records(buf, position, decompressed_bytes_max=_CONTROL_BYTES_MAX)
+    key = found[0].key if found else None
+    return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT
+
+
+@attrs.define
 class _Group:
     """Batches that become one Arrow batch: their bytes, and where each record's length stands in them."""
 
@@ -144,12 +179,14 @@ class _Group:
     headers: list[BatchHeader] = attrs.field(factory=list)
     """Of the batches that have records."""
 
-    def add(self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int) -> None:
+    def add(
+        self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int, *, visible: bool
+    ) -> None:
         self.looked_at += 1
         end = position + header.size
         if not check_crc(buf, position, header.size):
             raise CorruptBatch("batch checksum is wrong")
-        if header.is_control:
+        if header.is_control or not visible:
             return
         body: Buffer = memoryview(buf)[position + HEADER_SIZE : end]
         if header.compression_type:

@@ -79,6 +79,27 @@ class Client:
                 self.core.abandon(task)
         return task.result()
 
+    def begin(self, operation: Operation[T]) -> Task[T]:
+        """Send what the operation begins with and come back; `finish` waits for its end.
+
+        Its later steps are done by `finish`, or by whatever else is run meanwhile. One that is not to be finished is to be
+        abandoned (`core.abandon`).
+        """
+        self.core.tick(time.monotonic())
+        task = self.core.start(operation, time.monotonic())
+        self._sockets.perform_effects()
+        return task
+
+    def finish(self, task: Task[T]) -> T:
+        """The result of an operation that was begun. An answer that came in time counts, however late it is asked for."""
+        self._sockets.handle(self._sockets.select(0))
+        try:
+            self._run_until_done(task)
+        finally:
+            if not task.done:
+                self.core.abandon(task)
+        return task.result()
+
     def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
         """Send one request message (of `wire.messages`) to broker `node`, or to any, and return its response."""
         timeout = self.timeout if timeout_ms is None else timeout_ms / 1000

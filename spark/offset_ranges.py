@@ -1,0 +1,88 @@
+"""Which offsets a query reads: ranges, how they are split among tasks, and how much of a backlog a batch takes. PURE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import attrs
+
+from spark.source_options import TopicPartition
+
+__all__ = ["OffsetRange", "rate_limited", "split"]
+
+
+@attrs.frozen
+class OffsetRange:
+    """Records of a partition with `start` <= offset < `end`. `topic_id` is zero where the broker has none."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: bytes
+
+    @property
+    def size(self) -> int:
+        """Offsets; records at most."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} from {self.start} to {self.end}"
+
+
+def split(
+    ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
+) -> list[OffsetRange]:
+    """Ranges for the tasks: none empty, none above `records_max`, `partitions_min` or more if there are as many offsets.
+
+    Without limits there is one for each partition, as in the JVM connector; larger ones are split into more parts.
+    """
+    whole = [each for each in ranges if each.size > 0]
+    parts = [1 if records_max is None else math.ceil(each.size / records_max) for each in whole]
+    if partitions_min is not None:
+        wanted = min(partitions_min, sum(each.size for each in whole))
+        missing = wanted - sum(parts)
+        if missing > 0:
+            parts = _more_parts([each.size for each in whole], parts, missing)
+    return [piece for each, count in zip(whole, parts, strict=True) for piece in _pieces(each, count)]
+
+
+def _more_parts(sizes: Sequence[int], parts: Sequence[int], missing: int) -> list[int]:
+    """Give `missing` more parts to those whose parts are the largest."""
+    count = list(parts)
+    total = sum(sizes)
+    # What is due by size is given at once, the remainder one by one: minPartitions may be large.
+    for place, size in enumerate(sizes):
+        due = min(size, math.floor((sum(parts) + missing) * size / total))
+        more = max(0, min(due - count[place], missing))
+        count[place] += more
+        missing -= more
+    while missing > 0:
+        place = max(range(len(sizes)), key=lambda at: sizes[at] / count[at])
+        count[place] += 1
+        missing -= 1
+    return count
+
+
+def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    bounds = [whole.start + whole.size * part // count for part in range(count + 1)]
+    return [attrs.evolve(whole, start=start, end=end) for start, end in pairwise(bounds)]
+
+
+def rate_limited(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, int]:
+    """Ends that are `limit` offsets away from the starts, each partition's share being that of its backlog.
+
+    As in the JVM connector: small backlogs are not starved (their share is rounded up to 1), so a batch may exceed the
+    limit by the number of partitions.
+    """
+    sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
+    total = sum(sizes.values())
+    limited = dict(ends)
+    for key, size in sizes.items():
+        share = limit * size / total
+        limited[key] = min(ends[key], starts[key] + (math.ceil(share) if share < 1 else math.floor(share)))
+    return limited

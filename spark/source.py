@@ -1,0 +1,125 @@
+"""The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming query. SHELL.
+
+Spark makes a reader in one process, pickles it into another and runs its tasks in a third, so a reader has options when it is
+made, and connections when it first asks for something.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark.batch_plan import plan_batch
+from spark.fetching import read_ranges
+from spark.filters import Pushed, push
+from spark.offset_ranges import OffsetRange
+from spark.source_options import OptionError, Query, SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+    from spark.source_stream import OdradekStreamReader
+
+__all__ = ["RangePartition", "batch_reader", "schema", "stream_reader"]
+
+_LOGGER = logging.getLogger("odradek.spark")
+_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+_HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+_COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def schema(options: Mapping[str, str]) -> str:
+    """The columns, in Spark's DDL. Raises `OptionError`: Spark asks at `load()`, which is where a mistake should show."""
+    return _SCHEMA + (_HEADERS if SourceOptions.parse(options).include_headers else "")
+
+
+def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekReader:
+    """The reader of a batch query. Raises `OptionError`."""
+    parsed = SourceOptions.parse(options, Query.BATCH)
+    _check_columns(parsed, columns)
+    if parsed.ignored:
+        _LOGGER.warning("a batch query has no use for %s", " and ".join(parsed.ignored))
+    return (FilteringReader if parsed.filter_pushdown and _session_pushes() else OdradekReader)(parsed)
+
+
+def stream_reader(options: Mapping[str, str], columns: StructType) -> OdradekStreamReader:
+    """The reader of a streaming query. Raises `OptionError`."""
+    from spark.source_stream import OdradekStreamReader
+
+    parsed = SourceOptions.parse(options, Query.STREAM)
+    _check_columns(parsed, columns)
+    return OdradekStreamReader(parsed)
+
+
+def _check_columns(options: SourceOptions, columns: StructType) -> None:
+    wanted = _COLUMNS | ({"headers": _HEADERS_TYPE} if options.include_headers else {})
+    given = {field.name: field.dataType.simpleString() for field in columns.fields}
+    if list(given.items()) != list(wanted.items()):
+        raise OptionError(
+            "the columns of the format odradek are fixed: leave out schema(...), and select what you need"
+        )
+
+
+def _session_pushes() -> bool:
+    """Whether `spark.sql.python.filterPushdown.enabled` is on: Spark then plans in a process made for it.
+
+    A reader that has `pushFilters` is refused where it is off, and nobody tells a reader which it is.
+    """
+    return _PUSHDOWN_WORKER in sys.modules or (
+        getattr(sys.modules["__main__"].__spec__, "name", None) == _PUSHDOWN_WORKER
+    )
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+class OdradekReader(DataSourceReader):
+    """Reads a fixed range of each partition."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
+        # Of no partition at all Spark makes one with None in it.
+        ranges = plan_batch(self.options, self.pushed)
+        return [RangePartition((each,)) for each in ranges] or [RangePartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, RangePartition)
+        return read_ranges(partition.ranges, self.options)
+
+
+class FilteringReader(OdradekReader):
+    """The same where the session pushes filters: fewer partitions, shorter ranges."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take what bounds topics, partitions, offsets and times; hand back what Spark has to look at again."""
+        self.pushed, left = push(filters)
+        return left
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "pushed": self.pushed}

@@ -1,0 +1,387 @@
+"""The options of the source: the names, defaults and meaning of Spark's own Kafka connector, checked and typed. PURE.
+
+Spark hands over the names in lower case, the values as they were written. Everything that is missing, contradictory or
+unknown is an `OptionError` with one sentence that names the option as its documentation spells it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from odradek.client.offsets import EARLIEST, LATEST
+from odradek.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
+
+__all__ = ["Bound", "OptionError", "Query", "SourceOptions", "TopicPartition"]
+
+T = TypeVar("T")
+TopicPartition = tuple[str, int]
+
+_OFFSET_MAX: Final = 2**63 - 1
+_NAMES: Final = {
+    name.lower(): name
+    for name in (
+        "assign",
+        "subscribe",
+        "subscribePattern",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "startingOffsets",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
+        "endingOffsets",
+        "failOnDataLoss",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "groupIdPrefix",
+        "includeHeaders",
+        "filterPushdown",
+    )
+}
+"""All but `kafka.*`; `filterPushdown` is ours alone."""
+_STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_BATCH_ONLY: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_REFUSED: Final = {
+    "auto.offset.reset": "startingOffsets says where to start",
+    "key.deserializer": "keys are read as bytes: cast the column",
+    "value.deserializer": "values are read as bytes: cast the column",
+    "enable.auto.commit": "the query's checkpoint says what was read",
+    "interceptor.classes": "interceptors are Java classes",
+}
+_UNITS_MS: Final = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+
+class OptionError(ValueError):
+    """An option is missing, contradicts another one, or has a value that it cannot have."""
+
+
+class Query(Enum):
+    """What is about to read."""
+
+    BATCH = "batch"
+    STREAM = "stream"
+    UNKNOWN = "unknown"
+    """Spark asks for the schema before it says."""
+
+
+@attrs.frozen
+class Bound:
+    """Where to start, or to end: for all partitions, or for each by itself. Exactly one field but `what` is set."""
+
+    what: str
+    """The option, for errors."""
+    everywhere: int | None = None
+    """`EARLIEST` or `LATEST`."""
+    offsets: dict[TopicPartition, int] | None = None
+    """Offsets, `EARLIEST` or `LATEST`."""
+    timestamp: int | None = None
+    """Milliseconds since 1970, for all partitions."""
+    timestamps: dict[TopicPartition, int] | None = None
+
+    @property
+    def named(self) -> frozenset[TopicPartition] | None:
+        """The partitions that it names: they must be those that are read. None: it holds for all."""
+        each = self.offsets if self.offsets is not None else self.timestamps
+        return None if each is None else frozenset(each)
+
+
+@attrs.frozen
+class SourceOptions:
+    """What a reader needs to know. Picklable: executors get it."""
+
+    properties: dict[str, str]
+    """Kafka's keys of a consumer, `bootstrap.servers` among them."""
+    starting: Bound
+    ending: Bound
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] | None = None
+    without_match_latest: bool = False
+    """`startingOffsetsByTimestampStrategy=latest`: where no record is that young, start at the end."""
+    fail_on_data_loss: bool = True
+    poll_timeout_ms: int = 120_000
+    retries: int = 3
+    retry_interval_ms: int = 1000
+    offsets_per_trigger_max: int | None = None
+    offsets_per_trigger_min: int | None = None
+    trigger_delay_max: timedelta = timedelta(minutes=15)
+    partitions_min: int | None = None
+    records_per_partition_max: int | None = None
+    group_id_prefix: str = "spark-kafka-source"
+    group_id: str | None = None
+    include_headers: bool = False
+    filter_pushdown: bool = True
+    ignored: tuple[str, ...] = ()
+    """Options that mean nothing to this kind of query."""
+
+    @property
+    def consumer(self) -> ConsumerSettings:
+        """The consumer's keys, typed."""
+        return ConsumerSettings.from_properties(self.properties)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], query: Query = Query.UNKNOWN) -> SourceOptions:
+        """Check and take in what Spark hands over.
+
+        Raises:
+            OptionError: see the module.
+        """
+        return _Parser(options).parse(query)
+
+
+@attrs.define
+class _Parser:
+    """The options of one query, as they were given."""
+
+    given: Mapping[str, str]
+
+    def parse(self, query: Query) -> SourceOptions:
+        self._check_names()
+        properties = self._properties()
+        strategies = [name for name in _STRATEGIES if self._text(name) is not None]
+        if len(strategies) != 1:
+            names = "assign, subscribe or subscribePattern"
+            raise OptionError(
+                f"one of the options {names} says what to read, and none is given{self._without_any()}"
+                if not strategies
+                else f"only one of the options {names} can be given, not both {' and '.join(strategies)}"
+            )
+        ending = self._bound("ending", LATEST)
+        starting = self._bound("starting", LATEST if query is Query.STREAM else EARLIEST)
+        self._check_query(query, starting, ending)
+        stream_only = [name for name in _STREAM_ONLY if self._text(name) is not None]
+        max_offsets, min_offsets = (
+            self._number(name, 1) for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
+        )
+        if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
+            raise OptionError(
+                f"minOffsetsPerTrigger ({min_offsets}) must not be above maxOffsetsPerTrigger ({max_offsets})"
+            )
+        return SourceOptions(
+            properties=properties,
+            starting=starting,
+            ending=ending,
+            topics=self._topics(),
+            pattern=self._pattern(),
+            assigned=self._assigned(),
+            without_match_latest=self._choice("startingOffsetsByTimestampStrategy", "error", "latest")
+            == "latest",
+            fail_on_data_loss=self._flag("failOnDataLoss", True),
+            poll_timeout_ms=self._number("kafkaConsumer.pollTimeoutMs", 1) or 120_000,
+            retries=_or(self._number("fetchOffset.numRetries", 0), 3),
+            retry_interval_ms=_or(self._number("fetchOffset.retryIntervalMs", 0), 1000),
+            offsets_per_trigger_max=max_offsets,
+            offsets_per_trigger_min=min_offsets,
+            trigger_delay_max=self._duration("maxTriggerDelay", timedelta(minutes=15)),
+            partitions_min=self._number("minPartitions", 1),
+            records_per_partition_max=self._number("maxRecordsPerPartition", 1),
+            group_id_prefix=self._text("groupIdPrefix") or "spark-kafka-source",
+            group_id=properties.get("group.id"),
+            include_headers=self._flag("includeHeaders", False),
+            filter_pushdown=self._flag("filterPushdown", True),
+            ignored=tuple(stream_only) if query is Query.BATCH else (),
+        )
+
+    # All options together
+
+    def _check_names(self) -> None:
+        """A name that is nearly one of ours is a slip of the pen; any other one may be somebody else's."""
+        for name in self.given:
+            lower = name.lower()
+            if lower in _NAMES or lower.startswith("kafka."):
+                continue
+            near = difflib.get_close_matches(lower, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
+            if near:
+                meant = _NAMES.get(near[0], near[0])
+                raise OptionError(f"unknown option {name!r}: {meant} is the name")
+
+    def _properties(self) -> dict[str, str]:
+        properties = {
+            name[len("kafka.") :].lower(): value
+            for name, value in self.given.items()
+            if name.lower().startswith("kafka.")
+        }
+        if not properties.get("bootstrap.servers", "").strip():
+            raise OptionError(
+                f"the option kafka.bootstrap.servers is missing (HOST:PORT,HOST:PORT){self._without_any()}"
+            )
+        for key, reason in _REFUSED.items():
+            if key in properties:
+                raise OptionError(f"kafka.{key} cannot be given: {reason}")
+        known = {each.name.replace("_", ".") for each in attrs.fields(ConsumerSettings)}
+        others = {
+            each.name.replace("_", ".")
+            for each in (*attrs.fields(ProducerSettings), *attrs.fields(AdminSettings))
+        }
+        properties = {key: value for key, value in properties.items() if key in known or key not in others}
+        try:
+            ConsumerSettings.from_properties(properties)
+        except ValueError as error:
+            raise OptionError(f"option kafka.*: {error}") from None
+        return properties
+
+    def _without_any(self) -> str:
+        return (
+            ""
+            if self.given
+            else "; no option at all has arrived: CREATE TABLE drops its OPTIONS (Spark 4.3 and before), so use spark.read"
+        )
+
+    def _check_query(self, query: Query, starting: Bound, ending: Bound) -> None:
+        if query is Query.STREAM:
+            for name in _BATCH_ONLY:
+                if self._text(name) is not None:
+                    raise OptionError(f"{name} is for batch queries: a streaming query has no end")
+        if query is Query.BATCH:
+            for bound, never, word in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
+                if bound.everywhere == never:
+                    raise OptionError(f"{bound.what} of a batch query cannot be {word}")
+                for (topic, partition), offset in (bound.offsets or {}).items():
+                    if offset == never:
+                        raise OptionError(
+                            f"{bound.what} of a batch query cannot be {word} ({never}), as for {topic}-{partition}"
+                        )
+
+    def _bound(self, side: str, default: int) -> Bound:
+        """The first of timestamp, offsets by timestamp and offsets that is given, as in the JVM connector."""
+        name = f"{side}Timestamp"
+        timestamp = self._number(name, 0)
+        if timestamp is not None:
+            return Bound(name, timestamp=timestamp)
+        name = f"{side}OffsetsByTimestamp"
+        if self._text(name) is not None:
+            return Bound(name, timestamps=self._by_partition(name, 0))
+        name = f"{side}Offsets"
+        text = (self._text(name) or "").strip()
+        words = {"earliest": EARLIEST, "latest": LATEST, "": default}
+        if text.lower() in words:
+            return Bound(name, everywhere=words[text.lower()])
+        return Bound(name, offsets=self._by_partition(name, EARLIEST))
+
+    # What to read
+
+    def _topics(self) -> tuple[str, ...] | None:
+        text = self._text("subscribe")
+        if text is None:
+            return None
+        topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        if not topics:
+            raise OptionError(f"subscribe names no topic ({text!r})")
+        return topics
+
+    def _pattern(self) -> str | None:
+        text = self._text("subscribePattern")
+        if text is None:
+            return None
+        if not text.strip():
+            raise OptionError("subscribePattern is empty")
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern {text!r} is no regular expression: {error}") from None
+        return text
+
+    def _assigned(self) -> tuple[TopicPartition, ...] | None:
+        text = self._text("assign")
+        if text is None:
+            return None
+        example = '{"topic": [0, 1]}'
+        found = _json(text)
+        if not isinstance(found, dict) or not all(isinstance(each, list) for each in found.values()):
+            raise OptionError(f"assign must be JSON like {example}, not {text!r}")
+        pairs = [(topic, index) for topic, indexes in found.items() for index in indexes]
+        if not pairs or not all(type(index) is int and index >= 0 for _, index in pairs):
+            raise OptionError(f"assign must name partitions like {example}, not {text!r}")
+        return tuple(sorted(set(pairs)))
+
+    def _by_partition(self, name: str, least: int) -> dict[TopicPartition, int]:
+        text = self._text(name) or ""
+        example = '{"topic": {"0": 23, "1": -2}}' if least else '{"topic": {"0": 1700000000000}}'
+        words = "earliest, latest or " if least else ""
+        found = _json(text)
+        if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+            raise OptionError(f"{name} must be {words}JSON like {example}, not {text!r}")
+        offsets: dict[TopicPartition, int] = {}
+        for topic, by_index in found.items():
+            for index, offset in by_index.items():
+                if not re.fullmatch(r"\d{1,9}", index) or type(offset) is not int:
+                    raise OptionError(f"{name} must be {words}JSON like {example}, not {text!r}")
+                if not least <= offset <= _OFFSET_MAX:
+                    raise OptionError(f"{name} has {offset} for {topic}-{index}")
+                offsets[topic, int(index)] = offset
+        if not offsets:
+            raise OptionError(f"{name} names no partition ({text!r})")
+        return offsets
+
+    # Single values
+
+    def _text(self, name: str) -> str | None:
+        return self.given.get(name.lower())
+
+    def _value(self, name: str, parse: Callable[[str], T | None], expected: str) -> T | None:
+        text = self._text(name)
+        if text is None:
+            return None
+        value = parse(text.strip())
+        if value is None:
+            raise OptionError(f"{name} must be {expected}, not {text!r}")
+        return value
+
+    def _number(self, name: str, least: int) -> int | None:
+        def parse(text: str) -> int | None:
+            number = int(text) if re.fullmatch(r"[+-]?\d{1,19}", text) else None
+            return number if number is not None and least <= number <= _OFFSET_MAX else None
+
+        return self._value(name, parse, f"a whole number of at least {least}")
+
+    def _flag(self, name: str, default: bool) -> bool:
+        parse = {"true": True, "false": False}
+        return _or(self._value(name, lambda text: parse.get(text.lower()), "true or false"), default)
+
+    def _choice(self, name: str, *choices: str) -> str:
+        found = self._value(
+            name, lambda text: text.lower() if text.lower() in choices else None, " or ".join(choices)
+        )
+        return _or(found, choices[0])
+
+    def _duration(self, name: str, default: timedelta) -> timedelta:
+        def parse(text: str) -> timedelta | None:
+            found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.lower())
+            unit = _UNITS_MS.get((found[2] or "ms") if found else "")
+            return timedelta(milliseconds=int(found[1]) * unit) if found and unit else None
+
+        return _or(self._value(name, parse, "a time like 30s, 15m or 1h"), default)
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
