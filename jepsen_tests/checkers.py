@@ -18,7 +18,11 @@ Ours:
 * `lost-commit`: a group forgot a commit that it had acknowledged: a member to whom the partition was handed later began
   below it.
 
-Deliberately absent: cycles (G0, G1c) and what concerns transactions.
+Of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular information flow over
+reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
+
+`ALLOWED` holds what Jepsen reports and never calls an error, because Kafka's sends are not isolated from each other:
+`int-send-skip`, `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe` tells them.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from itertools import pairwise
 
 import attrs
 
+from jepsen_tests.cycles import ORDERS, Order, Step, cycles, operations
 from jepsen_tests.history import CORRUPT, Assign, Commit, History, Own, Poll, Restart, Send
 
-__all__ = ["CHECKERS", "Anomaly", "VersionOrder", "check"]
+__all__ = ["ALLOWED", "CHECKERS", "Anomaly", "VersionOrder", "check", "observe"]
 
 
 @attrs.frozen
@@ -71,6 +76,12 @@ def check(history: History) -> list[Anomaly]:
     """All anomalies of all checkers, in the order of `CHECKERS`."""
     orders = version_orders(history)
     return [anomaly for checker in CHECKERS for anomaly in checker(history, orders)]
+
+
+def observe(history: History) -> list[Anomaly]:
+    """What `ALLOWED` finds: legal, but worth a look."""
+    orders = version_orders(history)
+    return [found for checker in ALLOWED for found in checker(history, orders)]
 
 
 def version_orders(history: History) -> Orders:
@@ -261,7 +272,10 @@ def _step(
 
 
 def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """A producer's later record lies at or before its earlier one: idempotent producers keep their order."""
+    """A producer's later record lies at or before its earlier one: idempotent producers keep their order.
+
+    Within one operation of several sends it is `int-nonmonotonic-send`.
+    """
     last: dict[tuple[str, str], Send] = {}
     for send in history.sends():
         if send.outcome != "ok" or send.offset is None:
@@ -269,12 +283,84 @@ def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
         before = last.get((send.process, send.key))
         if before is not None and before.offset is not None and send.offset <= before.offset:
             yield Anomaly(
-                "nonmonotonic-send",
+                "int-nonmonotonic-send" if _same_operation(before, send) else "nonmonotonic-send",
                 send.key,
                 f"{send.process} sent {before.value}, acknowledged at offset {before.offset}, and then {send.value},"
                 f" acknowledged at {send.offset}",
             )
         last[send.process, send.key] = send
+
+
+def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """An operation polls a value that it has sent itself: what is not committed must not be read."""
+    for step in operations(history):
+        own = {(part.key, part.value) for part in step.parts if isinstance(part, Send)}
+        for part in step.parts:
+            if own and isinstance(part, Poll):
+                for key, records in part.records.items():
+                    for offset, value in records:
+                        if (key, value) in own:
+                            yield Anomaly(
+                                "precommitted-read",
+                                key,
+                                f"{step} read its own value {value} at offset {offset}",
+                            )
+
+
+def circular_information_flow(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """G1c: who read a value was itself read by its sender, or was done before it was sent."""
+    yield from _circles("G1c", lambda order: cycles(history, orders, order, with_ww=False))
+
+
+def order_cycles(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """G0 and its relatives, and G1c with the order of writes. Legal in Kafka."""
+    yield from _circles("G0", lambda order: cycles(history, orders, order, with_ww=True, with_wr=False))
+    yield from _circles(
+        "G1c-ww",
+        lambda order: (
+            knot
+            for knot in cycles(history, orders, order, with_ww=True)
+            if any(isinstance(part, Poll) for step in knot for part in step.parts)
+        ),
+    )
+
+
+def _circles(name: str, find: Callable[[Order], Iterator[list[Step]]]) -> Iterator[Anomaly]:
+    """Those of the first order that has any: with more edges they would all be found again."""
+    for order in ORDERS:
+        knots = list(find(order))
+        yield from (_circle(name + order, knot) for knot in knots)
+        if knots:
+            return
+
+
+def _circle(name: str, knot: Sequence[Step]) -> Anomaly:
+    return Anomaly(
+        name, "", f"{len(knot)} operations depend on each other in a circle: " + "; ".join(map(str, knot[:4]))
+    )
+
+
+def sends_apart(history: History, orders: Orders) -> Iterator[Anomaly]:
+    """int-send-skip: between two sends of one operation to a key lies what others sent. Legal in Kafka."""
+    last: dict[tuple[str, str], Send] = {}
+    for send in history.sends():
+        if send.outcome != "ok" or send.offset is None:
+            continue
+        before = last.get((send.process, send.key))
+        if before is not None and before.offset is not None and _same_operation(before, send):
+            order = orders[send.key]
+            between = order.index(send.offset) - order.index(before.offset) - 1
+            if between > 0:
+                yield Anomaly(
+                    "int-send-skip",
+                    send.key,
+                    f"{between} records lie between {before.value} and {send.value}",
+                )
+        last[send.process, send.key] = send
+
+
+def _same_operation(one: Send, other: Send) -> bool:
+    return one.txn is not None and (one.process, one.txn) == (other.process, other.txn)
 
 
 def lost_commit(history: History, orders: Orders) -> Iterator[Anomaly]:
@@ -341,5 +427,9 @@ CHECKERS: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (
     nonmonotonic_send,
     polls_in_one_call,
     polls_between_calls,
+    precommitted_read,
+    circular_information_flow,
     lost_commit,
 )
+ALLOWED: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (sends_apart, order_cycles)
+"""What is told to people only."""

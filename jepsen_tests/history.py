@@ -5,7 +5,8 @@ it; what nobody completes stays `info`, as an operation of a client that crashed
 run began, on one clock for all clients.
 
 A key is one partition, written `topic-partition`; a value is an integer that is sent at most once in a run, so that
-a read value names its send. The terms are Jepsen's (its Kafka workload); transactions are absent.
+a read value names its send. Sends and polls that a client gave as one operation (a list of records, a transaction) have the
+same `txn`. The terms are Jepsen's (its Kafka workload).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Send:
     outcome: Outcome = "info"
     offset: int | None = None
     error: str = ""
+    txn: int | None = None
+    """The operation that this is a part of, by a number of its process; None: it is one by itself."""
 
 
 @attrs.define
@@ -71,6 +74,8 @@ class Poll:
     records: dict[str, list[Record]] = attrs.field(factory=dict)
     rebalanced: list[str] = attrs.field(factory=list)
     final: bool = False
+    txn: int | None = None
+    """As of a `Send`."""
 
 
 @attrs.define

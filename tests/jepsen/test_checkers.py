@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from jepsen_tests import checkers, history, schedule
-from jepsen_tests.checkers import CHECKERS, check, excused_duplicates, version_orders
+from jepsen_tests.checkers import CHECKERS, check, excused_duplicates, observe, version_orders
 from jepsen_tests.history import CORRUPT, Assign, Commit, Fault, History, Own, Poll, Record, Restart, Send
 from tests.colours import findings, is_async
 
@@ -40,10 +40,11 @@ class Script:
         outcome: str = "ok",
         process: str = "p",
         key: str = KEY,
+        txn: int | None = None,
     ) -> Script:
         started = self._tick()
         self.history.operations.append(
-            Send(process, started, key, value, started + 0.5, outcome, offset)  # type: ignore[arg-type] # a literal
+            Send(process, started, key, value, started + 0.5, outcome, offset, "", txn)  # type: ignore[arg-type] # a literal
         )
         return self
 
@@ -55,6 +56,7 @@ class Script:
         rebalanced: bool = False,
         final: bool = False,
         outcome: str = "ok",
+        txn: int | None = None,
     ) -> Script:
         started = self._tick()
         self.history.operations.append(
@@ -66,6 +68,7 @@ class Script:
                 {key: list(records)},
                 [key] if rebalanced else [],
                 final,
+                txn,
             )
         )
         return self
@@ -130,6 +133,9 @@ ILLEGAL = {
     "int-nonmonotonic-poll": three().poll((0, 1), (2, 3), (1, 2), rebalanced=True).poll((0, 1), (0, 1), process="x"),
     "poll-skip": three().assign().poll((0, 1)).poll((2, 3)).poll((1, 2), process="x"),
     "nonmonotonic-poll": three().assign().poll((0, 1), (1, 2), (2, 3)).poll((2, 3)),
+    "int-nonmonotonic-send": Script().send(1, 1, txn=1).send(2, 0, txn=1).poll((0, 2), (1, 1)),
+    "precommitted-read": Script().send(1, 0, process="t", txn=1).poll((0, 1), process="t", txn=1),
+    "G1c": Script().send(1, 0, process="a", key="x", txn=1).send(2, 0, process="b", key="y", txn=1).poll((0, 2), process="a", key="y", txn=1).poll((0, 1), process="b", key="x", txn=1),
     "lost-commit": three().own("m1").poll((0, 1), (1, 2), (2, 3), process="m1").commit(3).own("m2").poll((1, 2), process="m2"),
 }  # fmt: skip
 
@@ -202,3 +208,27 @@ def test_unknown_lines_are_refused() -> None:
     """A file of something else is no history."""
     with pytest.raises(ValueError, match="unknown kind"):
         History.from_lines(['{"kind": "elephant"}'])
+
+
+def test_who_reads_what_is_sent_later_is_in_a_circle() -> None:
+    """G1c-realtime and G1c-process: 'circular information flow', with the order of time and of a process."""
+    early = Script().poll((0, 1), process="a").send(1, 0, process="b")
+    assert early.names() == ["G1c-realtime"]
+    own = Script().poll((0, 1), process="a").send(1, 0, process="a")
+    assert own.names() == ["G1c-process"]
+    unknown = Script().poll((0, 1), process="a").send(1, 0, process="b", outcome="info")
+    assert unknown.names() == ["G1c-realtime"]
+    at_once = Script().send(1, 0, process="b").poll((0, 1), process="a")
+    assert at_once.names() == []
+
+
+def test_what_kafka_allows_is_told_and_no_anomaly() -> None:
+    """G0 and int-send-skip: 'never (writes are not isolated)'."""
+    mixed = Script().send(1, 0, process="a", key="x", txn=1).send(2, 0, process="b", key="y", txn=1)
+    mixed.send(3, 1, process="a", key="y", txn=1).send(4, 1, process="b", key="x", txn=1)
+    mixed.poll((0, 1), (1, 4), key="x").poll((0, 2), (1, 3), key="y")
+    assert mixed.names() == []
+    assert {found.name for found in observe(mixed.history)} == {"G0"}
+    apart = Script().send(1, 0, txn=1).send(9, 1, process="q").send(2, 2, txn=1).poll((0, 1), (1, 9), (2, 2))
+    assert apart.names() == []
+    assert "int-send-skip" in {found.name for found in observe(apart.history)}
