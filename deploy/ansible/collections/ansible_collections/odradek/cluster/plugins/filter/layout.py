@@ -1,0 +1,164 @@
+"""The plan of a cluster from its inventory: every node with its addresses, disks and settings; what is wrong with it.
+
+PURE: the same inventory gives the same plan, so that every playbook and every host computes the same one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+DOCUMENTATION = r"""
+name: layout
+short_description: Nodes of an Odradek cluster
+description:
+  - Takes the variables of all hosts of the group and returns C(nodes), C(controllers), C(bootstrap) and C(problems).
+options:
+  _input:
+    description: Variables by host, in the order of the inventory.
+    type: dict
+    required: true
+"""
+RETURN = r"""
+_value:
+  description: The plan; C(problems) lists, in sentences, why it cannot be carried out.
+  type: dict
+"""
+
+_NAMESPACE = uuid.UUID("6f647261-6465-4b20-8000-6465706c6f79")
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
+_DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
+_ROLES = ("broker,controller", "broker", "controller")
+_PORTS_PER_NODE = 10
+
+
+def directory_id(cluster_id: str, node_id: int) -> str:
+    """The id of a first voter's metadata directory: all hosts must know it before one of them is formatted."""
+    return base64.urlsafe_b64encode(uuid.uuid5(_NAMESPACE, f"{cluster_id}/{node_id}").bytes).decode()[:22]
+
+
+def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """All nodes of the cluster, and the problems of the inventory as sentences that say what to do."""
+    problems: list[str] = []
+    nodes: list[dict[str, Any]] = []
+    for host, values in variables.items():
+        nodes += _nodes_of(host, values, problems)
+    cluster_ids = sorted({str(values.get("odradek_cluster_id", "")) for values in variables.values()})
+    cluster_id = cluster_ids[0] if len(cluster_ids) == 1 else ""
+    if not _CLUSTER_ID.match(cluster_id):
+        problems.append(
+            "odradek_cluster_id must be one and the same for all hosts, 22 characters of base64: "
+            "`odradek storage random-uuid` makes one."
+        )
+    for node_id, count in Counter(node["id"] for node in nodes).items():
+        if count > 1:
+            hosts = " and ".join(node["host"] for node in nodes if node["id"] == node_id)
+            problems.append(f"Node id {node_id} is given {count} times ({hosts}): give each node an id of its own.")
+    voters = [node for node in nodes if node["voter"]]
+    if len(voters) % 2 == 0:
+        problems.append(
+            f"{len(voters)} nodes vote: a majority needs an odd number of them; set odradek_voter on one, three or five."
+        )
+    problems += _shared_hosts(nodes)
+    servers = [f"{node['address']}:{node['controller_port']}" for node in voters]
+    return {
+        "cluster_id": cluster_id,
+        "nodes": nodes,
+        "brokers": sorted(node["id"] for node in nodes if "broker" in node["roles"]),
+        "voters": sorted(node["id"] for node in voters),
+        "bootstrap": ",".join(
+            f"{node['address']}:{node['client_port']}" for node in nodes if "broker" in node["roles"]
+        ),
+        "controller_bootstrap": ",".join(servers),
+        "initial_controllers": ",".join(
+            f"{node['id']}@{server}:{directory_id(cluster_id, node['id'])}"
+            for node, server in zip(voters, servers, strict=True)
+        ),
+        "problems": problems,
+    }
+
+
+def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list[dict[str, Any]]:
+    disks = [disk["name"] for disk in values.get("odradek_disks") or []]
+    for name in disks:
+        if not _DISK_NAME.match(str(name)):
+            problems.append(f"{host}: disk name {name!r} must be one to eight small letters and digits.")
+    if len(set(disks)) < len(disks):
+        problems.append(f"{host}: two disks of one name: {', '.join(disks)}.")
+    if not disks:
+        problems.append(f"{host}: no disks: name them in odradek_disks.")
+    told = values.get("odradek_nodes") or [{"id": values.get("odradek_node_id")}]
+    address = str(values.get("odradek_address") or values.get("ansible_host") or host)
+    rack = values.get("odradek_rack")
+    nodes: list[dict[str, Any]] = []
+    for index, node in enumerate(told):
+        roles = str(node.get("roles") or values.get("odradek_roles") or _ROLES[0])
+        if roles not in _ROLES:
+            problems.append(f"{host}: odradek_roles is {roles!r}: it must be one of {'; '.join(_ROLES)}.")
+        voter = bool(node.get("voter", values.get("odradek_voter", False) if index == 0 else False))
+        if voter and "controller" not in roles:
+            problems.append(f"{host}: a node with the role {roles} cannot vote: give it the role controller, too.")
+        try:
+            node_id = int(str(node.get("id")))
+        except ValueError:
+            problems.append(f"{host}: a node without an id: set odradek_node_id, or an id in odradek_nodes.")
+            continue
+        mine = [str(name) for name in node.get("disks") or disks]
+        for name in mine:
+            if name not in disks:
+                problems.append(f"{host}: node {node_id} names disk {name}, which odradek_disks does not have.")
+        shift = index * _PORTS_PER_NODE
+        nodes.append(
+            {
+                "id": node_id,
+                "host": host,
+                "address": address,
+                "client_port": int(node.get("client_port") or int(values.get("odradek_client_port", 9092)) + shift),
+                "controller_port": int(
+                    node.get("controller_port") or int(values.get("odradek_controller_port", 9093)) + shift
+                ),
+                "metrics_port": int(node.get("metrics_port") or int(values.get("odradek_metrics_port", 9094)) + shift),
+                "roles": roles,
+                "voter": voter,
+                "disks": mine,
+                "rack": str(rack) if rack else host if len(told) > 1 else None,
+                "cpus": str(node["cpus"]) if node.get("cpus") is not None else None,
+                "settings": dict(node.get("settings") or {}),
+            }
+        )
+    used = [name for node in nodes for name in node["disks"]]
+    for name, count in Counter(used).items():
+        if count > 1:
+            problems.append(f"{host}: disk {name} is shared by {count} nodes: give each node disks of its own.")
+    return nodes
+
+
+def _shared_hosts(nodes: list[dict[str, Any]]) -> list[str]:
+    """Replicas are kept apart by rack: with several nodes on a host there must be a rack for each replica."""
+    brokers = [node for node in nodes if "broker" in node["roles"]]
+    hosts = Counter(node["host"] for node in brokers)
+    if not hosts or max(hosts.values()) == 1:
+        return []
+    if any(node["rack"] is None for node in brokers):
+        return [
+            "Some hosts have several nodes and others name no rack: set odradek_rack on all hosts, "
+            "so that replicas of a partition never share a host."
+        ]
+    racks = {node["rack"] for node in brokers}
+    if len(racks) < min(3, len(hosts)):
+        return [
+            f"{len(racks)} racks for three replicas, and several nodes on a host: replicas would share a host; "
+            "set odradek_rack to the host's name."
+        ]
+    return []
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> dict[str, Any]:
+        return {"layout": layout}

@@ -1,0 +1,181 @@
+#!/usr/bin/python
+"""Disks for log directories: XFS on what is empty, nothing on what is not."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: disk
+short_description: Format the disks of a host for Odradek, if they are empty
+description:
+  - All disks are looked at before the first is formatted. One that carries anything, a signature or data, is refused by name.
+  - A disk of ours is known by the label of its XFS, C(odr-NAME).
+options:
+  disks:
+    description: C(name) and C(device) of each disk.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Short name; its mount point is called so.
+        type: str
+        required: true
+      device:
+        description: Path of the whole disk or partition, best one of /dev/disk/by-id.
+        type: path
+        required: true
+  bytes_min:
+    description: Refuse smaller disks.
+    type: int
+    default: 10000000000
+  missing_ok:
+    description: Report disks that are not there, in place of failing; for hosts that serve already.
+    type: bool
+    default: false
+author:
+  - The Odradek authors (@odradek)
+"""
+EXAMPLES = r"""
+- name: Format what is new
+  odradek.cluster.disk:
+    disks:
+      - {name: a, device: /dev/disk/by-id/nvme-SERIAL}
+"""
+RETURN = r"""
+disks:
+  description: Name, device, file system UUID, whether it was formatted now, of each disk that is there.
+  type: list
+  elements: dict
+  returned: always
+missing:
+  description: Names of disks that are not there.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import os
+import stat
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+
+_LABEL_BYTES_MAX = 12
+_EDGE_BYTES = 4 << 20
+_SAMPLES = 64
+_SAMPLE_BYTES = 64 << 10
+
+
+def label_of(name: str) -> str:
+    """The label of a disk's file system: at most 12 bytes in XFS."""
+    return f"odr-{name}"[:_LABEL_BYTES_MAX]
+
+
+def _probe(device: str) -> dict[str, str]:
+    """What blkid reads from the device itself, never from its cache; empty for a device without a signature."""
+    done = subprocess.run(
+        ["blkid", "--probe", "--output", "export", device], capture_output=True, text=True, check=False
+    )
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def _size(device: str) -> int:
+    with open(device, "rb") as file:
+        return file.seek(0, os.SEEK_END)
+
+
+def _holds_data(device: str, size: int) -> bool:
+    """Whether any byte is not zero at both edges or at places in between: junk without a signature is data, too."""
+    with open(device, "rb") as file:
+        places = [(0, _EDGE_BYTES), (max(0, size - _EDGE_BYTES), _EDGE_BYTES)]
+        places += [(size * index // _SAMPLES, _SAMPLE_BYTES) for index in range(1, _SAMPLES)]
+        for position, count in places:
+            file.seek(position)
+            if any(file.read(count)):
+                return True
+    return False
+
+
+def _children(device: str) -> list[str]:
+    """Partitions of a disk: the kernel knows them even where the table is gone."""
+    name = os.path.basename(os.path.realpath(device))
+    directory = f"/sys/class/block/{name}"
+    if not os.path.isdir(directory):
+        return []
+    return sorted(entry for entry in os.listdir(directory) if entry.startswith(name) and entry != name)
+
+
+def _judged(disk: dict, bytes_min: int) -> tuple[str | None, str | None]:
+    """UUID of a disk that is ours already, or what is wrong with it; neither for an empty one."""
+    name, device = disk["name"], disk["device"]
+    if not stat.S_ISBLK(os.stat(device).st_mode):
+        return None, f"disk {name}: {device} is no block device"
+    found = _probe(device)
+    if found.get("TYPE") == "xfs" and found.get("LABEL") == label_of(name):
+        return found["UUID"], None
+    what = found.get("TYPE") or found.get("PTTYPE")
+    if what is not None:
+        label = f" with the label {found['LABEL']}" if "LABEL" in found else ""
+        return None, f"disk {name}: {device} holds something already ({what}{label})"
+    if _children(device):
+        return None, f"disk {name}: {device} has partitions ({', '.join(_children(device))})"
+    size = _size(device)
+    if size < bytes_min:
+        return None, f"disk {name}: {device} has {size // 1_000_000} MB, {bytes_min // 1_000_000} are needed"
+    if _holds_data(device, size):
+        return None, f"disk {name}: {device} holds data, though no signature that is known"
+    return None, None
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "disks": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "device": {"type": "path", "required": True},
+                },
+            },
+            "bytes_min": {"type": "int", "default": 10_000_000_000},
+            "missing_ok": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    disks = module.params["disks"]
+    missing = [disk for disk in disks if not os.path.exists(disk["device"])]
+    there = [disk for disk in disks if disk not in missing]
+    troubles = []
+    if not module.params["missing_ok"]:
+        troubles += [f"disk {disk['name']}: there is no {disk['device']}" for disk in missing]
+    uuids = {}
+    for disk in there:
+        uuids[disk["name"]], trouble = _judged(disk, module.params["bytes_min"])
+        if trouble is not None:
+            troubles.append(trouble)
+    real = [os.path.realpath(disk["device"]) for disk in there]
+    troubles += [f"{device} is named more than once" for device in sorted(set(real)) if real.count(device) > 1]
+    if troubles:
+        module.fail_json(
+            msg=f"Nothing was formatted: {'; '.join(troubles)}. Name another device in odradek_disks, or empty this one "
+            "yourself if nobody needs what it holds (wipefs --all, blkdiscard)."
+        )
+    results = []
+    for disk in there:
+        new = uuids[disk["name"]] is None
+        if new and not module.check_mode:
+            module.run_command(["mkfs.xfs", "-q", "-L", label_of(disk["name"]), disk["device"]], check_rc=True)
+            uuids[disk["name"]] = _probe(disk["device"])["UUID"]
+        results.append({**disk, "uuid": uuids[disk["name"]], "formatted": new})
+    module.exit_json(
+        changed=any(result["formatted"] for result in results),
+        disks=results,
+        missing=[disk["name"] for disk in missing],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+#!/usr/bin/python
+"""Versions of Odradek side by side on a host, and the link that says which one runs."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: release
+short_description: Install a release of Odradek, make it the current one
+description:
+  - A release is a tar of pinned wheels and a C(MANIFEST.json), made by C(deploy/build_release.py).
+  - It is installed into a virtual environment of its own below C(root/versions), without any registry.
+options:
+  name:
+    description: Name of the release; the name of its directory.
+    type: str
+    required: true
+  archive:
+    description: Path of the tar on the target; needed where the release is not installed yet.
+    type: path
+  root:
+    description: Directory of all releases.
+    type: path
+    default: /opt/odradek
+  state:
+    description: C(query) only looks, C(installed) installs, C(active) switches C(root/current) to it.
+    type: str
+    choices: [query, installed, active]
+    default: installed
+  bytes_free_min:
+    description: Refuse to install with less room than this.
+    type: int
+    default: 300000000
+author:
+  - The Odradek authors (@odradek)
+"""
+EXAMPLES = r"""
+- name: Install a release
+  odradek.cluster.release:
+    name: "0.1.0"
+    archive: /var/tmp/odradek-0.1.0.tar
+"""
+RETURN = r"""
+installed:
+  description: Whether the release is on the host now.
+  type: bool
+  returned: always
+current:
+  description: Name of the release that the link names.
+  type: str
+  returned: always
+previous:
+  description: Name of the release that was current before.
+  type: str
+  returned: always
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def _linked(root: str, link: str) -> str | None:
+    try:
+        return os.path.basename(os.readlink(os.path.join(root, link)))
+    except OSError:
+        return None
+
+
+def _switch(root: str, link: str, name: str) -> None:
+    """Rename is atomic: at every moment the link names a whole release."""
+    new = os.path.join(root, f".{link}.new")
+    if os.path.lexists(new):
+        os.unlink(new)
+    os.symlink(os.path.join("versions", name), new)
+    os.rename(new, os.path.join(root, link))
+
+
+def _manifest_of(archive: str) -> bytes:
+    with tarfile.open(archive) as tar:
+        member = tar.extractfile("MANIFEST.json")
+        assert member is not None
+        return member.read()
+
+
+def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
+    """Build the environment in place (its scripts name their path); the manifest comes last and makes it whole."""
+    manifest = _manifest_of(archive)
+    facts = json.loads(manifest)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if facts["python"] != here:
+        module.fail_json(
+            msg=f"Release {name} is for Python {facts['python']}, this host has {here}: "
+            "build the release with the Python of the hosts."
+        )
+    root = os.path.dirname(os.path.dirname(directory))
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    free = shutil.disk_usage(root).free
+    if free < module.params["bytes_free_min"]:
+        module.fail_json(
+            msg=f"{free // 1_000_000} MB are free below {root}, a release needs "
+            f"{module.params['bytes_free_min'] // 1_000_000}: remove old ones from {root}/versions."
+        )
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(os.path.join(directory, "wheels"))
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            if content is not None and member.name.startswith("wheels/"):
+                with open(os.path.join(directory, "wheels", os.path.basename(member.name)), "wb") as file:
+                    shutil.copyfileobj(content, file)
+    commands = [[sys.executable, "-m", "venv", "--without-pip", directory]]
+    wheels = os.path.join(directory, "wheels")
+    pip = os.path.join(wheels, facts["pip"], "pip")
+    install = "install --no-index --no-warn-script-location --disable-pip-version-check --quiet --find-links"
+    python = os.path.join(directory, "bin", "python")
+    commands.append([sys.executable, pip, "--python", python, *install.split(), wheels, facts["requirement"]])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            module.fail_json(msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}")
+    shutil.rmtree(wheels)
+    with open(os.path.join(directory, "MANIFEST.json"), "wb") as file:
+        file.write(manifest)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "archive": {"type": "path"},
+            "root": {"type": "path", "default": "/opt/odradek"},
+            "state": {"type": "str", "choices": ["query", "installed", "active"], "default": "installed"},
+            "bytes_free_min": {"type": "int", "default": 300_000_000},
+        },
+        supports_check_mode=True,
+    )
+    name, root, archive = module.params["name"], module.params["root"], module.params["archive"]
+    state = module.params["state"]
+    directory = os.path.join(root, "versions", name)
+    manifest = os.path.join(directory, "MANIFEST.json")
+    installed = os.path.exists(manifest)
+    current = _linked(root, "current")
+    changed = False
+    if state == "installed" and not installed:
+        if archive is None:
+            module.fail_json(msg=f"Release {name} is not installed: name its archive.")
+        changed = True
+        if not module.check_mode:
+            _install(module, name, archive, directory)
+            installed = True
+    if state == "active" and current != name:
+        if not installed and not module.check_mode:
+            module.fail_json(msg=f"Release {name} is not installed on this host: there is nothing to switch to.")
+        changed = True
+        if not module.check_mode:
+            if current is not None:
+                _switch(root, "previous", current)
+            _switch(root, "current", name)
+    digest = None
+    if os.path.exists(manifest):
+        digest = module.sha256(manifest)
+    module.exit_json(
+        changed=changed,
+        installed=installed,
+        manifest_sha256=digest,
+        current=_linked(root, "current"),
+        previous=_linked(root, "previous"),
+        diff={"before": f"{current}\n", "after": f"{name}\n"} if state == "active" else {},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Build a release for `deploy/ansible`: our wheel, every wheel that it needs at its pinned version, pip, a manifest.
+
+    python deploy/build_release.py --out dist/releases [--version 0.1.1]
+
+One tar, `odradek-VERSION.tar`, is all that a host needs; no host asks a registry for anything. The wheels are those
+for the Python and the platform that this runs on, which must be those of the hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_PIP = re.compile(r"^pip==(\S+)$", re.MULTILINE)
+
+
+def build(out: Path, version: str | None = None) -> Path:
+    """The path of the new archive; raises `CalledProcessError` where pip fails."""
+    with tempfile.TemporaryDirectory() as directory:
+        source, wheels = Path(directory, "source"), Path(directory, "wheels")
+        found = _copy_source(source, version)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        pinned = ["--constraint", str(ROOT / "constraints.txt"), "--wheel-dir", str(wheels)]
+        subprocess.run([*pip, "wheel", *pinned, str(source)], check=True)
+        own = _PIP.search((ROOT / "deploy" / "constraints.txt").read_text())
+        assert own is not None, "deploy/constraints.txt pins pip"
+        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), f"pip=={own[1]}"], check=True)
+        out.mkdir(parents=True, exist_ok=True)
+        return _pack(out / f"odradek-{found}.tar", sorted(wheels.glob("*.whl")), found)
+
+
+def _copy_source(target: Path, version: str | None) -> str:
+    """A copy to build from, so that no build directory appears in the tree; returns the version that it builds."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in listed.stdout.split("\0"):
+        if name and not name.startswith(("tests/", "docs/", "bench/", "jepsen_tests/", "deploy/")) and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target / name)
+    project = target / "pyproject.toml"
+    text = project.read_text()
+    found = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
+    assert found is not None, "pyproject.toml names a version"
+    if version is None:
+        return found[1]
+    project.write_text(text.replace(found[0], f'version = "{version}"', 1))
+    return version
+
+
+def _pack(archive: Path, wheels: list[Path], version: str) -> Path:
+    manifest = {
+        "name": version,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "platform": platform.machine(),
+        "requirement": f"odradek=={version}",
+        "pip": next(wheel.name for wheel in wheels if wheel.name.startswith("pip-")),
+        "wheels": {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels},
+    }
+    members = {f"wheels/{wheel.name}": wheel.read_bytes() for wheel in wheels}
+    members["MANIFEST.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
+    with tarfile.open(archive, "w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return archive
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "releases", help="where the archive goes")
+    parser.add_argument("--version", help="in place of the one in pyproject.toml")
+    args = parser.parse_args()
+    print(build(args.out, args.version))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

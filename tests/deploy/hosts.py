@@ -1,0 +1,281 @@
+"""Debian hosts on this machine: systemd as process 1, sshd, an address, disks of their own.
+
+A host is `systemd-nspawn --boot` on an overlay above one shared tree, in a network namespace of its own; its veth ends
+in a bridge of the namespace that the test runs in, so no address of it is seen outside. All of it lives in the
+sandbox that `tests.deploy.__main__` makes (`needs.SANDBOX`); what outlives a sandbox is only loop devices, control
+groups and the working directory: `sweep` takes them away, those of a test that was killed, too.
+
+A killed host (`kill`) is one whose power fails, but for the page cache: its disks keep what was written to the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from tests.deploy.needs import TREE
+
+NETWORK = "10.77.0"
+OUTSIDE = f"{NETWORK}.254"
+_WORK = Path("/var/tmp")
+_PREFIX = "odradek-deploy-"
+_BOOT_SECONDS_MAX = 120
+_GROUPS = Path("/sys/fs/cgroup")
+
+# udev does not run in a container: this stands in for the one link of it that the mounts go by.
+_BY_UUID = r"""[Unit]
+DefaultDependencies=no
+Before=local-fs-pre.target
+Wants=local-fs-pre.target
+[Service]
+Type=exec
+ExecStart=/bin/sh -c 'mkdir -p /dev/disk/by-uuid; while :; do for d in /dev/loop[0-9]*; do \
+  u=$(blkid -p -s UUID -o value $d) && [ -n "$u" ] && ln -sfn $d /dev/disk/by-uuid/$u; done; sleep 0.5; done'
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+def run(*words: str | Path, check: bool = True) -> str:
+    """Run a command, give its output; raises `CalledProcessError` with what it said."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+@attrs.define
+class Host:
+    """One host; `number` is the last part of its address."""
+
+    name: str
+    number: int
+    directory: Path
+    process: subprocess.Popen[bytes] | None = None
+    disks: dict[str, str] = attrs.field(factory=dict)
+    """Loop device by disk name."""
+
+    @property
+    def address(self) -> str:
+        return f"{NETWORK}.{self.number}"
+
+    @property
+    def console(self) -> Path:
+        return self.directory / "console"
+
+
+@attrs.define
+class Hosts:
+    """All hosts of a test, by name."""
+
+    work: Path
+    hosts: dict[str, Host] = attrs.field(factory=dict)
+
+    def __getitem__(self, name: str) -> Host:
+        return self.hosts[name]
+
+    def make(self, name: str, disk_names: tuple[str, ...], disk_bytes: int) -> Host:
+        """A host that is not booted yet: a fresh system, empty disks."""
+        number = len(self.hosts) + 1
+        host = Host(name, number, self.work / name)
+        host.directory.mkdir()
+        self.hosts[name] = host
+        run("ip", "netns", "add", name)
+        run("ip", "link", "add", f"v{number}", "type", "veth", "peer", "name", "host0", "netns", name)
+        run("ip", "link", "set", f"v{number}", "master", "hosts", "up")
+        run("ip", "-n", name, "address", "add", f"{host.address}/24", "dev", "host0")
+        run("ip", "-n", name, "link", "set", "host0", "up")
+        run("ip", "-n", name, "link", "set", "lo", "up")
+        self._fresh_system(host)
+        for disk in disk_names:
+            self.attach_disk(host, disk, disk_bytes)
+        return host
+
+    def _fresh_system(self, host: Host) -> None:
+        upper, work, root = (host.directory / each for each in ("upper", "work", "root"))
+        for each in (upper, work, root):
+            each.mkdir()
+        run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={TREE},upperdir={upper},workdir={work}", root)
+        key = (self.work / "key.pub").read_text()
+        (root / "root/.ssh").mkdir(mode=0o700, exist_ok=True)
+        (root / "root/.ssh/authorized_keys").write_text(key)
+        (root / "etc/hostname").write_text(f"{host.name}\n")
+        (root / "etc/machine-id").write_text("")
+        units = root / "etc/systemd/system"
+        (units / "by-uuid.service").write_text(_BY_UUID)
+        (units / "sysinit.target.wants").mkdir(exist_ok=True)
+        (units / "sysinit.target.wants/by-uuid.service").symlink_to("../by-uuid.service")
+        # Nobody logs in at its console, and no timer of Debian's is part of a test.
+        for unit in ("console-getty.service", "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer"):
+            (units / unit).symlink_to("/dev/null")
+
+    def attach_disk(self, host: Host, disk: str, size: int) -> str:
+        """An empty disk, in place of one of this name that the host may have had; seen from the next boot on."""
+        image = host.directory / f"disk-{disk}"
+        if disk in host.disks:
+            run("losetup", "--detach", host.disks[disk])
+            image.unlink()
+        with image.open("wb") as file:
+            file.truncate(size)
+        host.disks[disk] = run("losetup", "--find", "--show", image).strip()
+        return host.disks[disk]
+
+    def boot(self, *names: str) -> None:
+        """Boot and wait until sshd of each answers; raises `RuntimeError` with the console of one that does not."""
+        for name in names:
+            host = self.hosts[name]
+            binds = [f"--bind={device}" for device in host.disks.values()]
+            words = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--console=read-only"]
+            words += [f"--network-namespace-path=/run/netns/{name}", f"--machine={name}", *binds]
+            words += ["--directory", str(host.directory / "root")]
+            groups = [str(path) for path in _make_groups(f"{self.work.name}-{name}")]
+            join = 'for g in "$@"; do [ "$g" = -- ] && shift && break; echo $$ >"$g/cgroup.procs"; shift; done; exec "$@"'
+            with host.console.open("ab") as console:
+                host.process = subprocess.Popen(
+                    ["sh", "-c", join, "sh", *groups, "--", *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=subprocess.STDOUT,
+                )
+        for name in names:
+            self._wait_for_ssh(self.hosts[name])
+
+    def _wait_for_ssh(self, host: Host) -> None:
+        deadline = time.monotonic() + _BOOT_SECONDS_MAX
+        while self.ssh(host.name, "systemctl is-system-running --wait || true", check=False) is None:
+            assert host.process is not None
+            if host.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{host.name} did not boot:\n{host.console.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.1)
+
+    def ssh(self, name: str, command: str, check: bool = True) -> str | None:
+        """Run a command on a host; None if it failed and nobody wants to know."""
+        done = subprocess.run(
+            ["ssh", *self.ssh_options(), f"root@{self.hosts[name].address}", command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return done.stdout
+        if check:
+            raise RuntimeError(f"{name}: {command}: {done.stderr.strip()}")
+        return None
+
+    def ssh_options(self) -> list[str]:
+        """What ssh needs to know hosts that were made a moment ago."""
+        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        return [*options, "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-i", str(self.work / "key")]
+
+    def kill(self, name: str) -> None:
+        """The host's power fails."""
+        host = self.hosts[name]
+        assert host.process is not None
+        # The container is a namespace of processes: with its first one all of them are gone at once.
+        children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        host.process.kill()
+        host.process.wait()
+        host.process = None
+        for device in host.disks.values():
+            _wait_until_unused(device)
+
+    def blank(self, name: str, disk_bytes: int) -> None:
+        """Another machine takes the name and address of a killed host: fresh system, empty disks."""
+        host = self.hosts[name]
+        run("umount", host.directory / "root")
+        for each in ("upper", "work", "root"):
+            shutil.rmtree(host.directory / each)
+        self._fresh_system(host)
+        for disk in host.disks:
+            self.attach_disk(host, disk, disk_bytes)
+
+
+def _wait_until_unused(device: str) -> None:
+    """Until the kernel has let go of a file system that a killed host had mounted."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            os.close(os.open(device, os.O_RDWR | os.O_EXCL))
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{device} is still in use")
+
+
+def _hierarchies() -> list[Path]:
+    """Where control groups are mounted: one place, or with the first version one for each controller."""
+    mounted = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [Path(words[1]) for words in mounted if words[2] in ("cgroup", "cgroup2")]
+
+
+def _make_groups(name: str) -> list[Path]:
+    """A control group for a host in every hierarchy, so that no host's systemd sees another's processes."""
+    groups = []
+    for hierarchy in _hierarchies():
+        group = hierarchy / name
+        group.mkdir(exist_ok=True)
+        for key in ("cpuset.cpus", "cpuset.mems"):
+            if (group / key).exists() and not (group / key).read_text().strip():
+                (group / key).write_text((hierarchy / key).read_text())
+        groups.append(group)
+    return groups
+
+
+@contextlib.contextmanager
+def hosts_in(work: Path) -> Iterator[Hosts]:
+    """No hosts yet, but the network between them; inside a sandbox only. All are off on the way out."""
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "link", "add", "hosts", "type", "bridge")
+    run("ip", "address", "add", f"{OUTSIDE}/24", "dev", "hosts")
+    run("ip", "link", "set", "hosts", "up")
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "key")
+    made = Hosts(work)
+    try:
+        yield made
+    finally:
+        for host in made.hosts.values():
+            if host.process is not None:
+                made.kill(host.name)
+            run("umount", host.directory / "root", check=False)
+
+
+def work_directory() -> Path:
+    """A new directory for one sandbox, named after the process that answers for it."""
+    path = _WORK / f"{_PREFIX}{os.getpid()}"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def sweep() -> None:
+    """Take away what sandboxes have left whose process is gone, and this process's own."""
+    for directory in _WORK.glob(f"{_PREFIX}*"):
+        pid = int(re.sub(r"\D", "", directory.name) or 0)
+        if pid != os.getpid() and Path(f"/proc/{pid}").exists():
+            continue
+        for line in run("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines():
+            device, _, file = line.partition(" ")
+            if file.strip().startswith(f"{directory}/"):
+                run("losetup", "--detach", device, check=False)
+        for hierarchy in _hierarchies():
+            for group in hierarchy.glob(f"{directory.name}-*"):
+                _remove_group(group)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_group(group: Path) -> None:
+    """Empty groups from the leaves on; one whose processes are just ending is left for the next sweep."""
+    for child in [each for each in group.iterdir() if each.is_dir()]:
+        _remove_group(child)
+    with contextlib.suppress(OSError):
+        group.rmdir()

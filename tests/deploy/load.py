@@ -1,0 +1,188 @@
+"""Clients of the outside during a test: they write without pause and account for every record.
+
+Producers (confluent-kafka, acks=all, idempotent) write numbered records at a steady rate; a group of consumers reads along.
+At the end a reader of its own reads every partition from its beginning: each acknowledged record must be at the offset
+that its acknowledgement named, and no record may be there twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import attrs
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TOPIC = "orders"
+_PARTITIONS = 12
+_RATE = 100
+_DELIVERY_SECONDS = 180
+
+
+class RecordsLost(AssertionError):
+    """What was acknowledged is not what is there."""
+
+
+@attrs.define
+class Load:
+    """Producers and consumers in threads of this process, from `start` to `finish`."""
+
+    bootstrap: str
+    producers: int = 2
+    acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
+    """Value by partition and offset."""
+    seen: set[str] = attrs.field(factory=set)
+    latencies: list[tuple[float, float]] = attrs.field(factory=list)
+    """Moment of the call and seconds until the acknowledgement, of every record."""
+    errors: dict[str, int] = attrs.field(factory=lambda: defaultdict(int))
+    attempted: int = 0
+    _stop: threading.Event = attrs.field(factory=threading.Event)
+    _stop_reading: threading.Event = attrs.field(factory=threading.Event)
+    _threads: list[threading.Thread] = attrs.field(factory=list)
+    _readers: list[threading.Thread] = attrs.field(factory=list)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def start(self) -> None:
+        """Make the topic, begin to write and to read."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        made = admin.create_topics([NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=3)])
+        made[TOPIC].result(60)
+        for number in range(self.producers):
+            self._threads.append(threading.Thread(target=self._write, args=(number,), daemon=True))
+        self._readers.append(threading.Thread(target=self._read_along, daemon=True))
+        for thread in (*self._threads, *self._readers):
+            thread.start()
+
+    def _write(self, number: int) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "client.id": f"writer-{number}",
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "delivery.timeout.ms": _DELIVERY_SECONDS * 1000,
+                "reconnect.backoff.max.ms": 1000,
+                "topic.metadata.refresh.interval.ms": 10_000,
+            }
+        )
+        begun = time.monotonic()
+        sequence = 0
+        while not self._stop.is_set():
+            self._send(producer, f"{number}-{sequence}")
+            sequence += 1
+            producer.poll(0)
+            while (ahead := begun + sequence * self.producers / _RATE - time.monotonic()) > 0:
+                producer.poll(min(ahead, 0.05))
+        left = producer.flush(_DELIVERY_SECONDS)
+        if left:
+            self._fail(f"{left} records of writer {number} without an answer")
+
+    def _send(self, producer: Any, value: str) -> None:
+        sent = time.monotonic()
+
+        def delivered(error: Any, message: Any) -> None:
+            now = time.monotonic()
+            with self._lock:
+                if error is not None:
+                    self.errors[str(error)] += 1
+                    return
+                self.acknowledged[message.partition(), message.offset()] = value
+                self.latencies.append((sent, now - sent))
+
+        self.attempted += 1
+        producer.produce(TOPIC, value.encode(), on_delivery=delivered)
+
+    def _read_along(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "along",
+                "auto.offset.reset": "earliest",
+                "reconnect.backoff.max.ms": 1000,
+            }
+        )
+        consumer.subscribe([TOPIC])
+        while not self._stop_reading.is_set():
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    self.seen.add(message.value().decode())
+        consumer.close()
+
+    def _fail(self, text: str) -> None:
+        with self._lock:
+            self.errors[text] += 1
+
+    def acknowledged_since(self, moment: float, seconds: float = 60.0) -> bool:
+        """Whether a record that was sent after `moment` is acknowledged within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with self._lock:
+                if self.latencies and any(sent > moment for sent, _ in self.latencies[-50:]):
+                    return True
+            time.sleep(0.05)
+        return False
+
+    def p99_ms(self, begin: float, end: float) -> float | None:
+        """Latency that 99 of 100 records did not exceed, of those sent between two moments."""
+        with self._lock:
+            found = sorted(latency for sent, latency in self.latencies if begin <= sent < end)
+        return round(found[int(len(found) * 0.99)] * 1000, 1) if found else None
+
+    def worst_ms(self, begin: float, end: float) -> float | None:
+        """The longest latency between two moments."""
+        with self._lock:
+            found = [latency for sent, latency in self.latencies if begin <= sent < end]
+        return round(max(found) * 1000, 1) if found else None
+
+    def finish(self) -> str:
+        """Stop writing, read everything, raise `RecordsLost` if a record is missing, changed or twice there."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        there = self._read_all()
+        lost = [value for place, value in self.acknowledged.items() if there.get(place) != value]
+        values = list(there.values())
+        twice = len(values) - len(set(values))
+        wanted = set(self.acknowledged.values())
+        deadline = time.monotonic() + 60
+        while not wanted <= self.seen and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._stop_reading.set()
+        for thread in self._readers:
+            thread.join()
+        unseen = len(wanted - self.seen)
+        line = (
+            f"{self.attempted} records sent, {len(self.acknowledged)} acknowledged, {len(lost)} lost, {twice} twice, "
+            f"{unseen} not seen by the group, errors: {dict(self.errors) or 'none'}"
+        )
+        if lost or twice or unseen or self.errors or not self.acknowledged:
+            raise RecordsLost(f"{line}; lost, for example: {lost[:5]}")
+        return line
+
+    def _read_all(self) -> dict[tuple[int, int], str]:
+        """Value by partition and offset of everything in the topic."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "judge", "enable.auto.commit": False}
+        )
+        there: dict[tuple[int, int], str] = {}
+        ends = {}
+        parts = [confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(_PARTITIONS)]
+        for part in parts:
+            ends[part.partition] = consumer.get_watermark_offsets(part, timeout=60)[1]
+        consumer.assign(parts)
+        reached = {partition: 0 for partition in ends}
+        deadline = time.monotonic() + 120
+        while any(reached[partition] < end for partition, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise RecordsLost(f"read to {reached}, the partitions end at {ends}")
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    there[message.partition(), message.offset()] = message.value().decode()
+            for part in consumer.position(parts):
+                reached[part.partition] = max(reached[part.partition], part.offset)
+        consumer.close()
+        return there
