@@ -75,6 +75,12 @@ class SimFile:
             raise ValueError(f"{self.path} is closed")
         return not self._disk.cold_probability or self._disk.random.random() >= self._disk.cold_probability
 
+    def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
+        if not self.is_warm(offset, count):
+            return None
+        data = self.pread(count, offset)
+        return data if len(data) == count else None
+
     def truncate(self, size: int) -> None:
         if not 0 <= size <= len(self._inode.data):
             raise ValueError(f"cannot truncate {self.path} of {len(self._inode.data)} bytes to {size}")

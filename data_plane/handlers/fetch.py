@@ -1,6 +1,7 @@
 """Fetch: plan by session, read file ranges, answer at once or when enough has come.
 
-A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. A fetch that
+A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. Only small ones
+are read when the answer is made, which is what a follower under a low rate gets. A fetch that
 finds less than `min_bytes` parks on the high watermarks of its partitions; an append wakes it, and it is served at
 the end of the turn in which that append happened. Ranges that are not in the page cache are read by a worker first,
 so that a lagging consumer waits for the device alone.
@@ -43,6 +44,8 @@ REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
 WARM_CHUNK_BYTES = 1024 * 1024
+INLINE_BYTES_MAX = 32 * 1024
+"""So much of an answer is read at once if it is in memory: one call, where a range is probed, and sent in three parts."""
 
 _NOT_DIVERGING = EpochEndOffset()
 _NO_LEADER = LeaderIdAndEpoch()
@@ -466,8 +469,36 @@ class WarmingFetch(Delayed):
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
-    """The ranges whose pages would have to come from the device, or cannot: the worker's read will tell."""
-    return [found for found in attempt.ranges if not _is_warm(found)]
+    """The ranges whose pages would have to come from the device, or cannot: the worker's read will tell.
+
+    Small warm ones are replaced by their bytes here.
+    """
+    cold = []
+    room = INLINE_BYTES_MAX
+    for _, answer in attempt.answers:
+        found: Any = answer.records
+        if found.__class__ is not FileRange:
+            continue
+        if found.count > room:
+            if not _is_warm(found):
+                cold.append(found)
+            continue
+        data = _read_warm(found)
+        if data is None:
+            cold.append(found)
+        else:
+            room -= found.count
+            answer.records = data
+            attempt.ranges.remove(found)
+            found.release()
+    return cold
+
+
+def _read_warm(found: FileRange) -> bytes | bytearray | None:
+    try:
+        return found.file.read_warm(found.count, found.position)
+    except DiskError:
+        return None
 
 
 def _is_warm(found: FileRange) -> bool:

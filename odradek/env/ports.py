@@ -13,7 +13,7 @@ Rules
   and `Workers.run` await. Everything else returns at once, so nothing can be interleaved between a receive and
   its dispatch.
 * `File` and `Dir` calls block the caller. On the loop that is allowed for appends and for reads that
-  `File.is_warm` vouches for; whatever may wait for a device (sync, cold reads, listing big trees) goes through
+  `File.is_warm` vouches for (`File.read_warm` reads such, or nothing); whatever may wait for a device (sync, cold reads, listing big trees) goes through
   `Workers.run`.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
   down only its own partitions.
@@ -128,6 +128,9 @@ class File(Protocol):
 
     def is_warm(self, offset: int, count: int) -> bool:
         """Whether a read of this range would not wait for the device (a cheap probe, not a promise)."""
+
+    def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
+        """All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""

@@ -27,6 +27,8 @@ from odradek.env.ports import Buffer, DiskError, DiskFull, FileMissing
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _FILE_MODE = 0o644
 _PAGE_BYTES = 4096
+_PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
+"""The file system cannot say what it has in memory."""
 _LOCK_NAME = ".lock"
 _references_lock = threading.Lock()
 _probe = (bytearray(1),)
@@ -141,10 +143,23 @@ class RealFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            if error.errno in _PROBES_UNSUPPORTED:
                 return True
             raise self._error("read", error) from error
         return True
+
+    def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
+        buffer = bytearray(count)
+        fd = self._fd
+        try:
+            got = os.preadv(fd if fd >= 0 else self._open(), (buffer,), offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _PROBES_UNSUPPORTED:
+                raise self._error("read", error) from error
+            got = self.pread_into(buffer, offset)
+        return buffer if got == count else None
 
     def truncate(self, size: int) -> None:
         if not 0 <= size <= self._size:

@@ -147,7 +147,13 @@ def test_a_closed_file_does_nothing_more(root: Dir) -> None:
     """Use after close is a bug, not weather: it must not look like a bad disk."""
     file = root.open("a.log", create=True)
     file.close()
-    for attempt in (lambda: file.append(b"x"), file.sync, file.pin, lambda: file.is_warm(0, 1)):
+    for attempt in (
+        lambda: file.append(b"x"),
+        file.sync,
+        file.pin,
+        lambda: file.is_warm(0, 1),
+        lambda: file.read_warm(1, 0),
+    ):
         with pytest.raises(ValueError, match="closed"):
             attempt()
 
@@ -242,6 +248,15 @@ def test_free_bytes_and_warmth_are_answered(root: Dir) -> None:
     assert 0 < root.free_bytes() <= root.total_bytes()
     assert file.is_warm(0, 20_000)
     assert file.is_warm(19_999, 1)
+
+
+def test_what_is_in_memory_is_read_at_once_and_whole(root: Dir) -> None:
+    """'All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before.'"""
+    file = root.open("a", create=True)
+    file.append(bytes(5000) + b"abc")
+    assert file.read_warm(4, 4999) == b"\0abc"
+    assert file.read_warm(4, 5000) is None
+    assert file.read_warm(1, 9000) is None
 
 
 def test_the_lock_is_held_once(open_root: OpenRoot) -> None:

@@ -147,6 +147,33 @@ def test_cold_pages_are_seen(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> 
     assert file.is_warm(0, 8192)
     assert not file.is_warm(0, 8193)
     assert not file.is_warm(9000, 10)
+    assert file.read_warm(100, 9000) is None
+
+
+def test_a_file_system_that_cannot_say_what_is_in_memory_is_read(
+    root: RealDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """preadv(2): 'EOPNOTSUPP: an unknown flag'. It is taken for memory, as `is_warm` does."""
+    file = root.open("a.log", create=True)
+    file.append(b"abcdef")
+    preadv = os.preadv
+
+    def without_flags(fd: int, buffers: tuple[bytearray], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(95, "Operation not supported")
+        return preadv(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", without_flags)
+    assert file.read_warm(3, 2) == b"cde"
+    assert file.read_warm(9, 2) is None
+
+
+def test_a_part_in_memory_is_not_enough(root: RealDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """preadv(2), RWF_NOWAIT: 'if some data was successfully read, it will return the number of bytes read'."""
+    file = root.open("a.log", create=True)
+    file.append(bytes(10_000))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset, flags=0: 4096)
+    assert file.read_warm(10_000, 0) is None
 
 
 def test_the_lock_ends_with_its_process(root: RealDir) -> None:

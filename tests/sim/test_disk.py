@@ -244,6 +244,7 @@ def test_cold_reads_and_rot_are_made_to_order() -> None:
     file.append(bytes(3))
     disk.cold_probability = 0.5
     assert {file.is_warm(0, 1) for _ in range(50)} == {True, False}
+    assert {file.read_warm(1, 0) for _ in range(50)} == {b"\0", None}
     disk.corrupt("/data/a", 1, 0x80)
     assert file.pread(3, 0) == b"\0\x80\0"
 

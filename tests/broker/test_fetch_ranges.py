@@ -1,0 +1,56 @@
+"""Which ranges of a fetch's answer are read at once, which are sent from the file, and which a worker warms first."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from data_plane.fetch_sessions import FetchedPartition
+from data_plane.handlers.fetch import INLINE_BYTES_MAX, FetchRound, cold_ranges
+from data_plane.log.log_types import FileRange
+from sim.disk import SimDisk
+from wire.messages.fetch import PartitionData
+
+
+def _answered(disk: SimDisk, counts: list[int]) -> FetchRound:
+    """A round whose answers are so many bytes of one file each."""
+    file = disk.open_dir("/data", create=True).open("a", create=True)
+    file.append(Random(1).randbytes(sum(counts)))
+    attempt = FetchRound()
+    position = 0
+    for index, count in enumerate(counts):
+        file.pin()
+        found: Any = FileRange(file, position, count)
+        attempt.ranges.append(found)
+        attempt.answers.append((FetchedPartition(("t", index)), PartitionData(index, records=found)))
+        position += count
+    return attempt
+
+
+def test_small_ranges_become_bytes_as_long_as_there_is_room() -> None:
+    """'So much of an answer is read at once if it is in memory': no answer holds more, however many partitions it has."""
+    small = INLINE_BYTES_MAX // 4
+    attempt = _answered(SimDisk(), [small, 3 * INLINE_BYTES_MAX, small, small, small, 1])
+    file = attempt.ranges[0].file
+    assert cold_ranges(attempt) == []
+    records: list[Any] = [answer.records for _, answer in attempt.answers]
+    assert [each.__class__ is FileRange for each in records] == [False, True, False, False, False, True]
+    assert bytes(records[2]) == file.pread(small, small + 3 * INLINE_BYTES_MAX)
+    assert attempt.ranges == [records[1], records[5]]
+    # The pins of what was read are given back: the file goes with the last range.
+    attempt.release()
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.pin()
+
+
+def test_what_is_not_in_memory_is_left_to_a_worker() -> None:
+    """'The ranges whose pages would have to come from the device': small ones too stay ranges."""
+    disk = SimDisk(Random(1))
+    attempt = _answered(disk, [10, 2 * INLINE_BYTES_MAX])
+    disk.cold_probability = 1.0
+    assert cold_ranges(attempt) == attempt.ranges
+    assert len(attempt.ranges) == 2
+    attempt.release()
