@@ -8,7 +8,7 @@ PORT ?= 9092
 DATA ?= data
 JOBS ?= 2
 ARGS ?=
-SEEDS ?= 1 2 3 4 5
+HOURS ?= 0.1667
 
 .PHONY: help install install-dev run test conformance check format bench jepsen demo lock clean sim
 
@@ -65,8 +65,8 @@ format: install-dev ## rewrite the sources in the house format
 bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (ARGS=--help)
 	@exec $(BIN)/python -m bench $(ARGS)
 
-sim: install-dev ## whole clusters on a virtual clock, network and disk, a run from each seed (SEEDS="1 2", ARGS=--help)
-	@set -e; for seed in $(SEEDS); do $(BIN)/python -m sim --nodes 3 $(ARGS) --seed $$seed; done
+sim: install-dev ## ten minutes of clusters on a virtual clock, network and disk, in storms (HOURS=, JOBS=, ARGS=--help)
+	@exec $(BIN)/python -m sim --campaign --hours $(HOURS) --workers $(JOBS) $(ARGS)
 
 jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, every record accounted for (ARGS=--help)
 	@exec $(BIN)/python -m jepsen_tests $(ARGS)

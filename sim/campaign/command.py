@@ -1,0 +1,217 @@
+"""`python -m sim --campaign`: seeds side by side until the time is over; what fails is grouped, made smaller and told.
+
+Everything is in one directory: `results.jsonl`, `report.md`, and for each group of failures `timeline-SEED.html`. The same
+command with the same directory goes on behind the last seed, after those seeds that failed with other code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from sim.campaign.report import report
+from sim.campaign.results import Outcome, Results, Shrunk, line_of
+from sim.campaign.shrinking import TRIES_MAX, shrink
+from sim.campaign.workers import Worker
+from sim.options import PROFILES, RunOptions
+from sim.replay import replay_command
+from sim.run import EXIT_STATUS, commit
+
+USAGE = 64
+INTERRUPTED = 130
+PROGRESS_SECONDS = 30.0
+GROUPS_EXPLAINED_MAX = 20
+"""Groups of failures that are made smaller: with more of them something else is wrong."""
+WORST_FIRST = ("safety", "crash", "liveness")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run a campaign; the exit status is that of the worst run since the command began."""
+    parser = _Parser(prog="python -m sim --campaign", description=__doc__.partition("\n")[0])
+    parser.add_argument("--hours", type=float, default=1 / 6, help="from now on (default: ten minutes)")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes side by side (default: %(default)s)"
+    )
+    parser.add_argument("--profile", choices=PROFILES, default="default", help="see sim/options.py")
+    parser.add_argument(
+        "--out", type=Path, default=Path("sim-campaign"), help="directory (default: %(default)s)"
+    )
+    parser.add_argument("--first-seed", type=int, default=0, help="where to begin (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, help="at most so many")
+    parser.add_argument("--nodes", type=int, default=3, help="brokers of each cluster (default: %(default)s)")
+    parser.add_argument(
+        "--tries", type=int, default=TRIES_MAX, help="runs to make a failure smaller (default: %(default)s)"
+    )
+    given = parser.parse_args(arguments)
+    if given.workers < 1 or given.hours <= 0 or given.nodes < 3:
+        parser.error("a campaign needs a worker, some time and clusters of three nodes")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+        results = _read(given.out / "results.jsonl")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    return Campaign(given, results).run()
+
+
+def _read(path: Path) -> Results:
+    return Results.parse(path.read_text().splitlines()) if path.exists() else Results()
+
+
+class Campaign:
+    """One session of a campaign; `results` hold those before it, too."""
+
+    def __init__(self, given: argparse.Namespace, results: Results) -> None:
+        self._out: Path = given.out
+        self._profile: str = given.profile
+        self._nodes: int = given.nodes
+        self._tries: int = given.tries
+        self._commit = commit()
+        self._results = results
+        self._seeds = results.next_seeds(given.first_seed, self._commit)
+        self._left: int | None = given.seeds
+        self._began = time.monotonic()
+        self._ends_at = self._began + given.hours * 3600
+        self._workers = [Worker(number, self._commit) for number in range(given.workers)]
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._explained = dict.fromkeys(results.shrunk)
+        self._session: list[Outcome] = []
+        self._next_progress = self._began + PROGRESS_SECONDS
+
+    def run(self) -> int:
+        """Until the time is over, and what failed is explained."""
+        known = len(self._results.outcomes)
+        print(f"campaign: commit {self._commit}, profile {self._profile}, {known} seeds known in {self._out}")
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        pool = ThreadPoolExecutor(len(self._workers))
+        try:
+            self._run(pool)
+        except KeyboardInterrupt:
+            for worker in self._workers:
+                worker.stop()
+            print("campaign: interrupted; the same command goes on behind the last seed that was finished")
+            return INTERRUPTED
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for worker in self._workers:
+                worker.close()
+            self._write_report()
+        print(f"report: {self._out / 'report.md'}")
+        self._print_progress()
+        failed = [outcome.verdict for outcome in self._session if outcome.verdict != "ok"]
+        return next((EXIT_STATUS[verdict] for verdict in WORST_FIRST if verdict in failed), 0)
+
+    def _run(self, pool: ThreadPoolExecutor) -> None:
+        pending: set[Future[Any]] = set()
+        with (self._out / "results.jsonl").open("a") as file:
+            while True:
+                while len(pending) < len(self._workers) and self._has_time():
+                    pending.add(pool.submit(self._run_seed, next(self._seeds)))
+                if not pending:
+                    return
+                done, pending = wait(pending, PROGRESS_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    found: Outcome | Shrunk = future.result()
+                    self._results.add(found)
+                    file.write(line_of(found))
+                    file.flush()
+                    if isinstance(found, Shrunk):
+                        print(
+                            f"explained: {found.signature}\n  again: {found.command}\n  see {found.timeline}"
+                        )
+                        self._write_report()
+                    elif self._note(found):
+                        pending.add(pool.submit(self._explain, found))
+                if time.monotonic() >= self._next_progress:
+                    self._next_progress = time.monotonic() + PROGRESS_SECONDS
+                    self._print_progress()
+
+    def _has_time(self) -> bool:
+        if self._left == 0 or time.monotonic() >= self._ends_at:
+            return False
+        if self._left is not None:
+            self._left -= 1
+        return True
+
+    def _note(self, outcome: Outcome) -> bool:
+        """Whether it is the first of a group, to be explained."""
+        self._session.append(outcome)
+        if outcome.verdict == "ok":
+            return False
+        print(f"{outcome.verdict}: seed {outcome.seed}: {outcome.signature}", flush=True)
+        if outcome.signature in self._explained or len(self._explained) >= GROUPS_EXPLAINED_MAX:
+            return False
+        self._explained[outcome.signature] = None
+        return True
+
+    def _options(self, seed: int) -> RunOptions:
+        return RunOptions.draw(seed, self._profile, nodes=self._nodes)
+
+    def _run_seed(self, seed: int) -> Outcome:
+        worker = self._idle.get()
+        try:
+            return worker.run(seed, self._options(seed))
+        finally:
+            self._idle.put(worker)
+
+    def _explain(self, outcome: Outcome) -> Shrunk:
+        """Make a failure smaller, and run the smallest in yet another process."""
+        seed = outcome.seed
+        worker = self._idle.get()
+        digests = {"": outcome.digest}
+
+        def still_fails(options: RunOptions) -> bool:
+            found = worker.run(seed, options)
+            digests[options.to_json()] = found.digest
+            return found.signature == outcome.signature
+
+        try:
+            smaller = shrink(self._options(seed), still_fails, self._tries)
+        finally:
+            self._idle.put(worker)
+        text = smaller.options.to_json()
+        timeline = f"timeline-{seed}.html"
+        fresh = Worker(len(self._workers) + seed % 1000, self._commit)
+        try:
+            again = fresh.run(seed, smaller.options, str((self._out / timeline).resolve()))
+        finally:
+            fresh.close()
+        return Shrunk(
+            seed,
+            outcome.signature,
+            text,
+            smaller.taken_away,
+            smaller.runs,
+            again.digest == digests.get(text, outcome.digest),
+            replay_command(seed, smaller.options),
+            timeline,
+        )
+
+    def _print_progress(self) -> None:
+        real = time.monotonic() - self._began
+        virtual = sum(outcome.virtual_seconds for outcome in self._session)
+        failed = sum(outcome.verdict != "ok" for outcome in self._session)
+        print(
+            f"progress: {len(self._session)} seeds, {failed} failed, {virtual:.0f} virtual s in {real:.0f} real s",
+            flush=True,
+        )
+
+    def _write_report(self) -> None:
+        real = time.monotonic() - self._began
+        text = report(self._results, self._commit, len(self._workers), real, self._session)
+        (self._out / "report.md").write_text(text)

@@ -1,0 +1,212 @@
+"""One run, watched from outside for its timeline: messages, faults, elections, high watermarks. SHELL.
+
+The trace of a run has sizes and checksums, no contents; so the ends of connections, partitions and the world are watched
+by wrapping some of their methods while this one run lasts (in a process of its own: `sim.campaign.worker`). Watching draws
+nothing and waits for nothing, so the run is the same, and its digest shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from data_plane.replication.partition import Partition
+from sim.campaign.timeline import Timeline
+from sim.network import Fabric, SimConn
+from sim.options import RunOptions
+from sim.replay import replay_command
+from sim.run import RunResult, is_event, run
+from sim.world import World
+from wire.api_keys import ApiKey
+
+LENGTH_BYTES = 4
+MESSAGES_MAX = 60_000
+HIGH_WATERMARKS_MAX = 30_000
+
+__all__ = ["observe", "write_timeline"]
+
+
+def write_timeline(seed: int, options: RunOptions, commit: str, path: str) -> RunResult:
+    """Run, and write the timeline of the run as one HTML file."""
+    result, timeline = observe(seed, options)
+    Path(path).write_text(timeline.to_html(result, replay_command(seed, options), commit))
+    return result
+
+
+def observe(seed: int, options: RunOptions) -> tuple[RunResult, Timeline]:
+    """Run, and take down what happens."""
+    timeline = Timeline()
+
+    def on_line(word: str, line: str) -> None:
+        if is_event(word):
+            when, who, rest = line.split(" ", 2)
+            timeline.event(float(when), who, word, rest[len(word) + 1 :])
+
+    observer = _Observer(timeline)
+    with observer.watching():
+        result = run(seed, options, trace=on_line)
+    return result, timeline
+
+
+@attrs.define
+class _Stream:
+    """One direction of a connection: bytes sent, and frames of it that have not arrived whole."""
+
+    sent: int = 0
+    received: int = 0
+    buffer: bytearray = attrs.Factory(bytearray)
+    under_way: list[tuple[int, float, int, int]] = attrs.Factory(list)
+    """End of the frame in the stream, when it was sent, its API (-1: unknown), its size."""
+
+
+class _Observer:
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._fabric: Fabric | None = None
+        self._streams: dict[SimConn, _Stream] = {}
+        self._asked: dict[SimConn, dict[int, int]] = {}
+        """By the client's end: correlation id -> API."""
+        self._owners: dict[Partition, tuple[str, int]] = {}
+        self._high_watermarks = 0
+
+    @property
+    def _now(self) -> float:
+        return 0.0 if self._fabric is None else self._fabric.agenda.now
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch while the context lasts."""
+        with ExitStack() as stack:
+            for owner, name, after in (
+                (SimConn, "send", self._sent),
+                (SimConn, "recv_into", self._received),
+                (Fabric, "cut", self._cut),
+                (Fabric, "heal", self._healed),
+                (Fabric, "slow", self._slowed),
+                (Fabric, "__init__", self._made),
+                (World, "pause", self._paused),
+                (World, "resume", self._resumed),
+                (Partition, "apply", self._applied),
+                (Partition, "_raise_high_watermark", self._raised),
+                (Partition, "follow", self._raised),
+            ):
+                stack.enter_context(_wrapped(owner, name, after))
+            yield
+
+    # --- messages
+
+    def _sent(self, conn: SimConn, result: Any, chunks: Any, more: bool = False) -> None:
+        stream = self._streams.setdefault(conn, _Stream())
+        stream.buffer += b"".join(chunks)[:result]
+        buffer = stream.buffer
+        while len(buffer) >= LENGTH_BYTES:
+            size = LENGTH_BYTES + int.from_bytes(buffer[:LENGTH_BYTES], "big")
+            if len(buffer) < size:
+                break
+            stream.sent += size
+            api = self._api_of(conn, buffer)
+            stream.under_way.append((stream.sent, self._now, api, size))
+            del buffer[:size]
+
+    def _api_of(self, conn: SimConn, frame: bytearray) -> int:
+        """Of a request by its header; of a response by the correlation id of a request."""
+        if conn.name.endswith(">"):
+            api = int.from_bytes(frame[4:6], "big")
+            correlation_id = int.from_bytes(frame[8:12], "big")
+            self._asked.setdefault(conn, {})[correlation_id] = api
+            return api
+        correlation_id = int.from_bytes(frame[4:8], "big")
+        return self._asked.get(conn.peer, {}).pop(correlation_id, -1)
+
+    def _received(self, conn: SimConn, result: Any, buffer: Any) -> None:
+        if not result:
+            return
+        stream = self._streams.get(conn.peer)
+        if stream is None:
+            return
+        stream.received += result
+        while stream.under_way and stream.under_way[0][0] <= stream.received:
+            _, when, api, size = stream.under_way.pop(0)
+            if len(self._timeline.messages) < MESSAGES_MAX:
+                self._timeline.message(
+                    when,
+                    self._now,
+                    conn.peer.node.host,
+                    conn.node.host,
+                    _name_of(api),
+                    size,
+                    is_answer=conn.name.endswith(">"),
+                )
+
+    # --- faults
+
+    def _made(self, fabric: Fabric, _: Any, *args: Any) -> None:
+        self._fabric = fabric
+
+    def _cut(self, _: Fabric, __: Any, source: str, target: str) -> None:
+        self._timeline.begin(self._now, source, "cut", f"{source} \N{RIGHTWARDS ARROW} {target}")
+
+    def _healed(self, _: Fabric, __: Any, source: str, target: str) -> None:
+        self._timeline.end(self._now, source, "cut", f"{source} \N{RIGHTWARDS ARROW} {target}")
+
+    def _slowed(self, _: Fabric, __: Any, source: str, target: str, seconds: float) -> None:
+        text = f"{source} \N{RIGHTWARDS ARROW} {target}"
+        if seconds:
+            self._timeline.begin(self._now, source, "slow", text)
+        else:
+            self._timeline.end(self._now, source, "slow", text)
+
+    def _paused(self, _: World, __: Any, name: str) -> None:
+        self._timeline.begin(self._now, name, "pause", "paused")
+
+    def _resumed(self, _: World, __: Any, name: str) -> None:
+        self._timeline.end(self._now, name, "pause", "paused")
+
+    # --- partitions
+
+    def _applied(self, partition: Partition, _: Any, image: Any, node_id: int) -> None:
+        host = f"node-{node_id}"
+        before = self._owners.get(partition)
+        self._owners[partition] = (host, image.leader_epoch)
+        if partition.is_leader and (before is None or before[1] != image.leader_epoch):
+            name = f"{partition.log.topic}-{partition.log.partition}"
+            isr = ",".join(map(str, image.isr))
+            self._timeline.event(
+                self._now, host, "leads", f"{name} in epoch {image.leader_epoch}, in sync {isr}"
+            )
+
+    def _raised(self, partition: Partition, *_: Any) -> None:
+        owner = self._owners.get(partition)
+        if owner is None or self._high_watermarks >= HIGH_WATERMARKS_MAX:
+            return
+        name = f"{partition.log.topic}-{partition.log.partition}"
+        if self._timeline.high_watermark(self._now, owner[0], name, partition.log.high_watermark):
+            self._high_watermarks += 1
+
+
+@contextmanager
+def _wrapped(owner: type, name: str, after: Callable[..., None]) -> Iterator[None]:
+    """Call `after(self, result, *arguments)` after each call of a method."""
+    original = owner.__dict__[name]
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        after(self, result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, wrapper)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _name_of(api: int) -> str:
+    try:
+        return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))
+    except ValueError:
+        return "unknown" if api < 0 else f"api {api}"

@@ -1,0 +1,162 @@
+"""What a campaign remembers: JSON lines, one for each run and each failure that was made smaller. PURE.
+
+A line is written when its run has ended, so a campaign that is killed loses what was under way and nothing else; a last
+line that is torn is passed over. Of two lines with one seed the later one counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from sim.options import RunOptions
+from sim.run import RunResult
+
+MESSAGE_CHARACTERS_MAX = 4000
+
+__all__ = ["Outcome", "Results", "Shrunk", "line_of"]
+
+
+@attrs.frozen
+class Outcome:
+    """How a seed ended. `commit` is that of the code; `message`, and the options it ran with, only of failures."""
+
+    seed: int
+    profile: str
+    commit: str
+    verdict: str
+    signature: str
+    message: str
+    digest: str
+    virtual_seconds: float
+    real_seconds: float
+    kinds: tuple[str, ...]
+    """Of trouble, each once."""
+    workloads: tuple[str, ...]
+    statistics: Mapping[str, int]
+
+    @classmethod
+    def of(cls, result: RunResult, commit: str) -> Outcome:
+        """What is kept of a run."""
+        options = result.options
+        return cls(
+            result.seed,
+            options.profile,
+            commit,
+            result.verdict,
+            result.signature,
+            result.message[-MESSAGE_CHARACTERS_MAX:],
+            result.digest,
+            round(result.virtual_seconds, 3),
+            round(result.real_seconds, 3),
+            tuple(dict.fromkeys(options.storm.kinds)),
+            options.workloads,
+            dict(result.statistics),
+        )
+
+    @classmethod
+    def lost(cls, seed: int, options: RunOptions, commit: str, why: str, real_seconds: float) -> Outcome:
+        """A run whose process died, or was killed because it came to no end."""
+        return cls(
+            seed,
+            options.profile,
+            commit,
+            "crash",
+            f"crash: {why}",
+            why,
+            "",
+            0.0,
+            round(real_seconds, 3),
+            tuple(dict.fromkeys(options.storm.kinds)),
+            options.workloads,
+            {},
+        )
+
+
+@attrs.frozen
+class Shrunk:
+    """The first failure of a group, made smaller. `replays`: another process gave the same digest."""
+
+    seed: int
+    signature: str
+    options: str
+    """As JSON."""
+    taken_away: tuple[str, ...]
+    runs: int
+    replays: bool
+    command: str
+    timeline: str
+    """Name of the file."""
+
+
+@attrs.define
+class Results:
+    """Everything that a campaign has found so far."""
+
+    outcomes: dict[int, Outcome] = attrs.Factory(dict)
+    shrunk: dict[str, Shrunk] = attrs.Factory(dict)
+    """By signature."""
+
+    @classmethod
+    def parse(cls, lines: Iterable[str]) -> Results:
+        """Read what `line_of` wrote. Raises `ValueError` for anything else, but for a torn last line."""
+        results = cls()
+        pending: ValueError | None = None
+        for line in lines:
+            if pending is not None:
+                raise pending
+            try:
+                results.add(_parse(line))
+            except (ValueError, TypeError, KeyError) as error:
+                pending = ValueError(f"not a result of a campaign: {line[:80]!r}: {error}")
+        return results
+
+    def add(self, found: Outcome | Shrunk) -> None:
+        """One more."""
+        if isinstance(found, Outcome):
+            self.outcomes.pop(found.seed, None)
+            self.outcomes[found.seed] = found
+        else:
+            self.shrunk[found.signature] = found
+
+    def failures(self) -> dict[str, list[Outcome]]:
+        """Failing runs by signature, the largest group first."""
+        groups: dict[str, list[Outcome]] = {}
+        for outcome in sorted(self.outcomes.values(), key=lambda each: each.seed):
+            if outcome.verdict != "ok":
+                groups.setdefault(outcome.signature, []).append(outcome)
+        return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
+
+    def next_seeds(self, first: int, commit: str) -> Iterator[int]:
+        """Seeds to run: those that failed with other code, then, without end, those from `first` on not run yet."""
+        again = [
+            outcome.seed
+            for outcome in self.outcomes.values()
+            if outcome.verdict != "ok" and outcome.commit != commit
+        ]
+        yield from sorted(again)
+        done = frozenset(self.outcomes)
+        seed = first
+        while True:
+            if seed not in done:
+                yield seed
+            seed += 1
+
+
+def line_of(found: Outcome | Shrunk) -> str:
+    """A line of the file, with its end."""
+    kind = "run" if isinstance(found, Outcome) else "shrunk"
+    return json.dumps({"kind": kind, **attrs.asdict(found)}) + "\n"
+
+
+def _parse(line: str) -> Outcome | Shrunk:
+    given: dict[str, Any] = json.loads(line)
+    kind = given.pop("kind")
+    if kind == "run":
+        return Outcome(**given | {"kinds": tuple(given["kinds"]), "workloads": tuple(given["workloads"])})
+    if kind == "shrunk":
+        return Shrunk(**given | {"taken_away": tuple(given["taken_away"])})
+    raise ValueError(f"unknown kind {kind!r}")

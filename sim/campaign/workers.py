@@ -1,0 +1,125 @@
+"""Processes that run seeds side by side. SHELL.
+
+A worker is a process that runs one job after the other (`sim.campaign.worker`), because starting Python and loading a
+node costs as much as a tenth of a run. It is replaced by a new one from time to time, and when it died or came to no end.
+Each has a hash seed of its own: a run that hung on the order of a set would not replay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from sim.campaign.results import Outcome, Results
+from sim.options import RunOptions
+
+JOBS_MAX = 50
+"""Jobs of one process: what leaks, leaks no further."""
+REAL_SECONDS_MAX = 600.0
+"""How long a run may take; most take some seconds."""
+_REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """One process at a time. Not to be used by two threads at once, but for `stop`."""
+
+    def __init__(self, number: int, commit: str, real_seconds_max: float = REAL_SECONDS_MAX) -> None:
+        self._number = number
+        self._commit = commit
+        self._real_seconds_max = real_seconds_max
+        self._process: subprocess.Popen[bytes] | None = None
+        self._jobs = 0
+        self._generation = 0
+        self._received = b""
+        self._stopped = False
+
+    def run(self, seed: int, options: RunOptions, timeline: str | None = None) -> Outcome:
+        """Run a seed, and write its timeline into a file if asked to; a process that dies is an outcome, too."""
+        began = time.monotonic()
+        job = {"seed": seed, "options": options.to_json(), "commit": self._commit}
+        if timeline is not None:
+            job["timeline"] = timeline
+        process = self._live_process()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = None
+        with suppress(BrokenPipeError):  # its end tells why
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+            line = self._line(process, began + self._real_seconds_max)
+        if line is None:
+            return self._lost(process, seed, options, began)
+        self._jobs += 1
+        if self._jobs >= JOBS_MAX:
+            self._end()
+        (outcome,) = Results.parse([line]).outcomes.values()
+        return outcome
+
+    def _live_process(self) -> subprocess.Popen[bytes]:
+        if self._stopped:
+            raise RuntimeError("the worker has been stopped")
+        if self._process is None:
+            self._generation += 1
+            self._jobs, self._received = 0, b""
+            hash_seed = str(1 + self._number + 100 * self._generation)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sim.campaign.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=_REPOSITORY,
+                env=os.environ | {"PYTHONHASHSEED": hash_seed},
+                start_new_session=True,  # an interrupt from the keyboard is for the campaign alone
+            )
+        return self._process
+
+    def _line(self, process: subprocess.Popen[bytes], deadline: float) -> str | None:
+        """The answer; None if the process died, or the time is over."""
+        assert process.stdout is not None
+        while b"\n" not in self._received:
+            readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            data = os.read(process.stdout.fileno(), 1 << 16) if readable else b""
+            if not data:
+                return None
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line.decode()
+
+    def _lost(
+        self, process: subprocess.Popen[bytes], seed: int, options: RunOptions, began: float
+    ) -> Outcome:
+        seconds = time.monotonic() - began
+        if seconds >= self._real_seconds_max:
+            why = f"no end after {self._real_seconds_max:.0f} real seconds"
+        else:
+            why = f"the process ended with status {process.wait()}"
+        self._end()
+        return Outcome.lost(seed, options, self._commit, why, seconds)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def stop(self) -> None:
+        """End the process; a job that is under way is lost."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """End the process. After the last job."""
+        self._stopped = True
+        self._end()

@@ -1,0 +1,138 @@
+"""Campaigns: what is remembered, how a failure is made smaller and told, and that watching a run does not change it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from itertools import islice
+from pathlib import Path
+
+import attrs
+import pytest
+
+from sim import __main__ as command
+from sim.campaign.command import Campaign
+from sim.campaign.observing import observe
+from sim.campaign.report import report
+from sim.campaign.results import Outcome, Results, line_of
+from sim.campaign.shrinking import shrink
+from sim.options import RunOptions
+from sim.run import run
+
+SHORT = attrs.evolve(RunOptions.draw(1, "calm"), workloads=("produce",), delivery_seconds=60.0)
+SHORT = attrs.evolve(SHORT, storm=attrs.evolve(SHORT.storm, seconds=1.0, power=False))
+
+
+def outcome(seed: int, verdict: str = "ok", commit: str = "abc") -> Outcome:
+    """A run that ended so."""
+    result = attrs.evolve(
+        Outcome.lost(seed, SHORT, commit, "a reason", 1.0), verdict=verdict, statistics={"records": 3}
+    )
+    return attrs.evolve(result, signature="" if verdict == "ok" else f"{verdict}: it")
+
+
+def test_what_was_found_survives_the_end_of_the_process() -> None:
+    """Lines are read back as written, the later one of a seed counts, and a torn last line is passed over."""
+    found = [outcome(1, "safety"), outcome(2), outcome(1)]
+    lines = [line_of(each).rstrip("\n") for each in found]
+    results = Results.parse([*lines, lines[0][:20]])
+    assert list(results.outcomes.values()) == [found[1], found[2]]
+    with pytest.raises(ValueError, match="not a result"):
+        Results.parse([lines[0][:20], *lines])
+
+
+def test_a_campaign_goes_on_where_it_stopped() -> None:
+    """Seeds that were run are not run again, but for those that failed with other code, which come first."""
+    results = Results()
+    for each in (outcome(0), outcome(1, "safety", "old"), outcome(3, "crash"), outcome(4)):
+        results.add(each)
+    assert list(islice(results.next_seeds(0, "abc"), 4)) == [1, 2, 5, 6]
+
+
+def test_shrinking_keeps_what_the_failure_needs_and_nothing_else() -> None:
+    """Options are taken away one by one as long as the run fails; each try that passes is not made again."""
+    options = attrs.evolve(RunOptions.draw(3), workloads=("produce", "consume", "group"))
+    options = attrs.evolve(options, storm=attrs.evolve(options.storm, kinds=("deaths", "links", "clocks")))
+
+    def still_fails(each: RunOptions) -> bool:
+        return "links" in each.storm.kinds and "group" in each.workloads
+
+    small = shrink(options, still_fails, 200)
+    assert small.options.storm.kinds == ("links",)
+    assert small.options.workloads == ("produce", "group")
+    assert {"storm -deaths", "storm -clocks", "workload -consume"} <= set(small.taken_away)
+    assert shrink(options, lambda _: True, 3).runs == 3
+    assert shrink(options, lambda _: False).options == options
+
+
+def test_the_report_groups_failures_by_signature() -> None:
+    """The largest group first, each with its seeds and a command."""
+    results = Results()
+    for each in (outcome(1), outcome(2, "crash"), outcome(3, "safety"), outcome(5, "safety")):
+        results.add(each)
+    text = report(results, "abc", 2, 60.0, list(results.outcomes.values()))
+    assert "4 seeds, 3 of them failed, in 2 ways" in text
+    assert text.index("### safety: it") < text.index("### crash: it")
+    assert "2 of the seeds: 3, 5 (commit abc)" in text
+    assert "python -m sim --seed 3 --profile calm" in text
+
+
+@pytest.fixture
+def seeds_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storm of a kind that there is not: every odd seed ends with a crash."""
+
+    def options(_: Campaign, seed: int) -> RunOptions:
+        kinds = ("no such trouble",) if seed % 2 else ()
+        return attrs.evolve(SHORT, clients=3, storm=attrs.evolve(SHORT.storm, kinds=kinds))
+
+    monkeypatch.setattr(Campaign, "_options", options)
+
+
+@pytest.mark.usefixtures("seeds_that_fail")
+def test_a_campaign_finds_groups_shrinks_and_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two sessions of one campaign: failures are one group, made smaller, replayed elsewhere, with a timeline."""
+    arguments = ["--campaign", "--profile", "calm", "--workers", "1", "--tries", "2", "--out", str(tmp_path)]
+    assert command.main([*arguments, "--seeds", "2"]) == 3
+    assert command.main([*arguments, "--seeds", "1"]) == 0
+    results = Results.parse((tmp_path / "results.jsonl").read_text().splitlines())
+    assert {seed: each.verdict for seed, each in results.outcomes.items()} == {0: "ok", 1: "crash", 2: "ok"}
+    (shrunk,) = results.shrunk.values()
+    assert shrunk.signature == "crash: KeyError in sim/storm.py run"
+    assert "fewer clients" in shrunk.taken_away
+    assert shrunk.replays
+    assert shrunk.command in (tmp_path / "report.md").read_text()
+    assert "verdict" in (tmp_path / shrunk.timeline).read_text()
+    capsys.readouterr()
+    assert command.main(shlex.split(shrunk.command)[3:]) == 3
+    assert f"signature: {shrunk.signature}" in capsys.readouterr().out
+
+
+def test_watching_a_run_for_its_timeline_does_not_change_it() -> None:
+    """The digest is the same; messages have names, both ends and a duration; a replica's high watermark grows."""
+    result, timeline = observe(1, SHORT)
+    assert result.digest == run(1, SHORT).digest
+    apis = {message[4] for message in timeline.messages}
+    assert {"Produce", "Fetch", "BrokerRegistration", "CreateTopics", "Vote"} <= apis
+    assert "unknown" not in apis
+    assert all(sent <= received for sent, received, *_ in timeline.messages)
+    for points in timeline.high_watermarks["replicated-0"].values():
+        offsets = [offset for _, offset in points]
+        assert offsets == sorted(offsets)
+    page = timeline.to_html(result, "python -m sim --seed 1", "abc")
+    data = json.loads(page.partition("const run = ")[2].partition(";\n")[0].replace("<\\/", "</"))
+    assert len(data["messages"]) == len(timeline.messages)
+    assert data["digest"] == result.digest
+    assert {"node-1", "node-2", "node-3"} <= set(data["lanes"])
+    assert all(0 <= each[2] < len(data["lanes"]) for each in data["messages"])
+
+
+@pytest.mark.parametrize(
+    "bad", [["--workers", "0"], ["--hours", "0"], ["--profile", "stormy"], ["--nodes", "1"]]
+)
+def test_a_campaign_that_is_not_understood_is_no_verdict(bad: list[str], tmp_path: Path) -> None:
+    """Exit status 64, as for single runs."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--campaign", "--out", str(tmp_path), *bad])
+    assert ended.value.code == 64
