@@ -146,6 +146,7 @@ class ClusterScenario:
             group.check()
             await group.check_commits("auditor")
         summary = await load.check(admin)
+        self.history.check_anomalies()
         await self._replicas_must_be_equal()
         admin.close()
         await self._stop()

@@ -50,6 +50,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Part
     next_offsets: dict[Partition, int] = dict.fromkeys(partitions, 0)
     consumer.seek_to_beginning(*partitions)
     load.positions[name] = next_offsets
+    load.history.assign(name, partitions, load.world.now)
     while not load.reader_is_done(next_offsets):
         began = load.world.now
         try:
@@ -57,12 +58,14 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Part
         except (KafkaError, ClientError) as error:
             load.world.trace.record(load.world.now, name, "poll", error)
             continue
+        told: list[Told] = []
         for record in records:
             key = (record.topic, record.partition)
             if record.offset != next_offsets[key]:
                 raise SafetyViolation(f"{name}: {key} {record.offset} follows {next_offsets[key] - 1}")
             next_offsets[key] = record.offset + 1
-            load.history.read.append(Told(key, record.offset, record.value, began))
+            told.append(Told(key, record.offset, record.value, began))
+        load.history.see(name, told, load.world.now)
     await consumer.close(CLOSE_SECONDS)
 
 
@@ -92,11 +95,16 @@ class GroupReading:
         consumer.subscribe(list(load.topics))
         while not load.reader_is_done(self._committed):
             began = load.world.now
+            before = consumer.assignment()
             try:
+                told: list[Told] = []
                 for record in await consumer.poll(POLL_SECONDS):
                     key = (record.topic, record.partition)
                     self._seen[key, record.offset] = record.value
-                    load.history.read.append(Told(key, record.offset, record.value, began))
+                    told.append(Told(key, record.offset, record.value, began))
+                moved = sorted(before ^ consumer.assignment())
+                rebalanced = [(key.topic, key.partition) for key in moved]
+                load.history.see(name, told, load.world.now, rebalanced=rebalanced)
                 held: list[Partition] = [(key.topic, key.partition) for key in sorted(consumer.assignment())]
                 positions = {key: await consumer.position(key) for key in held}
                 if positions:

@@ -1,5 +1,8 @@
 """What clients were told during a run, and whether what is there afterwards agrees with it. PURE.
 
+Beside what it is told itself it keeps the operations in the form that the tests of real processes use, for their
+checkers of Jepsen's anomalies (`jepsen_tests.checkers`): `check_anomalies`.
+
 The promises of a single node, which `check` holds it to:
 
 1. A record that was acknowledged is there afterwards, at its offset, byte for byte. After a loss of power that is
@@ -12,9 +15,13 @@ The promises of a single node, which `check` holds it to:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
+
+from jepsen_tests import checkers
+from jepsen_tests.history import CORRUPT, Assign, Poll, Send
+from jepsen_tests.history import History as Operations
 
 Partition = tuple[str, int]
 
@@ -47,11 +54,75 @@ class History:
     deleted_below: dict[Partition, int] = attrs.Factory(dict)
     """Where somebody has asked to delete what is below an offset."""
 
-    def send(self, partition: Partition, value: bytes) -> None:
-        """A record is about to be sent. Values are unique."""
+    operations: Operations = attrs.Factory(Operations)
+    """The same, as Jepsen's checkers want it; a value is the number of its `Send`."""
+    _sends: dict[tuple[Partition, bytes], Send] = attrs.Factory(dict)
+
+    def send(
+        self,
+        partition: Partition,
+        value: bytes,
+        client: str = "",
+        now: float = 0.0,
+        *,
+        operation: int | None = None,
+    ) -> None:
+        """A record is about to be sent. Values are unique. `operation` numbers lists of records of a client."""
         values = self.sent.setdefault(partition, {})
         assert value not in values
         values[value] = len(values)
+        send = Send(client, now, _name(partition), len(self._sends), txn=operation)
+        self._sends[partition, value] = send
+        self.operations.operations.append(send)
+
+    def acknowledge(self, told: Told, now: float) -> None:
+        """A send was answered: the record is at the offset that the answer said."""
+        self.acknowledged.append(told)
+        send = self._sends[told.partition, told.value]
+        send.completed, send.outcome, send.offset = now, "ok", told.offset
+
+    def assign(self, client: str, partitions: Iterable[Partition], now: float) -> None:
+        """A consumer takes partitions by hand, and reads on in order from now on."""
+        self.operations.operations.append(Assign(client, now, [_name(key) for key in partitions]))
+
+    def see(
+        self,
+        client: str,
+        records: Sequence[Told],
+        now: float,
+        *,
+        rebalanced: Iterable[Partition] = (),
+        final: bool = False,
+    ) -> None:
+        """One call of a consumer has returned `records` (in a final reading they are not what a consumer was told)."""
+        if not final:
+            self.read += records
+        if not records:
+            return
+        poll = Poll(
+            client, records[0].time, now, "ok", rebalanced=[_name(key) for key in rebalanced], final=final
+        )
+        for told in records:
+            send = self._sends.get((told.partition, told.value))
+            value = CORRUPT if send is None else send.value
+            poll.records.setdefault(_name(told.partition), []).append((told.offset, value))
+        self.operations.operations.append(poll)
+
+    def check_anomalies(self) -> None:
+        """Hold all operations against Jepsen's definitions. Raises `SafetyViolation`.
+
+        Partitions of which somebody has asked to delete records are left out: those may be missed.
+        """
+        for key in self.deleted_below:
+            for each in self.operations.operations:
+                if isinstance(each, Poll):
+                    each.records.pop(_name(key), None)
+        gone = {_name(key) for key in self.deleted_below}
+        kept = [
+            each for each in self.operations.operations if not (isinstance(each, Send) and each.key in gone)
+        ]
+        for anomaly in checkers.check(Operations(sorted(kept, key=lambda each: each.invoked))):
+            raise SafetyViolation(f"{anomaly.name}: {anomaly.key}: {anomaly.detail}")
 
     def last_power_loss(self) -> float:
         """When; before all time if there was none."""
@@ -101,6 +172,10 @@ class History:
                     f"{partition}: {value[:40]!r} at {offset} comes after a later one of its producer"
                 )
             last[producer] = sent[value]
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition[0]}-{partition[1]}"
 
 
 def _check_told(what: str, told: Told, there: dict[int, bytes]) -> None:

@@ -93,15 +93,16 @@ class Workload:
         random = Random(f"{self.world.seed}/{name}")
         producing = Producing(client.core, ProduceConfig(batch_bytes_max=random.choice((300, 4096, 1 << 18))))
         topics = list(self.topics)
-        serial = 0
+        serial = operation = 0
         while not self.is_over:
             records = []
+            operation += 1
             for _ in range(random.choice((1, 1, 5, 40))):
                 topic = random.choice(topics)
                 partition = random.randrange(self.topics[topic])
                 value = self._next_value(name, serial, random)
                 serial += 1
-                self.history.send((topic, partition), value)
+                self.history.send((topic, partition), value, name, self.world.now, operation=operation)
                 records.append(RecordToSend(topic, value, partition=partition, timestamp_ms=clock.wall_ms()))
             began = self.world.now  # a batch may be acknowledged long before the whole call returns
             try:
@@ -116,7 +117,7 @@ class Workload:
                 for offset, index in enumerate(delivery.indexes, delivery.base_offset):
                     value = records[index].value or b""
                     partition_key = (delivery.topic, delivery.partition)
-                    self.history.acknowledged.append(Told(partition_key, offset, value, began))
+                    self.history.acknowledge(Told(partition_key, offset, value, began), self.world.now)
             await clock.sleep_until(clock.monotonic() + random.uniform(0.0, 0.2))
         client.close()
 
@@ -144,7 +145,7 @@ class Workload:
             key = (topic, random.randrange(self.topics[topic]))
             value = self._next_value(name, serial, random)
             serial += 1
-            self.history.send(key, value)
+            self.history.send(key, value, name, self.world.now)
             began = self.world.now
             try:
                 sent = await producer.send(topic, value, partition=key[1])
@@ -167,7 +168,7 @@ class Workload:
                 self.history.failed_sends += 1
                 continue
             if where.offset >= 0:
-                self.history.acknowledged.append(Told(key, where.offset, value, began))
+                self.history.acknowledge(Told(key, where.offset, value, began), self.world.now)
         under_way.clear()
 
     async def consume(self, name: str) -> None:
@@ -181,13 +182,14 @@ class Workload:
         )
         for key in self.partitions:
             fetcher.assign(*key, 0)
+        self.history.assign(name, self.partitions, self.world.now)
         while not self.is_over:
             # An answer may have been on its way for long; none is left over between polls.
             began = self.world.now
             for fetched in await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS)):
                 key = (fetched.topic, fetched.partition)
-                for record in fetched.records():
-                    self.history.read.append(Told(key, record.offset, record.value or b"", began))
+                told = [Told(key, each.offset, each.value or b"", began) for each in fetched.records()]
+                self.history.see(name, told, self.world.now)
         client.close()
 
     def reader_is_done(self, positions: Mapping[Partition, int]) -> bool:
@@ -218,7 +220,11 @@ class Workload:
             for fetched in await client.run(fetcher.poll(timeout=1.0)):
                 records = content[fetched.topic, fetched.partition]
                 records += [(record.offset, record.value or b"") for record in fetched.records()]
+        began = self.world.now
         found = sum(self.history.check(key, starts[key].offset, content[key]) for key in partitions)
+        for key in partitions:
+            told = [Told(key, offset, value, began) for offset, value in content[key]]
+            self.history.see("auditor", told, self.world.now, final=True)
         return {
             "records": found,
             "sent": sum(map(len, self.history.sent.values())),

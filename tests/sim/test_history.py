@@ -77,3 +77,33 @@ def test_what_was_read_stays_unless_the_power_was_lost() -> None:
     with pytest.raises(SafetyViolation, match="read at offset 0"):
         history(read=read).check(SYNCED, 0, [])
     assert history(read=read, lost=[2.0]).check(SYNCED, 0, []) == 0
+
+
+def test_operations_are_held_against_jepsens_definitions() -> None:
+    """'Jepsen's anomalies over the client history, in checkers shared with the tests of real processes.'"""
+    made = History(("synced",))
+    for offset, value in enumerate((b"a:0", b"a:1", b"a:2")):
+        made.send(SYNCED, value, "a", offset)
+        made.acknowledge(Told(SYNCED, offset, value, offset), offset + 0.5)
+    told = [Told(SYNCED, offset, value, 5.0) for offset, value in enumerate((b"a:0", b"a:1", b"a:2"))]
+    made.assign("reader", [SYNCED], 4.0)
+    made.see("reader", told, 6.0)
+    made.check_anomalies()
+    made.see("reader", told[2:], 7.0)
+    with pytest.raises(SafetyViolation, match="nonmonotonic-poll: synced-0"):
+        made.check_anomalies()
+    made.deleted_below[SYNCED] = 1
+    made.check_anomalies()
+
+
+def test_foreign_bytes_and_reads_before_the_send_are_found() -> None:
+    """wrong-bytes and G1c-realtime."""
+    made = History(("synced",))
+    made.see("reader", [Told(SYNCED, 0, b"a:0", 1.0)], 2.0)
+    with pytest.raises(SafetyViolation, match="wrong-bytes"):
+        made.check_anomalies()
+    early = History(("synced",))
+    early.send(SYNCED, b"a:0", "a", 3.0)
+    early.see("reader", [Told(SYNCED, 0, b"a:0", 1.0)], 2.0)
+    with pytest.raises(SafetyViolation, match="G1c-realtime"):
+        early.check_anomalies()
