@@ -140,6 +140,8 @@ class _RangeReader:
                 if following < wanted.end:
                     under_way = self._begin(following)
                 yield from self._rows(answer, position)
+                # However long Spark has taken for these, the broker was not to blame.
+                self._progressed()
                 position = following
         finally:
             if under_way is not None:
@@ -209,12 +211,12 @@ class _RangeReader:
             error = error_code(response.error_code)
             if error is not ErrorCode.NONE:
                 raise broker_error(error, None, f"fetch of {self._wanted.topic}-{self._wanted.partition}")
-        except (ClientError, KafkaError) as problem:
-            if isinstance(problem, KafkaError) and problem.code in _OTHER_TOPIC:
+        except (ClientError, KafkaError) as failure:
+            if isinstance(failure, KafkaError) and failure.code in _OTHER_TOPIC:
                 return self._other_topic(position)
-            if not is_retriable(problem):
+            if not is_retriable(failure):
                 raise
-            return self._again(position, problem)
+            return self._again(position, failure)
         [topic] = response.responses
         [answer] = topic.partitions
         code = error_code(answer.error_code)

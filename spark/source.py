@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from spark.batch_plan import plan_batch
 from spark.fetching import read_ranges
 from spark.filters import Pushed, push
-from spark.offset_ranges import OffsetRange
+from spark.range_partition import RangePartition
 from spark.source_options import OptionError, Query, SourceOptions
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from spark.source_stream import OdradekStreamReader
 
-__all__ = ["RangePartition", "batch_reader", "schema", "stream_reader"]
+__all__ = ["batch_reader", "schema", "stream_reader"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
@@ -84,14 +84,6 @@ def _session_pushes() -> bool:
     return _PUSHDOWN_WORKER in sys.modules or (
         getattr(sys.modules["__main__"].__spec__, "name", None) == _PUSHDOWN_WORKER
     )
-
-
-class RangePartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
 
 
 class OdradekReader(DataSourceReader):

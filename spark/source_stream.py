@@ -1,0 +1,394 @@
+"""The reader of a streaming query: where it starts, how far a batch goes, what is told of it. SHELL.
+
+Theory of operation
+-------------------
+One instance lives in a Python process beside the driver, as long as the query runs, and is asked for offsets; another one is
+pickled to the executors and only reads.
+
+* **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never writes
+  it down, so the first end differs from it even if there is nothing to read: Spark then writes a first batch into the
+  checkpoint at once, maybe an empty one, and the start with it (`stream_offsets`).
+* **A batch.** `latestOffset` gets the start of the next batch and says how far it goes: to the end of the logs, or as
+  `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` say. Where there is nothing new it waits for news at the leaders
+  for a moment (`news`) instead of being asked a hundred times a second.
+* **Loss.** What was read is compared with what is there: another topic of the same name (its id), a log that ends below,
+  a log whose records of the epoch that was read end below (KIP-320), a partition that is gone. Records that retention
+  took are found by the executors, which name the offsets.
+* **Commit.** What Spark has committed goes to a consumer group, so that lag shows where other consumers' does. Nothing
+  is read from there: the checkpoint says where the query is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from odradek.client.admin_offsets import CommittedOffset, alter_group_offsets, record_times
+from odradek.client.cluster import NO_TOPIC_ID
+from odradek.client.errors import ClientError
+from spark.cluster_view import ClusterView, Known, ReadError
+from spark.fetching import DataLoss, read_ranges
+from spark.news import News, epoch_ends
+from spark.offset_ranges import OffsetRange, rate_limited, split
+from spark.range_partition import RangePartition
+from spark.source_options import SourceOptions, TopicPartition
+from spark.stream_offsets import StreamOffset
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.operation import Task
+
+__all__ = ["OdradekStreamReader"]
+
+_LOGGER = logging.getLogger("odradek.spark")
+_NEWS_WAIT_MS = 100
+"""How long a source may hold up a query that has others."""
+_METADATA_SECONDS = 1.0
+_LAG_SECONDS = 1.0
+
+
+@attrs.frozen
+class _Seen:
+    """What the cluster had at one moment."""
+
+    offsets: dict[TopicPartition, int]
+    """Where the logs end."""
+    epochs: dict[TopicPartition, int]
+    topic_ids: dict[str, bytes]
+
+
+class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._view = ClusterView(options)
+        self._known: dict[TopicPartition, Known] = {}
+        self._known_at: float | None = None
+        self._initial: dict[str, Any] | None = None
+        self._target: _Seen | None = None
+        """With the trigger AvailableNow: the end of everything that is read."""
+        self._seen: _Seen | None = None
+        self._planned: dict[TopicPartition, int] = {}
+        self._checked_epochs: dict[TopicPartition, int] = {}
+        self._triggered_at: float | None = None
+        self._news: News | None = None
+        self._commit: tuple[str, Task[Any]] | None = None
+        self._lag: tuple[float, float] = (0.0, 0.0)
+        """Seconds, and when they were found out."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        OdradekStreamReader.__init__(self, state["options"])
+
+    # What executors do
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, RangePartition)
+        return read_ranges(partition.ranges, self.options)
+
+    # Where the query starts
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """As `startingOffsets` says; the same however often it is asked for."""
+        if self._initial is None:
+            self._initial = self._view.patiently(self._find_initial)
+        return self._initial
+
+    def _find_initial(self) -> dict[str, Any]:
+        known = self._refresh(force=True)
+        starts = self._view.resolve(self.options.starting, known, is_start=True)
+        group = self.options.group_id or f"{self.options.group_id_prefix}-{uuid.uuid4()}"
+        ids, epochs = self._identities(starts)
+        return StreamOffset(starts, ids, epochs, group, is_initial=True).to_json()
+
+    # How far the next batch goes
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Spark has no limit of both kinds: the least is then taken from the options."""
+        if self.options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self.options.offsets_per_trigger_max)
+        if self.options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self.options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Whatever comes from now on is left to a later run."""
+        self._target = self._view.patiently(self._look)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
+
+        Raises:
+            DataLoss: what was read already is not there, or something that was not read.
+        """
+        begun = StreamOffset.from_json(start)
+        end = self._plan(begun, limit)
+        if end is None and self._target is None and self._seen is not None:
+            self._wait_for_news(self._seen.offsets)
+            end = self._plan(begun, limit)
+        return start if end is None else end.to_json()
+
+    def _plan(self, begun: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """The end of the batch; None where there is nothing (or too little) to read."""
+        self._seen = seen = self._target or self._view.patiently(self._look)
+        starts = self._starts(begun, seen, limit)
+        ends = self._limited(starts, seen.offsets, limit)
+        self._planned = ends
+        return self._end(begun, seen, starts, ends)
+
+    def _look(self) -> _Seen:
+        known = self._refresh()
+        listed = self._view.listed(dict.fromkeys(known, -1))
+        offsets = {key: each.offset for key, each in listed.items()}
+        ids, _ = self._identities(offsets)
+        return _Seen(offsets, {key: each.leader_epoch for key, each in listed.items()}, ids)
+
+    def _refresh(self, *, force: bool = False) -> dict[TopicPartition, Known]:
+        """The partitions, asked for anew once in a while: new ones are read as soon as they are seen."""
+        now = time.monotonic()
+        if force or self._known_at is None or now - self._known_at > _METADATA_SECONDS:
+            self._known = self._view.partitions()
+            self._known_at = now
+        return self._known
+
+    def _identities(
+        self, keys: Mapping[TopicPartition, int]
+    ) -> tuple[dict[str, bytes], dict[TopicPartition, int]]:
+        known = {key: self._known[key] for key in keys}
+        ids = {key[0]: each.topic_id for key, each in known.items() if each.topic_id != NO_TOPIC_ID}
+        return ids, {key: each.leader_epoch for key, each in known.items() if each.leader_epoch >= 0}
+
+    def _wait_for_news(self, ends: Mapping[TopicPartition, int]) -> None:
+        client = self._view.client
+        if self._news is None or self._news.core is not client.core:
+            committed = self.options.consumer.isolation_level == "read_committed"
+            self._news = News(client.core, int(committed))
+        client.run(self._news.wait(ends, _NEWS_WAIT_MS))
+
+    def _limited(
+        self, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
+    ) -> dict[TopicPartition, int]:
+        """As the limit that Spark hands over says; it may be none, whatever the options are."""
+        least = None
+        if isinstance(limit, ReadMinRows):
+            least = limit.min_rows
+        elif isinstance(limit, ReadMaxRows):
+            least = self.options.offsets_per_trigger_min
+        if least is not None and self._target is None and self._delays(starts, ends, least):
+            return dict(starts)
+        if isinstance(limit, ReadMaxRows):
+            return rate_limited(starts, ends, limit.max_rows)
+        return dict(ends)
+
+    def _delays(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], least: int
+    ) -> bool:
+        """Whether so little has come that the next batch waits for more, or for `maxTriggerDelay` to pass."""
+        now = time.monotonic()
+        overdue = (
+            self._triggered_at is None
+            or now - self._triggered_at >= self.options.trigger_delay_max.total_seconds()
+        )
+        backlog = sum(max(0, end - starts[key]) for key, end in ends.items())
+        if not overdue and backlog < least:
+            return True
+        self._triggered_at = now
+        return False
+
+    def _end(
+        self,
+        begun: StreamOffset,
+        seen: _Seen,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> StreamOffset | None:
+        """The end to be written; None where nothing has moved."""
+        moved = {key for key, end in ends.items() if begun.offsets.get(key) != end or starts[key] != end}
+        same_topics = all(seen.topic_ids.get(name) == each for name, each in begun.topic_ids.items())
+        if not moved and not begun.is_initial and ends.keys() == begun.offsets.keys() and same_topics:
+            return None
+        epochs = {
+            key: seen.epochs.get(key, -1) if key in moved else begun.epochs.get(key, seen.epochs.get(key, -1))
+            for key in ends
+        }
+        return StreamOffset(
+            offsets=dict(ends),
+            topic_ids={
+                name: each for name, each in seen.topic_ids.items() if any(name == key[0] for key in ends)
+            },
+            epochs={key: epoch for key, epoch in epochs.items() if epoch >= 0},
+            group=self.options.group_id or begun.group or f"{self.options.group_id_prefix}-{uuid.uuid4()}",
+            begun=begun.offsets if begun.is_initial else None,
+        )
+
+    # What was lost
+
+    def _starts(self, begun: StreamOffset, seen: _Seen, limit: ReadLimit) -> dict[TopicPartition, int]:
+        """Where the batch begins in each partition that there is now."""
+        for key in begun.offsets.keys() - seen.offsets.keys():
+            self._lost(
+                f"{key[0]}-{key[1]} does not exist any more; it was read to offset {begun.offsets[key]}"
+            )
+        others = {
+            name
+            for name, each in begun.topic_ids.items()
+            if seen.topic_ids.get(name, NO_TOPIC_ID) not in (each, NO_TOPIC_ID)
+        }
+        for name in sorted(others):
+            where = ", ".join(
+                f"{key[1]}: {at}" for key, at in sorted(begun.offsets.items()) if key[0] == name
+            )
+            self._lost(
+                f"topic {name} was deleted, and the one that has its name now is another; the old one was read to "
+                f"offsets {{{where}}}"
+            )
+        fresh = [key for key in seen.offsets if key not in begun.offsets or key[0] in others]
+        starts = {key: begun.offsets[key] for key in seen.offsets if key not in fresh}
+        earliest = self._view.earliest(fresh) if fresh else {}
+        for key, first in earliest.items():
+            if first > 0:
+                self._lost(
+                    f"offsets 0 to {first - 1} of {key[0]}-{key[1]}, which is new, are not there any more"
+                )
+        starts |= earliest
+        self._check_ends(begun, seen, starts)
+        if isinstance(limit, ReadMaxRows) and not self.options.fail_on_data_loss:
+            # The executors will pass over what retention took: it must not use up the limit, batch after batch.
+            floors = self._view.earliest(starts)
+            starts = {key: max(at, floors[key]) for key, at in starts.items()}
+        return {key: starts[key] for key in seen.offsets}
+
+    def _check_ends(self, begun: StreamOffset, seen: _Seen, starts: dict[TopicPartition, int]) -> None:
+        what = f"{self.options.starting.what} asks for" if begun.is_initial else "the query has read to"
+        for key, start in starts.items():
+            end = seen.offsets[key]
+            if end < start:
+                self._lost(f"{what} offset {start} of {key[0]}-{key[1]}, and its log ends at {end}")
+        doubtful = {
+            key: begun.epochs[key]
+            for key in starts
+            if -1 < begun.epochs.get(key, -1) < seen.epochs.get(key, -1)
+            and self._checked_epochs.get(key) != seen.epochs[key]
+        }
+        if not doubtful:
+            return
+        client = self._view.client
+        ends = client.run(epoch_ends(client.core, doubtful, deadline=client.core.now + client.timeout))
+        for key, end in ends.items():
+            self._checked_epochs[key] = seen.epochs[key]
+            if end < starts[key]:
+                self._lost(
+                    f"offsets {end} to {starts[key] - 1} of {key[0]}-{key[1]} were read, and its leader has other records there"
+                )
+
+    def _lost(self, text: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{text}; failOnDataLoss=false goes on")
+        _LOGGER.warning("%s", text)
+
+    # What a batch reads
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch, planned from what the checkpoint says alone: a batch that is repeated is the same.
+
+        Raises:
+            ReadError: it would start behind its end.
+        """
+        if start == end:
+            return []
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        begin = last.begun if first.is_initial and last.begun is not None else first.offsets
+        ranges = []
+        for key, behind in sorted(last.offsets.items()):
+            topic_id = self._topic_id(key, last)
+            other = first.topic_id(key[0]) not in (topic_id, NO_TOPIC_ID) and not first.is_initial
+            at = 0 if other else begin.get(key, 0)
+            if at > behind and self.options.fail_on_data_loss:
+                raise ReadError(f"the batch of {key[0]}-{key[1]} starts at {at}, behind its end at {behind}")
+            ranges.append(OffsetRange(*key, at, behind, topic_id))
+        tasks = split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
+        return [RangePartition((each,)) for each in tasks]
+
+    def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
+        """From the checkpoint; one that the JVM connector has written does not have it."""
+        if last.topic_id(key[0]) != NO_TOPIC_ID:
+            return last.topic_id(key[0])
+        known = self._view.patiently(self._refresh).get(key)
+        return known.topic_id if known is not None else NO_TOPIC_ID
+
+    # What is told
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Where the logs end, and how far behind that the batch that is planned ends: `@lag` in records and seconds."""
+        if self._seen is None:
+            return None
+        behind = {
+            key: self._planned[key]
+            for key, end in self._seen.offsets.items()
+            if self._planned.get(key, end) < end
+        }
+        records = sum(self._seen.offsets[key] - at for key, at in behind.items())
+        written = StreamOffset(self._seen.offsets).to_json()
+        return {**written, "@lag": {"records": records, "seconds": self._lag_seconds(behind)}}
+
+    def _lag_seconds(self, behind: dict[TopicPartition, int]) -> float:
+        """The age of the oldest record that no batch has, asked for now and then."""
+        if not behind:
+            return 0.0
+        seconds, found_at = self._lag
+        now = time.monotonic()
+        if not found_at or now - found_at > _LAG_SECONDS:
+            client = self._view.client
+            times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
+            oldest = min(times.values(), default=None)
+            seconds = 0.0 if oldest is None else round(max(0.0, time.time() - oldest / 1000), 3)
+            self._lag = (seconds, now)
+        return seconds
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish what the query has done with. A group that refuses it costs a warning, not the query."""
+        done = StreamOffset.from_json(end)
+        self._finish_commit()
+        if done.group is None:
+            return
+        offsets = {
+            key: CommittedOffset(offset, leader_epoch=done.epochs.get(key, -1))
+            for key, offset in done.offsets.items()
+        }
+        client = self._view.client
+        operation = alter_group_offsets(client.core, done.group, offsets, timeout=client.timeout)
+        self._commit = (done.group, client.begin(operation))
+
+    def _finish_commit(self) -> None:
+        if self._commit is None:
+            return
+        (group, task), self._commit = self._commit, None
+        try:
+            errors = [each for each in self._view.client.finish(task).values() if each is not None]
+        except (ClientError, KafkaError) as error:
+            errors = [error]
+        if errors:
+            _LOGGER.warning("group %s was not told what is committed: %s", group, errors[0])
+
+    def stop(self) -> None:
+        """The query is over."""
+        self._finish_commit()
+        self._view.close()
