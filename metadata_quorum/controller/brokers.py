@@ -21,9 +21,11 @@ from __future__ import annotations
 import attrs
 
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.registration_rules import check_contents
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import topic_rules
+from metadata_quorum.features import METADATA_VERSION
 from metadata_quorum.image import (
     NO_LEADER,
     BrokerImage,
@@ -104,6 +106,14 @@ def _check_registration(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {image.cluster_id}, but got cluster ID {request.cluster_id}",
         )
+    check_contents(
+        request.broker_id,
+        request.incarnation_id,
+        request.listeners,
+        request.features,
+        rack=request.rack,
+        log_dirs=len(request.log_dirs),
+    )
     existing = image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id != request.incarnation_id:
         alive = sessions.is_valid(existing.broker_id, context.now_ms) and not existing.in_controlled_shutdown
@@ -139,6 +149,8 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
         feature.name: (feature.min_supported_version, feature.max_supported_version)
         for feature in request.features
     }
+    if METADATA_VERSION not in supported:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"the features lack {METADATA_VERSION}")
     for name, level in image.features.items():
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:

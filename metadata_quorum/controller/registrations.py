@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from metadata_quorum.controller.brokers import remove_from_isrs
+from metadata_quorum.controller.registration_rules import check_contents
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.image import MetadataImage
 from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
@@ -53,6 +54,10 @@ def register_controller(
     image: MetadataImage, request: ControllerRegistrationRequest, context: DecisionContext
 ) -> Decision:
     """A controller tells where it is and which feature levels it speaks; telling the same again writes nothing."""
+    try:
+        check_contents(request.controller_id, request.incarnation_id, request.listeners, request.features)
+    except KafkaError as error:
+        return Decision([], ControllerRegistrationResponse(0, error.code, error.message))
     supported = {each.name: each for each in request.features}
     for name, level in sorted(image.features.items()):
         feature = supported.get(name)

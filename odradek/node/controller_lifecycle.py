@@ -27,7 +27,7 @@ async def register_controller(
 ) -> None:
     """Ask until the active controller has it; `endpoints` are (listener, host, port).
 
-    Raises `RegistrationRefused` when this version is not of the cluster's feature levels.
+    Raises `RegistrationRefused` when this version is not of the cluster's feature levels, or what it tells is refused.
     """
     request = ControllerRegistrationRequest(
         controller_id=node_id,
@@ -46,7 +46,7 @@ async def register_controller(
             if code is ErrorCode.NONE:
                 log.info("controller.registered")
                 return
-            if code is ErrorCode.UNSUPPORTED_VERSION:
+            if code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION):
                 raise RegistrationRefused(f"the cluster refuses this controller: {response.error_message}")
             log.warning("controller.registration_failed", error=code.name)
         await clock.sleep_until(clock.monotonic() + RETRY_SECONDS)

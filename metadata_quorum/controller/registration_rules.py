@@ -1,0 +1,91 @@
+"""What the registration of a broker or of a controller may hold. PURE.
+
+It is written to the metadata log as it comes, and from there to every node's memory, disk and Metadata answers. Kafka 4.3
+looks at little of it: it takes a negative id, no incarnation, names of 30 KB or 3,000 features, and ends, now and at each
+start, when replaying a security protocol that it does not know. Here all of that is INVALID_REGISTRATION. A range of
+feature levels that is none is UNSUPPORTED_VERSION, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wire.errors import ErrorCode, KafkaError
+
+NAME_CHARACTERS_MAX = 255
+"""Of host names (253 by DNS), listener names, features and racks."""
+LISTENERS_MAX = 64
+FEATURES_MAX = 256
+LOG_DIRS_MAX = 1024
+SECURITY_PROTOCOLS = (0, 1, 2, 3)
+"""PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
+_ZERO_ID = bytes(16)
+
+
+class ListenerLike(Protocol):
+    """A listener of either request."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+class FeatureLike(Protocol):
+    """A feature of either request."""
+
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+
+
+def check_contents(
+    node_id: int,
+    incarnation_id: bytes,
+    listeners: Sequence[ListenerLike],
+    features: Sequence[FeatureLike],
+    *,
+    rack: str | None = None,
+    log_dirs: int = 0,
+) -> None:
+    """Raises `KafkaError` INVALID_REGISTRATION or UNSUPPORTED_VERSION."""
+    if node_id < 0:
+        raise _invalid(f"node id {node_id} is negative")
+    if incarnation_id == _ZERO_ID:
+        raise _invalid("the incarnation id is zero")
+    if not 0 < len(listeners) <= LISTENERS_MAX:
+        raise _invalid(f"{len(listeners)} listeners; allowed are 1 to {LISTENERS_MAX}")
+    if len(features) > FEATURES_MAX:
+        raise _invalid(f"{len(features)} features; allowed are {FEATURES_MAX}")
+    if log_dirs > LOG_DIRS_MAX:
+        raise _invalid(f"{log_dirs} log directories; allowed are {LOG_DIRS_MAX}")
+    for listener in listeners:
+        _check_name("listener", listener.name)
+        _check_name("host", listener.host)
+        if not listener.port:
+            raise _invalid(f"listener {listener.name} has no port")
+        if listener.security_protocol not in SECURITY_PROTOCOLS:
+            raise _invalid(
+                f"listener {listener.name} has the unknown security protocol {listener.security_protocol}"
+            )
+    if len({listener.name for listener in listeners}) < len(listeners):
+        raise _invalid("two listeners have the same name")
+    if rack is not None and len(rack) > NAME_CHARACTERS_MAX:
+        raise _invalid(f"the rack has {len(rack)} characters; allowed are {NAME_CHARACTERS_MAX}")
+    for feature in features:
+        _check_name("feature", feature.name)
+        if not 0 <= feature.min_supported_version <= feature.max_supported_version:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"levels {feature.min_supported_version} to {feature.max_supported_version} of {feature.name} are no range",
+            )
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 0 < len(name) <= NAME_CHARACTERS_MAX:
+        raise _invalid(f"a {what} of {len(name)} characters; allowed are 1 to {NAME_CHARACTERS_MAX}")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REGISTRATION, message)
