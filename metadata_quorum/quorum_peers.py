@@ -96,8 +96,13 @@ class QuorumPeers:
             self._failures.pop(node_id, None)
             quorum.refusals.pop(node_id, None)
             self.is_told_to_lead = response.leader_id == quorum.me.node_id
+            known = [(each, self.addresses.get(each)) for each in addresses]
             self.addresses.update(addresses)
             quorum.report(quorum.core.receive_response, node_id, request, response)
+            for each, before in known:
+                if quorum.leader_id != each:
+                    # It was said to lead and does not: where it is was hearsay, too.
+                    quorum.note_address(each, before)
             if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
                 self._note_high_watermark(response.high_watermark)
                 self._update_voter()
