@@ -1,13 +1,16 @@
-"""A cluster of Raft cores with a network and disks that do what a test says; every step checks Raft's promises.
+"""A cluster of Raft cores with a network and disks that do what they are told; every step checks Raft's promises. PURE.
 
 Each entry of a log is one batch with a unique value, so that "the same entry" can be compared. A crash takes what is not
-synced; saved states are durable at once, as the driver promises.
+synced; saved states are durable at once, as the driver promises. A node may also die between two effects of one step
+(`dies`): what it performed before that has left it, what comes behind has not.
+
+A broken promise is a `SafetyViolation`. `sim.raft_alone` drives this from a seed, Hypothesis does in the tests.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -28,8 +31,21 @@ from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, Response
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from sim.history import SafetyViolation
 
 FETCH_BATCHES_MAX = 3
+
+__all__ = ["Cluster", "Letter", "Node", "Question", "Reply"]
+
+
+def _never() -> bool:
+    return False
+
+
+def must(holds: bool, promise: str) -> None:
+    """Raises `SafetyViolation` unless the promise holds."""
+    if not holds:
+        raise SafetyViolation(promise)
 
 
 @attrs.frozen
@@ -100,6 +116,11 @@ class Cluster:
     """Offset -> what was committed there."""
 
     serial: int = 0
+    unanswered: list[Question] = attrs.field(factory=list)
+    """Those that were with a node when it died: who asked learns it when it looks next."""
+
+    dies: Callable[[], bool] = _never
+    """Asked before each effect: whether the node dies there."""
 
     @classmethod
     def of(cls, voters: Sequence[int], observers: Sequence[int] = ()) -> Cluster:
@@ -134,6 +155,7 @@ class Cluster:
         node = self.nodes[node_id]
         node.core = None
         del node.entries[node.synced :]
+        self.unanswered += node.questions.values()
         node.questions.clear()
         node.to_append = False
 
@@ -141,6 +163,9 @@ class Cluster:
         """Let the time pass for everybody; this node notices."""
         self.now += seconds
         node = self.nodes[node_id]
+        for question in [each for each in self.unanswered if each.sender == node_id]:
+            self.unanswered.remove(question)
+            self._refuse(question)
         if node.core is not None:
             node.core.tick(self.now)
             self._perform(node)
@@ -234,12 +259,16 @@ class Cluster:
 
     def leader(self) -> Node | None:
         """Who leads the newest epoch that has a leader now."""
-        leading = [
+        leading = self.all_leaders()
+        return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
+
+    def all_leaders(self) -> list[Node]:
+        """Whoever believes to lead: of several at most one can still commit."""
+        return [
             node
             for node in self.nodes.values()
             if node.core is not None and isinstance(node.core.role, Leader)
         ]
-        return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 
     @staticmethod
     def end_offset(node: Node) -> int:
@@ -254,9 +283,15 @@ class Cluster:
         core = node.core
         assert core is not None
         for effect in core.effects():
+            if self.dies():
+                self.crash(node.key.node_id)
+                return
             match effect:
                 case SaveState(state):
-                    assert state.leader_epoch >= (node.stored.leader_epoch if node.stored else 0)
+                    must(
+                        state.leader_epoch >= (node.stored.leader_epoch if node.stored else 0),
+                        "a replica forgets an epoch",
+                    )
                     node.stored = state
                 case Send(node_id, request):
                     self._check_promise(node, request)
@@ -272,8 +307,9 @@ class Cluster:
                 case HighWatermarkAdvanced(high_watermark):
                     self._commit(node, high_watermark)
                 case TookLeadership(epoch, _):
-                    assert self.leaders.setdefault(epoch, node.key.node_id) == node.key.node_id, (
-                        f"election safety: epoch {epoch} has two leaders"
+                    must(
+                        self.leaders.setdefault(epoch, node.key.node_id) == node.key.node_id,
+                        f"election safety: epoch {epoch} has two leaders",
                     )
                     self._check_completeness(node)
                     node.to_append = True
@@ -282,13 +318,13 @@ class Cluster:
         if node.to_append:
             node.to_append = False
             self.append(node.key.node_id)
-        assert core.epoch >= node.highest_epoch, "the epoch of a replica fell"
+        must(core.epoch >= node.highest_epoch, "the epoch of a replica fell")
         node.highest_epoch = core.epoch
 
     def _check_promise(self, node: Node, request: Request) -> None:
         if isinstance(request, Fetch):
             synced = node.entries[node.synced - 1].last_offset + 1 if node.synced else node.base
-            assert request.offset <= synced, "a replica promised what it had not synced"
+            must(request.offset <= synced, "a replica promised what it had not synced")
 
     def _answer(self, node: Node, request_id: int, response: Response, read_offset: int | None) -> None:
         question = node.questions.pop(request_id, None)
@@ -302,9 +338,9 @@ class Cluster:
         self.letters.append(Reply(question, response))
 
     def _truncate(self, node: Node, end_offset: int) -> None:
-        assert not isinstance(node.core.role if node.core else None, Leader), "leader append-only"
+        must(not isinstance(node.core.role if node.core else None, Leader), "leader append-only")
         node.entries = [each for each in node.entries if each.last_offset < end_offset]
-        assert self.end_offset(node) == end_offset, "a truncation cuts a batch"
+        must(self.end_offset(node) == end_offset, "a truncation cuts a batch")
         node.synced = min(node.synced, len(node.entries))
 
     def _load_snapshot(self, node: Node, leader_id: int, wanted: OffsetAndEpoch) -> None:
@@ -322,18 +358,17 @@ class Cluster:
 
     def _commit(self, node: Node, high_watermark: int) -> None:
         """State machine safety: nobody ever applies another entry at the same offset."""
-        assert high_watermark >= node.committed or node.life, "the high watermark fell"
         node.committed = high_watermark
         for batch in self.whole_log(node):
             if batch.last_offset < high_watermark:
                 known = self.committed.setdefault(batch.base_offset, batch)
-                assert known == batch, f"state machine safety at offset {batch.base_offset}"
+                must(known == batch, f"state machine safety at offset {batch.base_offset}")
 
     def _check_completeness(self, node: Node) -> None:
         """Leader completeness: what is committed is in the log of every later leader."""
         mine = {batch.base_offset: batch for batch in self.whole_log(node)}
         for offset, batch in self.committed.items():
-            assert mine.get(offset) == batch, f"leader completeness at offset {offset}"
+            must(mine.get(offset) == batch, f"leader completeness at offset {offset}")
 
     def check_log_matching(self) -> None:
         """Log matching: two logs with the same entry agree in all entries before it."""
@@ -346,4 +381,4 @@ class Cluster:
                     default=-1,
                 )
                 theirs = [each for each in second if each.base_offset <= last]
-                assert [each for each in first if each.base_offset <= last] == theirs, "log matching"
+                must([each for each in first if each.base_offset <= last] == theirs, "log matching")
