@@ -235,6 +235,9 @@ def _make_groups(name: str) -> list[Path]:
 @contextlib.contextmanager
 def hosts_in(work: Path) -> Iterator[Hosts]:
     """No hosts yet, but the network between them; inside a sandbox only. All are off on the way out."""
+    # The files that name network namespaces are in a directory of the whole machine: ours are seen by us alone.
+    Path("/run/netns").mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", "hosts", "type", "bridge")
     run("ip", "address", "add", f"{OUTSIDE}/24", "dev", "hosts")
