@@ -32,7 +32,7 @@ with buffers of its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from struct import Struct
 from typing import ClassVar, Final, Literal, NamedTuple
@@ -41,7 +41,7 @@ import attrs
 
 from wire.api import request_class, request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
-from wire.codec import decode, encoder
+from wire.codec import decode, decoder, encoder
 from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from wire.frame_pool import FramePool
 from wire.frames import (
@@ -129,6 +129,11 @@ CLIENT: Final[Table] = {
 }
 
 
+_OPEN: Final = State.OPEN
+_SEND: Final = Step.SEND
+_RECEIVE: Final = Step.RECEIVE
+
+
 class Signal(Enum):
     NEED_DATA = "need data"
     PAUSED = "paused"
@@ -181,8 +186,7 @@ class RequestReceived:
         return decode(cls, self.api_version, self.body, exact=False)
 
 
-@attrs.frozen
-class ResponseReceived:
+class ResponseReceived(NamedTuple):
     """The answer to the client's oldest unanswered request; `api_version` is the version it was read in."""
 
     correlation_id: int
@@ -237,6 +241,9 @@ class _Connection:
     _bytes_received: int = attrs.field(default=0, init=False)
 
     def _step(self, step: Step) -> None:
+        if self.state is _OPEN and (step is _SEND or step is _RECEIVE):
+            # As both tables have it: enums are slow keys.
+            return
         state = self.table[self.state].get(step)
         if state is None:
             raise LocalProtocolError(f"{step.value} on a connection that is {self.state.value}")
@@ -248,7 +255,7 @@ class _Connection:
         Raises:
             LocalProtocolError: the stream has ended or the connection is not open.
         """
-        if self._end_of_stream or self.state is not State.OPEN:
+        if self._end_of_stream or self.state is not _OPEN:
             raise LocalProtocolError(f"data for a connection that is {self.state.value}")
         if data:
             self._bytes_received += len(data)
@@ -270,7 +277,7 @@ class _Connection:
             if end <= len(buffer):
                 with memoryview(buffer) as view:
                     frame = bytes(view[LENGTH_SIZE:end])
-                self._step(Step.RECEIVE)
+                self._step(_RECEIVE)
                 del buffer[:end]
                 self._frames_received += 1
                 return frame
@@ -383,6 +390,31 @@ class ServerConnection(_Connection):
         return call
 
 
+_request_forms: dict[tuple[type[Message], int], tuple[int, bool, Callable[..., None]]] = {}
+_response_forms: dict[tuple[int, int], tuple[int, Callable[..., tuple[Message, int]]]] = {}
+
+
+def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable[..., None]]:
+    """API key, whether the header ends with tagged fields, and the encoder of a request's body."""
+    form = _request_forms.get((cls, version))
+    if form is None:
+        api_key = cls.API_KEY
+        if api_key is None or cls is not request_class(api_key):
+            raise LocalProtocolError(f"{cls.__name__} is no request")
+        form = (api_key, request_header_version(api_key, version) == 2, encoder(cls, version))
+        _request_forms[cls, version] = form
+    return form
+
+
+def _response_form(api_key: int, version: int) -> tuple[int, Callable[..., tuple[Message, int]]]:
+    """The header's version and the decoder of a response's body."""
+    form = _response_forms.get((api_key, version))
+    if form is None:
+        form = (response_header_version(api_key, version), decoder(response_class(api_key), version))
+        _response_forms[api_key, version] = form
+    return form
+
+
 _FRAME_START = Struct(">ihhi")
 _FRAME_LENGTH = Struct(">i")
 _STRING_LENGTH = Struct(">h")
@@ -418,22 +450,19 @@ class ClientConnection(_Connection):
             LocalProtocolError: the connection is not open, too many requests are unanswered, no such version,
                 or values that do not fit their fields.
         """
-        if Step.SEND not in self.table[self.state]:
+        if self.state is not _OPEN:
             raise LocalProtocolError(f"send on a connection that is {self.state.value}")
         if expect_response and len(self._unanswered) >= self.unanswered_max:
             raise LocalProtocolError(f"{self.unanswered_max} requests are unanswered already")
-        api_key = request.API_KEY
-        if api_key is None or type(request) is not request_class(api_key):
-            raise LocalProtocolError(f"{type(request).__name__} is no request")
-        encode = encoder(type(request), version)
+        api_key, is_flexible, encode = _request_form(type(request), version)
         w = bytearray(_FRAME_START.size)
         w += self._client_id_bytes
-        if request_header_version(api_key, version) == 2:
+        if is_flexible:
             w.append(0)
         encode(w, request, None)
         correlation_id = self.next_correlation_id
         _FRAME_START.pack_into(w, 0, len(w) - LENGTH_SIZE, api_key, version, correlation_id)
-        self._step(Step.SEND)
+        self._step(_SEND)
         self._frames_sent += 1
         self.next_correlation_id = (correlation_id + 1) & _CORRELATION_ID_MAX
         if expect_response:
@@ -451,7 +480,7 @@ class ClientConnection(_Connection):
             raise LocalProtocolError("events of a connection that is closed")
         try:
             frame = self._next_frame()
-            if not isinstance(frame, bytes | memoryview):
+            if isinstance(frame, (Signal, ConnectionClosed)):
                 return frame
             return self._response(frame)
         except RemoteProtocolError as error:
@@ -492,7 +521,7 @@ class ClientConnection(_Connection):
 
     def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
         large = self._large
-        if large is None or self.state is not State.OPEN:
+        if large is None or self.state is not _OPEN:
             frame = super()._next_frame()
             if frame is NEED_DATA:
                 self._expect_large()
@@ -534,7 +563,7 @@ class ClientConnection(_Connection):
         if not self._unanswered:
             raise RemoteProtocolError("a response that nobody asked for")
         expected, api_key, version = self._unanswered[0]
-        header_version = response_header_version(api_key, version)
+        header_version, read = _response_form(api_key, version)
         correlation_id, body = parse_response_header(frame, 0, len(frame), header_version)
         if correlation_id != expected:
             raise RemoteProtocolError(f"response {correlation_id} where {expected} is next")
@@ -544,6 +573,7 @@ class ClientConnection(_Connection):
             and _ERROR_CODE.unpack_from(frame, body)[0] == ErrorCode.UNSUPPORTED_VERSION
         ):
             version = 0
-        response = decode(response_class(api_key), version, memoryview(frame), body, exact=False)
+            _, read = _response_form(api_key, version)
+        response, _ = read(memoryview(frame), body)
         self._unanswered.popleft()
         return ResponseReceived(correlation_id, api_key, version, response)

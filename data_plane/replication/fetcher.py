@@ -19,7 +19,9 @@ that restarts uncleanly leaves every ISR before it may lead).
   for again and again, by which the leader sees that it should look at its own disk (`rotten_replicas`).
 
 No task and no timer per partition. What changes from round to round is kept in `_changed`, so a round costs what
-moves, not what is followed.
+moves, not what is followed. The next request leaves before whoever waits here for what has come is woken: the leader
+waits for it. One timer watches over all answers of a connection, since a timeout of its own costs a round as much as
+its bytes.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from wire.messages.list_offsets import (
 if TYPE_CHECKING:
     from data_plane.replication.settings import ReplicationSettings
     from data_plane.replication.throttle import ReplicationThrottle
+    from data_plane.timers import Timer, Timers
     from wire.structure import Message
 
 FETCH_VERSION = 17
@@ -56,6 +59,7 @@ APPEND_BYTES_PER_TURN = 1 << 20
 BACKOFF_SECONDS_MIN = 0.02
 CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS = 0.02
+NEVER = float("inf")
 _SESSION_ERRORS = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -109,10 +113,14 @@ class LeaderFetcher:
         broker_epoch: Callable[[], int],
         after_round: Callable[[], None],
         throttle: ReplicationThrottle,
+        timers: Timers,
         buffer: memoryview,
         log: Any,
     ) -> None:
-        """`address` is where the leader is now; None while it is not known. `buffer` is for receiving, shared."""
+        """`address` is where the leader is now; None while it is not known. `buffer` is for receiving, shared.
+
+        `after_round` wakes who waits for what has been appended.
+        """
         self.leader_id = leader_id
         self._node_id = node_id
         self._env = env
@@ -122,6 +130,7 @@ class LeaderFetcher:
         self._broker_epoch = broker_epoch
         self._after_round = after_round
         self._throttle = throttle
+        self._timers = timers
         self._buffer = buffer
         self._log = log
         self.followed: dict[Replica, Followed] = {}
@@ -135,6 +144,10 @@ class LeaderFetcher:
         self._conn: Conn | None = None
         self._wire: ClientConnection | None = None
         self._connected_to: tuple[str, int] | None = None
+        self._answer_due = NEVER
+        """When the leader must have answered what it was asked last."""
+        self._watch: Timer | None = None
+        """Looks at `_answer_due`, now and then."""
         self._failures = 0
         self.is_running = False
         self.rounds = 0
@@ -188,6 +201,7 @@ class LeaderFetcher:
                 self._failures = 0
             except (ConnectionLost, ProtocolError, KafkaError) as error:
                 self._close()
+                self._after_round()
                 if self.followed:
                     self._failures += 1
                     if self._failures in (1, 10, 100):
@@ -198,10 +212,14 @@ class LeaderFetcher:
         self._close()
         self._gone.clear()
         self._session = ReplicaFetchSession()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         self.is_running = False
+        self._after_round()
 
     async def _round(self) -> None:
-        """Raises `ConnectionLost`, `ProtocolError`, `KafkaError` REQUEST_TIMED_OUT: the connection is given up."""
+        """Raises `ConnectionLost`, `ProtocolError`, `KafkaError`: the connection is given up."""
         now = self._clock.monotonic()
         if self._waiting:
             self._readmit(now)
@@ -213,16 +231,18 @@ class LeaderFetcher:
             return
         if self._conn is None:
             await self._connect()
-        response = await self._ask(self._request(), FETCH_VERSION, self._settings.fetch_wait_ms_max)
+        await self._send(self._request(), FETCH_VERSION, self._settings.fetch_wait_ms_max, now)
+        self._after_round()
+        response = await self._answer()
         self.rounds += 1
         if isinstance(response, FetchResponse):
             await self._take(response)
         if self._out_of_range:
             await self._settle_ranges()
-        self._after_round()
 
     async def _pause(self, until: float) -> None:
         """Sleep until then, or until something changes."""
+        self._after_round()
         self._wake = self._env.event()
         with self._clock.timeout_at(until):
             await self._wake.wait()
@@ -280,32 +300,54 @@ class LeaderFetcher:
 
     def _close(self) -> None:
         conn, self._conn, self._wire, self._connected_to = self._conn, None, None, None
+        self._answer_due = NEVER
         self._session.begin()
         if conn is not None:
             conn.close()
 
-    async def _ask(self, request: Message, version: int, wait_ms: int) -> Message:
+    async def _send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
+        """Ask; the one answer is to be fetched with `_answer`. Raises as `_round`."""
+        conn, wire = self._conn, self._wire
+        if conn is None or wire is None:
+            raise ConnectionLost("closed")
+        self._answer_due = now + (self._settings.socket_timeout_ms + wait_ms) / 1000
+        if self._watch is None:
+            self._watch = self._timers.at(self._answer_due, self._look_for_answer)
+        frame = wire.send(request, version)
+        taken = conn.send((frame,))
+        if taken < len(frame):
+            self._after_round()
+            rest = memoryview(frame)[taken:]
+            while rest:
+                await conn.writable()
+                rest = rest[conn.send((rest,)) :]
+
+    async def _answer(self) -> Message:
         """The answer. Raises as `_round`."""
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
             raise ConnectionLost("closed")
-        deadline = self._clock.monotonic() + (self._settings.socket_timeout_ms + wait_ms) / 1000
-        with self._clock.timeout_at(deadline):
-            rest = memoryview(wire.send(request, version))
-            while rest:
-                taken = conn.send((rest,))
-                rest = rest[taken:]
-                if rest and not taken:
-                    await conn.writable()
-            while True:
-                event = wire.next_event()
-                if isinstance(event, ResponseReceived):
-                    return event.response
-                if isinstance(event, ConnectionClosed):
-                    raise ConnectionLost("closed by the leader")
-                await conn.readable()
-                self._receive(conn, wire)
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"broker {self.leader_id} has not answered")
+        while True:
+            await conn.readable()
+            self._receive(conn, wire)
+            event = wire.next_event()
+            if isinstance(event, ResponseReceived):
+                self._answer_due = NEVER
+                return event.response
+            if isinstance(event, ConnectionClosed):
+                raise ConnectionLost("closed by the leader")
+
+    def _look_for_answer(self) -> None:
+        """Give up a connection whose answer is overdue; whoever waits for it hears that it is closed."""
+        self._watch = None
+        due = self._answer_due
+        if due == NEVER:
+            return
+        if self._clock.monotonic() < due:
+            self._watch = self._timers.at(due, self._look_for_answer)
+            return
+        self._log.info("replication.leader_silent", leader=self.leader_id)
+        self._close()
 
     def _receive(self, conn: Conn, wire: ClientConnection) -> None:
         place = wire.place_for_data()
@@ -514,7 +556,8 @@ class LeaderFetcher:
             topic = topics.setdefault(name, ListOffsetsTopic(name, []))
             topic.partitions.append(ListOffsetsPartition(index, followed.leader_epoch, timestamp))
         request = ListOffsetsRequest(self._node_id, 0, list(topics.values()))
-        response = await self._ask(request, LIST_OFFSETS_VERSION, 0)
+        await self._send(request, LIST_OFFSETS_VERSION, 0, self._clock.monotonic())
+        response = await self._answer()
         assert isinstance(response, ListOffsetsResponse)
         return {
             (ids[topic.name], answer.partition_index): answer.offset

@@ -61,6 +61,29 @@ def test_the_gate() -> None:
     ReplicatedTopic(min_isr=2).play(script)
 
 
+def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:
+    """replica.socket.timeout.ms: behind a cut network nothing else ends the connection, and its answer never comes."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"a")
+        fetcher = cluster.members[2].broker.replication
+        for _ in range(2):
+            cluster.world.cut("node-1", "node-2")
+            cut_at = cluster.world.now
+            await cluster.until(lambda: not fetcher.statistics()["fetchers"][0]["is_connected"])
+            # The request under way was asked at most a wait ago.
+            assert 2.9 <= cluster.world.now - cut_at <= 3.6
+            cluster.world.heal("node-1", "node-2")
+            await cluster.produce(1, b"b")
+            await cluster.in_sync(1, 2, 3)
+        # A connection that is used lives on, however long.
+        rounds = fetcher.statistics()["fetchers"][0]["rounds"]
+        await cluster.until(lambda: fetcher.statistics()["fetchers"][0]["rounds"] > rounds + 20)
+        assert len(cluster.contents(2)) == 3
+
+    ReplicatedTopic(replica_socket_timeout_ms="3000").play(script)
+
+
 def test_a_new_leader_cuts_what_was_not_acknowledged() -> None:
     """KIP-101: the old leader's tail goes by epoch, and what was acknowledged stays."""
 
