@@ -1,0 +1,36 @@
+"""`python -m spark NAME ...`: the jobs of `spark.pipelines`; each can be given to spark-submit, too."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+JOBS = {
+    "flights": ("flights", "flights of 2013 into a topic: data to try the others with"),
+    "offline-load": ("offline_load", "a topic into partitioned Parquet, exactly once"),
+    "derived-feed": ("derived_feed", "a stream of flights into windowed sums, in another topic"),
+    "changelog": ("changelog", "a keyed topic into a table of the latest values, refreshed in steps"),
+    "history-check": ("history_check", "what clients did and saw: was anything lost, doubled or reordered?"),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the job that is named; its exit status."""
+    given = list(sys.argv[1:] if words is None else words)
+    if not given or given[0] in ("-h", "--help"):
+        print("usage: python -m spark NAME [--help]\n")
+        for name, (_, about) in JOBS.items():
+            print(f"  {name:15} {about}")
+        return 0 if given else 2
+    name, *rest = given
+    if name not in JOBS:
+        print(f"there is no job {name!r}: {', '.join(JOBS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"spark.pipelines.{JOBS[name][0]}")
+    status: int = module.main(rest)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Changelog to table: the latest value of every key of a topic, as Parquet, refreshed with what has come since.
+
+The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes it. A
+refresh reads only the records behind the last one, and makes of them and the table before it the next version of the
+table, which lands with its offsets by one rename (`landing.py`). The newest directory is the table:
+
+    python -m spark changelog --topic flights --table aircraft.parquet
+    spark.read.parquet("aircraft.parquet/version=00000000")
+
+Which record of a key is the last: within a partition the one with the greatest offset. A key lies in one partition as long as
+their number stays; if it was changed, the later timestamp decides between two partitions. Refresh a compacted topic more
+often than its `delete.retention.ms`, as for any reader of changes: deletions older than that are gone from the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+
+from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from spark.pipelines.landing import Landed, Landing, Ranges
+from spark.pipelines.progress import ProgressLine
+
+__all__ = ["latest", "main", "refresh"]
+
+_COLUMNS = ("key", "value", "partition", "offset", "timestamp")
+
+
+def refresh(topics: Topics, topic: str, landing: Landing, line: ProgressLine, keep: int = 2) -> Landed | None:
+    """Make the next version of the table, if anything has come; the newest version. Raises `Failed`.
+
+    Of older versions `keep - 1` stay for readers that are at them.
+    """
+    with landing.locked():
+        landed = landing.landed()
+        last = landed[-1] if landed else None
+        landing.step("look up the topic")
+        topic_id, bounds = topics.bounds(topic)
+        if last is not None and (last.topic, last.topic_id) != (topic, topic_id):
+            raise Failed(
+                f"{landing.table} was made of the topic '{last.topic}' as it was before it was deleted or renamed: begin"
+                " another table"
+            )
+        number = 0 if last is None else last.number + 1
+        ranges = landing.plan(number, partial(_behind, topic, bounds, last))
+        fresh = sum(end - first for first, end in ranges.values())
+        if not fresh:
+            line.step("nothing has come since the last refresh")
+            return last
+        with line.tasks(topics.spark, f"version {number}"):
+            made = landing.land(number, topic, topic_id, ranges, partial(_write, topics, topic, ranges, last))
+        line.step(f"version {number}: {fresh:,} offsets read, {made.more['keys']:,} keys")
+        for old in landed[: max(0, len(landed) + 1 - keep)]:
+            landing.drop(old)
+    return made
+
+
+def latest(records: DataFrame) -> DataFrame:
+    """The last record of every key, deletions included, of any records with the columns of a topic."""
+    row = F.struct(*_COLUMNS)
+    by_partition = (
+        records.select(*_COLUMNS)
+        .where("key is not null")
+        .groupBy("key", "partition")
+        .agg(F.max_by(row, "offset").alias("row"))
+    )
+    by_key = by_partition.groupBy("key").agg(
+        F.max_by("row", F.struct("row.timestamp", "row.partition")).alias("row")
+    )
+    return by_key.select("row.*")
+
+
+def _behind(topic: str, bounds: Ranges, last: Landed | None) -> Ranges:
+    ranges: Ranges = {}
+    for index, (begin, end) in bounds.items():
+        first = begin if last is None or index not in last.ranges else last.ranges[index][1]
+        if first < begin:
+            raise Failed(
+                f"changes are lost: {topic}-{index} begins at offset {begin}, and the table ends at {first}: begin another"
+                " table"
+            )
+        ranges[index] = (first, max(first, end))
+    return ranges
+
+
+def _write(topics: Topics, topic: str, ranges: Ranges, last: Landed | None, directory: str) -> dict[str, Any]:
+    changes = topics.read(
+        topic,
+        startingOffsets=json.dumps({topic: {str(each): first for each, (first, _) in ranges.items()}}),
+        endingOffsets=json.dumps({topic: {str(each): end for each, (_, end) in ranges.items()}}),
+    ).select(*_COLUMNS)
+    known = changes if last is None else changes.unionByName(topics.spark.read.parquet(str(last.path)))
+    observation = Observation()
+    table = latest(known).where("value is not null").observe(observation, F.count(F.lit(1)).alias("keys"))
+    table.write.parquet(directory)
+    return {"keys": int(observation.get["keys"])}
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster_arguments(parser)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--table", required=True, type=Path, help="a directory, made if it is not there")
+    parser.add_argument("--keep", type=int, default=2, help="versions of the table (%(default)s)")
+
+
+def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    if arguments.keep < 1:
+        raise Failed("--keep must be at least 1")
+    line = ProgressLine("changelog")
+    made = refresh(
+        topics_of(spark, arguments),
+        arguments.topic,
+        Landing(arguments.table, "version"),
+        line,
+        arguments.keep,
+    )
+    if made is not None:
+        line.step(f"the table is {made.path}")
+    return 0
+
+
+main = main_of("changelog", __doc__ or "", _add_arguments, _run)
+
+if __name__ == "__main__":
+    sys.exit(main())

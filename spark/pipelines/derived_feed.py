@@ -1,0 +1,155 @@
+"""Derived feed: flights as a stream, summed by airport and hour, back into a topic that others read.
+
+A window is written once, when the watermark says that no flight of it can come any more: then a record leaves for each
+airport and hour, with the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the mean delay.
+After a crash the query goes on from its checkpoint and may write the records of its last batch again; the key makes the
+repetition harmless wherever the last record of a key counts (a compacted topic, `python -m spark changelog`).
+
+    python -m spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
+
+By default the job reads what there is and ends; `--every 10` goes on for ever, a batch every 10 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark.pipelines.flights import JSON_COLUMNS
+from spark.pipelines.job import Topics, add_cluster_arguments, main_of, topics_of
+from spark.pipelines.plots import plot_delays
+from spark.pipelines.progress import ProgressLine, watch_query
+
+__all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "main", "start"]
+
+DELAY_COLUMNS = (
+    "origin string, start timestamp, end timestamp, flights long, cancelled long, mean_dep_delay double"
+)
+"""The JSON of a record of the feed."""
+
+
+def delays(records: DataFrame, window: str, watermark: str) -> DataFrame:
+    """From the records of flights to the feed's: key and value."""
+    flights = records.select(F.from_json(F.col("value").cast("string"), JSON_COLUMNS).alias("flight")).select(
+        "flight.*"
+    )
+    sums = (
+        flights.withWatermark("time_hour", watermark)
+        .groupBy(F.window("time_hour", window), "origin")
+        .agg(
+            F.count(F.lit(1)).alias("flights"),
+            F.count_if(F.col("dep_delay").isNull()).alias("cancelled"),
+            F.avg("dep_delay").alias("mean_dep_delay"),
+        )
+        .select("origin", "window.start", "window.end", "flights", "cancelled", "mean_dep_delay")
+    )
+    start = F.date_format("start", "yyyy-MM-dd'T'HH:mm")
+    return sums.select(
+        F.concat_ws(" ", "origin", start).alias("key"),
+        F.to_json(F.struct(*sums.columns)).alias("value"),
+    )
+
+
+def start(
+    topics: Topics,
+    source: str,
+    target: str,
+    checkpoint: str,
+    *,
+    window: str = "1 hour",
+    watermark: str = "1 day",
+    records_per_batch: int | None = None,
+    every_seconds: float | None = None,
+) -> StreamingQuery:
+    """The running query; without `every_seconds` it ends by itself when all that there is has been read."""
+    bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
+    records = topics.read_stream(source, startingOffsets="earliest", **bounded)
+    writer = (
+        delays(records, window, watermark)
+        .writeStream.format(topics.format)
+        .options(**topics.options)
+        .option("topic", target)
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    if every_seconds is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{int(every_seconds * 1000)} milliseconds").start()
+
+
+def delays_by_hour(topics: Topics, target: str) -> dict[str, dict[int, float]]:
+    """What the feed says by airport and hour of the day (in New York): the mean of the windows, each by its flights."""
+    rows = (
+        topics.read(target)
+        .select(
+            F.col("key").cast("string"), "offset", "partition", F.col("value").cast("string").alias("value")
+        )
+        # A record that was written twice counts once.
+        .groupBy("key")
+        .agg(F.max_by("value", F.struct("partition", "offset")).alias("value"))
+        .select(F.from_json("value", DELAY_COLUMNS).alias("delay"))
+        .select("delay.*")
+        .where("mean_dep_delay is not null")
+        .withColumn("hour", F.hour(F.from_utc_timestamp("start", "America/New_York")))
+        .withColumn("flown", F.col("flights") - F.col("cancelled"))
+        .groupBy("origin", "hour")
+        .agg((F.sum(F.col("mean_dep_delay") * F.col("flown")) / F.sum("flown")).alias("delay"))
+        .collect()
+    )
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault(row["origin"], {})[row["hour"]] = row["delay"]
+    return found
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster_arguments(parser)
+    parser.add_argument(
+        "--topic", default="flights", help="of flights, as `python -m spark flights` writes it"
+    )
+    parser.add_argument("--to", default="delays", help="the topic of the feed (%(default)s)")
+    parser.add_argument("--checkpoint", required=True, help="a directory that remembers how far the query is")
+    parser.add_argument("--window", default="1 hour", help="(%(default)s)")
+    parser.add_argument("--watermark", default="1 day", help="how late a flight may come (%(default)s)")
+    parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
+    parser.add_argument(
+        "--every", type=float, metavar="SECONDS", help="go on for ever, a batch every SECONDS"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw the delays by the hour of the day at the end"
+    )
+
+
+def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    line = ProgressLine("derived-feed")
+    topics = topics_of(spark, arguments)
+    query = start(
+        topics,
+        arguments.topic,
+        arguments.to,
+        arguments.checkpoint,
+        window=arguments.window,
+        watermark=arguments.watermark,
+        records_per_batch=arguments.records_per_batch,
+        every_seconds=arguments.every,
+    )
+    try:
+        shown = watch_query(line, query)
+    finally:
+        query.stop()
+    line.step(f"{sum(each['rows'] for each in shown):,} records read; the feed is the topic '{arguments.to}'")
+    if arguments.plot is not None:
+        plot_delays(arguments.plot, "Delays of departure from New York", delays_by_hour(topics, arguments.to))
+        line.step(f"drawn: {arguments.plot}")
+    return 0
+
+
+main = main_of("derived-feed", __doc__ or "", _add_arguments, _run)
+
+if __name__ == "__main__":
+    sys.exit(main())

