@@ -89,7 +89,8 @@ class _Timeout:
 class NodeClock:
     """`odradek.env.ports.Clock` of one node.
 
-    `rate` is how fast its oscillator runs, `wall_offset_ms` how far its operator's clock is off; both settable.
+    `rate` is how fast its oscillator runs, `wall_offset_ms` how far its operator's clock is off, `wall_drift` how it
+    runs away; all settable.
     """
 
     def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float, wall_offset_ms: int) -> None:
@@ -99,6 +100,22 @@ class NodeClock:
         self._virtual_base = agenda.now
         self._local_base = agenda.now
         self.wall_offset_ms = wall_offset_ms
+        self._drift = 0.0
+        self._drifted_base = self._drifted_seconds = 0.0
+
+    @property
+    def wall_drift(self) -> float:
+        """How much faster than its oscillator the wall clock runs: 0.01 is a second in a hundred."""
+        return self._drift
+
+    @wall_drift.setter
+    def wall_drift(self, drift: float) -> None:
+        self._drifted_seconds, self._drifted_base = self._drifted(), self.monotonic()
+        self._drift = drift
+
+    def _drifted(self) -> float:
+        """Seconds that the wall clock has run away."""
+        return self._drifted_seconds + (self.monotonic() - self._drifted_base) * self._drift
 
     @property
     def rate(self) -> float:
@@ -125,7 +142,7 @@ class NodeClock:
         return virtual
 
     def wall_ms(self) -> int:
-        return EPOCH_MS + int(self.monotonic() * 1000) + self.wall_offset_ms
+        return EPOCH_MS + int((self.monotonic() + self._drifted()) * 1000) + self.wall_offset_ms
 
     async def sleep_until(self, deadline: float) -> None:
         if self.monotonic() >= deadline:

@@ -88,6 +88,8 @@ QUICK_SETTINGS = {
     "controller.quorum.fetch.timeout.ms": "600",
     "controller.quorum.election.backoff.max.ms": "200",
 }
+TUNED = (*QUICK_SETTINGS, "replica.selector.class", "metadata.log.max.record.bytes.between.snapshots")
+"""What an older file of a node does not have."""
 
 
 class Cluster:
@@ -140,7 +142,10 @@ class Cluster:
         else:
             voters = ",".join(f"{voter}@{host}:{CONTROLLER_PORT}" for voter, host in self._voters.items())
             properties["controller.quorum.voters"] = voters
-        return Member(self.world, name, NodeConfig.from_properties(properties))
+        older = {key: text for key, text in properties.items() if key not in TUNED}
+        return Member(
+            self.world, name, NodeConfig.from_properties(properties), NodeConfig.from_properties(older)
+        )
 
     def format(self) -> None:
         """Format all disks, as an operator does before the first start; durably."""

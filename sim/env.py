@@ -49,6 +49,8 @@ class SimEnv:
         self.agenda = agenda
         self.weather: Weather = fabric.weather
         self.operation_count = 0
+        self.work_factor = 1.0
+        """How much longer than by the weather off-loop work takes."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
@@ -100,7 +102,7 @@ class SimWorkers:
         if not env.alive:
             raise NodeCrashed
         done = Signal(env)
-        seconds = env.weather.work(self._random)
+        seconds = env.weather.work(self._random) * env.work_factor
         env.record("work", getattr(function, "__qualname__", "function"), seconds)
         env.agenda.at(env.agenda.now + seconds, done.wake, env)
         await run_shielded(done)

@@ -43,10 +43,14 @@ class TraceLog:
 class Member:
     """One node of a scenario. `disk_is_bad` says that it may fail, if it says why."""
 
-    def __init__(self, world: World, name: str, config: NodeConfig) -> None:
+    def __init__(
+        self, world: World, name: str, config: NodeConfig, older_config: NodeConfig | None = None
+    ) -> None:
         self.world = world
         self.name = name
-        self.config = config
+        self.config = self.newest_config = config
+        self.older_config = config if older_config is None else older_config
+        """What its file said before somebody tuned it."""
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.failures: list[str] = []

@@ -13,7 +13,9 @@ and finds them when it resumes. The kernel of a paused or busy process still ans
 into the listener's backlog without it.
 
 A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would; it never
-gives up by itself, that is the business of timeouts.
+gives up by itself, that is the business of timeouts. `sim.links` has what may be wrong with links. A connection may be
+reset on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What a client has sent on
+a connection before it closed it may arrive late, behind what it sends on its next one.
 
 How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A
 machine that loses power says nothing: its peers wait; what they send afterwards is sent again and again, and
@@ -38,6 +40,7 @@ import attrs
 from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network
 from sim.disk_files import SimFile
 from sim.events import Agenda
+from sim.links import Line, Links
 from sim.waiting import Signal, Waiter, checkpoint
 from sim.weather import Weather
 
@@ -48,6 +51,8 @@ CONNECT_SECONDS_MAX = 60.0
 FIRST_RETRANSMISSION_SECONDS = 1.0
 RETRANSMISSION_SECONDS_MAX = 512.0
 """The longest wait before a segment that nobody acknowledges is sent again; after that the connection is lost."""
+SILENCE_SECONDS_MAX = 1023.0
+"""After so long a sender of whom nothing is acknowledged gives its connection up: all those waits together."""
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _SENDFILE_BYTES_MAX = 1 << 18
 
@@ -72,20 +77,16 @@ class Host:
     next_port: int = FIRST_EPHEMERAL_PORT
 
 
-class Fabric:
-    """All hosts and links of a world."""
+class Fabric(Links):
+    """All hosts, links and connections of a world."""
 
     def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
-        self.agenda = agenda
-        self.weather = weather
-        self.random = random
+        super().__init__(agenda, weather, random)
         self.hosts: dict[str, Host] = {}
-        self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}
-        self._slow: dict[tuple[str, str], float] = {}
         self._connections: dict[SimConn, None] = {}
         self.connection_count = 0
 
-    # --- hosts and links
+    # --- hosts
 
     def add_host(self, name: str) -> Host:
         host = Host(name, f"10.0.{len(self.hosts) // 250}.{len(self.hosts) % 250 + 1}")
@@ -101,45 +102,6 @@ class Fabric:
                 return host
         return None
 
-    def cut(self, source: str, target: str) -> None:
-        """Hold what goes from `source` to `target` (this direction only)."""
-        self._cut.setdefault((source, target), [])
-
-    def heal(self, source: str, target: str) -> None:
-        """Let through what was held, after a latency, and all that follows."""
-        for send in self._cut.pop((source, target), ()):
-            send()
-
-    def cuts(self) -> list[tuple[str, str]]:
-        """The directions that are cut."""
-        return list(self._cut)
-
-    def slow(self, source: str, target: str, seconds: float) -> None:
-        """Let everything from `source` to `target` take up to so much longer; 0: as fast as the weather is."""
-        self._slow[source, target] = seconds
-
-    def transmit(
-        self,
-        source: str,
-        target: str,
-        arrive: Callable[[], None],
-        *,
-        owner: Node | None = None,
-        line: Line | None = None,
-    ) -> None:
-        """Let `arrive` happen at `target` after a latency; in order, if it belongs to a `line`."""
-        if (source, target) in self._cut:
-            self._cut[source, target].append(
-                lambda: self.transmit(source, target, arrive, owner=owner, line=line)
-            )
-            return
-        time = self.agenda.now + self.weather.latency(self.random)
-        if (source, target) in self._slow:
-            time += self.random.uniform(0.0, self._slow[source, target])
-        if line is not None:
-            time = line.last_arrival = max(time, line.last_arrival)
-        self.agenda.at(time, arrive, owner)
-
     # --- connections
 
     def connections_of(self, node: Node) -> list[SimConn]:
@@ -153,6 +115,15 @@ class Fabric:
         here.peer, there.peer = there, here
         self._connections[here] = self._connections[there] = None
         return here, there
+
+    def sever(self, here: str, there: str) -> int:
+        """Forget the connections between two hosts, as a firewall does: nothing passes, nobody is told. How many."""
+        severed = 0
+        for conn in self._connections:
+            if (conn.host_name, conn.peer_name) in ((here, there), (there, here)):
+                severed += conn.is_heard
+                conn.is_heard = False
+        return severed // 2
 
     def forget(self, conn: SimConn) -> None:
         self._connections.pop(conn, None)
@@ -171,13 +142,6 @@ class Fabric:
         return {"connections_open": len(self._connections) // 2, "connections_made": self.connection_count}
 
 
-@attrs.define(eq=False)
-class Line:
-    """One direction of a connection: what keeps its segments in order."""
-
-    last_arrival: float = 0.0
-
-
 class SimConn:
     """One end of a connection: `odradek.env.ports.Conn`."""
 
@@ -189,7 +153,13 @@ class SimConn:
         self.peer_host = peer_host.address
         self._fabric = fabric
         self._host = host
-        self._peer_name = peer_host.name
+        self.host_name = host.name
+        self.peer_name = peer_host.name
+        self.is_heard = True
+        """False: the network has forgotten this connection, and lets nothing of it pass."""
+        self._gives_up = False
+        self._late_until = 0.0
+        """Until then nothing arrives here: what a client left behind may be overtaken by its next connection."""
         self.line = Line()
         self._window = fabric.weather.socket_buffer_bytes
         self._taken = 0
@@ -261,7 +231,11 @@ class SimConn:
         self.node.record("send", self.name, count, zlib.crc32(data))
         peer = self.peer
         for segment in self._segments(data):
-            self._transmit(partial(peer.deliver, segment), peer.node, self.line)
+            self._transmit(partial(peer.deliver, segment), peer.node, self.line, len(segment))
+        if not self.is_heard and not self._gives_up:
+            self._gives_up = True
+            agenda = self._fabric.agenda
+            agenda.at(agenda.now + SILENCE_SECONDS_MAX, partial(self.reset, "timed out"), self.node)
         return count
 
     def sendfile(self, file: File, offset: int, count: int) -> int:
@@ -283,6 +257,9 @@ class SimConn:
         self._fabric.forget(self)
         self.node.record("close", self.name)
         peer = self.peer
+        if self._chance(self._fabric.weather.late_probability):
+            late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
+            peer._late_until = self._fabric.agenda.now + late
         if self._received:  # the kernel resets when it must throw away what was not read
             self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
         else:
@@ -294,8 +271,15 @@ class SimConn:
 
     def deliver(self, segment: bytes) -> None:
         """A segment arrives."""
+        if self._is_late(partial(self.deliver, segment)) or self._lost or not self.is_heard:
+            return
         if self._closed:
             self._answer_for_the_dead(FIRST_RETRANSMISSION_SECONDS)
+            return
+        if self._chance(self._fabric.weather.reset_probability):
+            peer = self.peer
+            self.reset("reset on the way")
+            self._transmit(lambda: peer.reset("reset on the way"), peer.node)
             return
         self._received += segment
         self._readable.wake()
@@ -311,13 +295,25 @@ class SimConn:
             agenda = self._fabric.agenda
             agenda.at(agenda.now + wait, lambda: self._answer_for_the_dead(2 * wait), peer.node)
 
+    def _is_late(self, arrive: Callable[[], None]) -> bool:
+        """Whether what arrives is held up; then it arrives later, in its order."""
+        agenda = self._fabric.agenda
+        if agenda.now >= self._late_until:
+            return False
+        agenda.at(self._late_until, arrive, self.node)
+        return True
+
     def end(self) -> None:
         """The peer has closed its end."""
+        if self._is_late(self.end) or not self.is_heard:
+            return
         self._ended = True
         self._readable.wake()
 
     def reset(self, reason: str) -> None:
         """The connection is gone."""
+        if self._is_late(partial(self.reset, reason)):
+            return
         if not self._lost and not self._closed:
             self._lost = reason
             self._readable.wake()
@@ -347,8 +343,11 @@ class SimConn:
     def _chance(self, probability: float) -> bool:
         return probability > 0 and self._fabric.random.random() < probability
 
-    def _transmit(self, arrive: Callable[[], None], owner: Node, line: Line | None = None) -> None:
-        self._fabric.transmit(self._host.name, self._peer_name, arrive, owner=owner, line=line)
+    def _transmit(
+        self, arrive: Callable[[], None], owner: Node, line: Line | None = None, size: int = 0
+    ) -> None:
+        if self.is_heard:
+            self._fabric.transmit(self.host_name, self.peer_name, arrive, owner=owner, line=line, size=size)
 
     def _segments(self, data: bytes) -> list[bytes]:
         random = self._fabric.random
@@ -494,7 +493,10 @@ class SimNetwork:
             return
         fabric, node = self._fabric, self._node
         listener = target.listeners.get(port)
-        if listener is None:
+        closed = fabric.closed(node.host, target.name)
+        if closed == "swallows":
+            return
+        if listener is None or closed == "refuses":
             fabric.transmit(target.name, node.host, lambda: attempt.fail("refused"), owner=node)
             return
         here, there = fabric.add_pair(node, listener.node)

@@ -67,7 +67,7 @@ class RunOptions:
         weather = Weather.draw(Random(f"{seed}/weather"))
         random = Random(f"{seed}/cluster")
         shape = Shape.draw(random, nodes, controllers)
-        storm = StormPlan.draw(random, seconds)
+        storm = StormPlan.draw(random, seconds).with_more(Random(f"{seed}/more trouble"))
         workloads = ["produce", "consume", "follow"]
         if random.random() >= 0.5:
             workloads.append("trim")

@@ -24,6 +24,7 @@ from odradek.env.ports import Event
 from sim.cluster import Cluster
 from sim.members import Member
 from sim.operators import Operator
+from sim.troubles import TROUBLES
 
 CLOCK_OFF_MS_MAX = 1_800_000
 """Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
@@ -34,6 +35,9 @@ REPLICAS = 3
 """The replication factor of everything in the storm."""
 KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
 RARE_KINDS = ("full", "wipes", "voters")
+MORE_KINDS = tuple(TROUBLES)
+"""Drawn by a stream of their own: see `with_more`."""
+MORE_PROBABILITY = 0.3
 FULL_BYTES_MAX = 5000
 """What still fits on a disk that is filling up."""
 
@@ -53,6 +57,11 @@ class StormPlan:
         kinds += tuple(kind for kind in RARE_KINDS if random.random() < 0.35)
         return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
 
+    def with_more(self, random: Random) -> StormPlan:
+        """The same with some of `MORE_KINDS`."""
+        more = tuple(kind for kind in MORE_KINDS if random.random() < MORE_PROBABILITY)
+        return attrs.evolve(self, kinds=self.kinds + more)
+
 
 class Storm:
     """One storm. `counts` tell afterwards what it did."""
@@ -62,10 +71,10 @@ class Storm:
     ) -> None:
         self._operator = operator
         self.counts: dict[str, int] = {}
-        self._cluster = cluster
-        self._world = cluster.world
-        self._plan = plan
-        self._clients = clients
+        self.cluster = cluster
+        self.world = cluster.world
+        self.plan = plan
+        self.clients = clients
         self._ends_at = 0.0
         self._under_way = 0
         """Troubles of whatever kind that are not over."""
@@ -77,8 +86,8 @@ class Storm:
 
     async def run(self) -> None:
         """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
-        world = self._world
-        self._ends_at = world.now + self._plan.seconds
+        world = self.world
+        self._ends_at = world.now + self.plan.seconds
         tasks: list[Event] = []
         makers = {
             "deaths": self._deaths,
@@ -91,88 +100,101 @@ class Storm:
             "wipes": self._wipes,
             "voters": self._change_voters,
         }
-        for number, kind in enumerate(self._plan.kinds):
-            tasks.append(world.spawn(makers[kind], Random(f"{world.seed}/storm {number} {kind}")))
+        for number, kind in enumerate(self.plan.kinds):
+            random = Random(f"{world.seed}/storm {number} {kind}")
+            if kind in makers:
+                tasks.append(world.spawn(makers[kind], random))
+            else:
+                tasks.append(world.spawn(TROUBLES[kind], self, random))
         for task in tasks:
             await task.wait()
         await world.sleep(max(0.0, self._ends_at - world.now))
 
     # --- bookkeeping
 
-    def _begin(self, what: str) -> None:
+    def begin(self, what: str) -> None:
         self._begun += 1
         self._under_way += 1
         self.counts[what] = self.counts.get(what, 0) + 1
-        self._world.trace.record(self._world.now, "storm", "log", what)
+        self.world.trace.record(self.world.now, "storm", "log", what)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self._under_way -= 1
 
-    async def _calm(self, random: Random, seconds_max: float) -> bool:
+    async def calm(self, random: Random, seconds_max: float) -> bool:
         """Wait before the next trouble; whether there is time for one."""
         seconds = random.uniform(0.0, seconds_max)
-        await self._world.sleep(max(0.0, min(seconds, self._ends_at - self._world.now)))
-        return self._world.now < self._ends_at
+        await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
+        return self.world.now < self._ends_at
 
-    async def _last(self, random: Random) -> None:
+    async def last(self, random: Random) -> None:
         """How long a trouble lasts: a moment, some seconds, or longer than a session."""
         seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
-        await self._world.sleep(max(0.0, min(seconds, self._ends_at - self._world.now)))
+        await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
 
     # --- deaths
 
     async def _deaths(self, random: Random) -> None:
-        while await self._calm(random, 8.0):
+        while await self.calm(random, 8.0):
             how = random.choice(
                 ("stop", "all", "all", "all", "everybody", "synced", "random", "cut", "error")
             )
-            member = random.choice(self._cluster.members)
+            member = random.choice(self.cluster.members)
             if how == "everybody":
                 await self._everybody(random)
             elif how in ("stop", "all"):
                 await self._process_dies(member, how, random)
-            elif self._plan.power:
+            elif self.plan.power:
                 await self._power_fails(member, how, random)
 
     async def _process_dies(self, member: Member, how: str, random: Random) -> None:
-        if not member.is_up() or not self._may_die(member):
+        if not member.is_up() or not self.may_die(member):
             return
         running = member.running
         assert running is not None
-        self._begin(f"{how} {member.name}")
+        self.begin(f"{how} {member.name}")
         if how == "stop" and member.serves():
             member.ask_to_stop()
-            await self._world.wait(running.ended, LONG_SECONDS_MAX)
-        self._note_death(member)
+            await self.world.wait(running.ended, LONG_SECONDS_MAX)
+        self.note_death(member)
         await member.kill("all")
         await self._stay_down(member, random)
+
+    async def stop(self, member: Member) -> None:
+        """Stop a process, cleanly if it can; its page cache stays."""
+        running = member.running
+        if running is not None and member.serves():
+            member.ask_to_stop()
+            await self.world.wait(running.ended, LONG_SECONDS_MAX)
+        self.note_death(member)
+        await member.kill("all")
 
     async def _everybody(self, random: Random) -> None:
         """All processes die at the same moment, and come back one after the other."""
         if self.lost_power is not None:
             return
-        self._begin("everybody")
-        victims = [member for member in self._cluster.members if member.is_up()]
+        self.begin("everybody")
+        victims = [member for member in self.cluster.members if member.is_up()]
         for member in victims:
-            self._note_death(member)
-            self._world.crash(member.name, "all")
+            self.note_death(member)
+            self.world.crash(member.name, "all")
         random.shuffle(victims)
         for member in victims:
-            await self._world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
+            await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
             if not member.is_up():
                 member.launch()
-        self._end()
+        self.end()
 
     async def _power_fails(self, member: Member, how: str, random: Random) -> None:
-        is_broker = member in self._cluster.brokers
-        if not member.is_up() or (is_broker and not await self._may_lose_power(member)):
+        is_broker = member in self.cluster.brokers
+        if not member.is_up() or (is_broker and not await self.may_lose_power(member)):
             return
         if not member.is_up():
             return
         if is_broker:
             self.lost_power = member
             self.died_since = (member.name,)
-        self._begin(f"power {how} {member.name}")
+        self.begin(f"power {how} {member.name}")
         if how == "cut":
             await member.cut(random, 100, CUT_SECONDS_MAX)
         elif how == "error" and not member.disk_is_bad:
@@ -182,33 +204,33 @@ class Storm:
         await self._stay_down(member, random)
 
     async def _stay_down(self, member: Member, random: Random) -> None:
-        await self._last(random)
+        await self.last(random)
         if not member.is_up():
             member.launch()
         while random.random() < 0.2:  # die again before it is up
-            await self._world.sleep(random.uniform(0.0, 0.5))
+            await self.world.sleep(random.uniform(0.0, 0.5))
             if member.is_up():
                 await member.kill("all")
             if not member.is_up():
                 member.launch()
-        self._end()
+        self.end()
 
-    def _note_death(self, member: Member) -> None:
-        if self.lost_power is not None and member in self._cluster.brokers:
+    def note_death(self, member: Member) -> None:
+        if self.lost_power is not None and member in self.cluster.brokers:
             self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
 
-    def _may_die(self, member: Member) -> bool:
+    def may_die(self, member: Member) -> bool:
         """Whether one broker is left that was up when another one lost its power."""
-        if self.lost_power is None or member not in self._cluster.brokers:
+        if self.lost_power is None or member not in self.cluster.brokers:
             return True
         return len({*self.died_since, member.name}) < REPLICAS
 
-    async def _may_lose_power(self, member: Member) -> bool:
+    async def may_lose_power(self, member: Member) -> bool:
         """Whether the cluster is whole and nothing else goes on."""
         if self._under_way:
             return False
         begun = self._begun
-        if await self._cluster.trouble() is not None or self._begun != begun:
+        if await self.cluster.trouble() is not None or self._begun != begun:
             return False
         self.lost_power = None
         return True
@@ -217,116 +239,116 @@ class Storm:
 
     async def _links(self, random: Random) -> None:
         """Cut one node off, split the cluster, or cut one direction between two."""
-        world = self._world
-        everybody = [member.name for member in self._cluster.members]
-        while await self._calm(random, 10.0):
+        world = self.world
+        everybody = [member.name for member in self.cluster.members]
+        while await self.calm(random, 10.0):
             shuffled = random.sample(everybody, len(everybody))
             how = random.choice(("isolate", "isolate", "split", "one way", "one way"))
             if how == "one way":
-                links = [tuple(random.sample([*everybody, *self._clients], 2))]
+                links = [tuple(random.sample([*everybody, *self.clients], 2))]
             else:
                 size = 1 if how == "isolate" else len(shuffled) // 2
                 inside = shuffled[:size]
-                outside = shuffled[size:] + [name for name in self._clients if random.random() < 0.5]
+                outside = shuffled[size:] + [name for name in self.clients if random.random() < 0.5]
                 links = [(one, other) for one in inside for other in outside]
                 links += [(other, one) for one, other in links]
-            self._begin(f"links {how}")
+            self.begin(f"links {how}")
             for source, target in links:
                 world.cut(source, target)
-            await self._last(random)
+            await self.last(random)
             for source, target in links:
                 world.fabric.heal(source, target)
-            self._end()
+            self.end()
 
     async def _slow(self, random: Random) -> None:
         """Let one link be slow for a while."""
-        everybody = [member.name for member in self._cluster.members]
-        while await self._calm(random, 10.0):
-            one, other = random.sample([*everybody, *self._clients], 2)
-            self._begin("slow link")
-            self._world.slow(one, other, random.choice((0.05, 0.5, 2.0)))
-            await self._last(random)
-            self._world.slow(one, other, 0.0)
-            self._end()
+        everybody = [member.name for member in self.cluster.members]
+        while await self.calm(random, 10.0):
+            one, other = random.sample([*everybody, *self.clients], 2)
+            self.begin("slow link")
+            self.world.slow(one, other, random.choice((0.05, 0.5, 2.0)))
+            await self.last(random)
+            self.world.slow(one, other, 0.0)
+            self.end()
 
     async def _pauses(self, random: Random) -> None:
         """Freeze a process, as SIGSTOP and long collections of garbage do."""
-        while await self._calm(random, 10.0):
-            member = random.choice(self._cluster.members)
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
             if not member.is_up():
                 continue
-            self._begin(f"pause {member.name}")
-            self._world.pause(member.name)
-            await self._last(random)
-            self._world.resume(member.name)
-            self._end()
+            self.begin(f"pause {member.name}")
+            self.world.pause(member.name)
+            await self.last(random)
+            self.world.resume(member.name)
+            self.end()
 
     async def _clocks(self, random: Random) -> None:
         """Set an operator's clock; nothing that matters may hang on it."""
-        while await self._calm(random, 10.0):
-            member = random.choice(self._cluster.members)
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
             offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
-            self._world.machine(member.name).wall_offset_ms = offset_ms
+            self.world.machine(member.name).wall_offset_ms = offset_ms
             if member.is_up():
-                self._world.node_env(member.name).clock.wall_offset_ms = offset_ms
+                self.world.node_env(member.name).clock.wall_offset_ms = offset_ms
 
     async def _operate(self, random: Random) -> None:
         """Let an operator do things at the worst moment."""
-        while await self._calm(random, 6.0):
-            self._begin(f"operator {await self._operator.work(random)}")
-            self._end()
+        while await self.calm(random, 6.0):
+            self.begin(f"operator {await self._operator.work(random)}")
+            self.end()
 
     async def _change_voters(self, random: Random) -> None:
         """Let an operator make voters observers and the other way round."""
-        while await self._calm(random, 6.0):
+        while await self.calm(random, 6.0):
             if not self._operator.may_change_voters:
                 return
-            self._begin(f"voters {await self._operator.change_voters(random)}")
-            self._end()
+            self.begin(f"voters {await self._operator.change_voters(random)}")
+            self.end()
 
     # --- disks
 
     async def _full(self, random: Random) -> None:
         """Let a disk fill up, and later have room again. Nothing that is on it is lost."""
-        while await self._calm(random, 10.0):
-            member = random.choice(self._cluster.members)
-            if not member.is_up() or member.disk_is_bad or not self._may_die(member):
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
+            if not member.is_up() or member.disk_is_bad or not self.may_die(member):
                 continue
-            self._begin(f"full {member.name}")
-            self._note_death(member)  # it may stop
-            disk = self._world.machine(member.name).disk
+            self.begin(f"full {member.name}")
+            self.note_death(member)  # it may stop
+            disk = self.world.machine(member.name).disk
             member.disk_is_bad = True
             disk.capacity_bytes = disk.used_bytes + random.randint(0, FULL_BYTES_MAX)
-            await self._last(random)
+            await self.last(random)
             disk.capacity_bytes = None
             if member.log.directory_is_offline:
                 await member.kill("all")
             if not member.is_up():
                 member.launch()
             member.disk_is_bad = False
-            self._end()
+            self.end()
 
     async def _wipes(self, random: Random) -> None:
         """Replace a broker's disks, or those of a voter that can be replaced by its new self (KIP-853)."""
-        while await self._calm(random, 10.0):
-            member = random.choice(self._cluster.members)
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
             paths = member.config.log_dirs
-            if self._operator.is_voter(member) and not self._operator.may_replace_voters(self._plan.kinds):
+            if self._operator.is_voter(member) and not self._operator.may_replace_voters(self.plan.kinds):
                 paths = paths[1:]  # what the quorum promises is on the first
-            is_broker = member in self._cluster.brokers
-            if not self._plan.power or not paths or not member.is_up() or member.disk_is_bad:
+            is_broker = member in self.cluster.brokers
+            if not self.plan.power or not paths or not member.is_up() or member.disk_is_bad:
                 continue
-            if (is_broker and not await self._may_lose_power(member)) or not member.is_up():
+            if (is_broker and not await self.may_lose_power(member)) or not member.is_up():
                 continue
             if is_broker:
                 self.lost_power = member
                 self.died_since = (member.name,)
-            self._begin(f"wipe {len(paths)} of {member.name}")
+            self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
-            self._cluster.replace_disks(member, paths)
-            await self._last(random)
+            self.cluster.replace_disks(member, paths)
+            await self.last(random)
             if not member.is_up():
                 member.launch()
             if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
                 await self._operator.replace_voter(member)
-            self._end()
+            self.end()

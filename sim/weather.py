@@ -23,6 +23,13 @@ class Weather:
     """How often `recv_into` gives only a part."""
     spurious_wake_probability: float = 0.0
     """How often `readable` returns though there is nothing to read."""
+    loss_probability: float = 0.0
+    """How often a segment is lost, and arrives when it has been sent again."""
+    reset_probability: float = 0.0
+    """How often a segment meets somebody on its way who resets the connection."""
+    late_probability: float = 0.0
+    """How often what is under way on a connection that is closed arrives up to `late_seconds` later."""
+    late_seconds: float = 5.0
     socket_buffer_bytes: int = 1 << 18
     worker_seconds: tuple[float, float] = (0.0005, 0.0005)
     worker_spike_probability: float = 0.0
@@ -54,6 +61,10 @@ class Weather:
             worker_spike_probability=chance(0.001, 0.02),
             cold_probability=chance(0.01, 0.5),
             buggify_active_probability=chance(0.25, 0.5),
+            loss_probability=chance(0.0005, 0.01),
+            reset_probability=chance(0.00005, 0.001),
+            late_probability=chance(0.1, 0.5),
+            late_seconds=random.choice((0.5, 5.0, 40.0)),
         )
 
     def latency(self, random: Random) -> float:

@@ -51,12 +51,14 @@ class Liveness(Exception):
 
 @attrs.define(eq=False)
 class Machine:
-    """What outlives a process. `clock_rate` and `wall_offset_ms` hold for the next start."""
+    """What outlives a process. What it says of clocks and work holds for the next start."""
 
     host: Host
     disk: SimDisk
     clock_rate: float = 1.0
     wall_offset_ms: int = 0
+    wall_drift: float = 0.0
+    work_factor: float = 1.0
     starts: int = 0
     env: SimEnv | None = None
     running: Running | None = None
@@ -138,6 +140,8 @@ class World:
                 clock_rate=machine.clock_rate,
                 wall_offset_ms=machine.wall_offset_ms,
             )
+            machine.env.clock.wall_drift = machine.wall_drift
+            machine.env.work_factor = machine.work_factor
         return machine.env
 
     def _is_live_point(self, point: str) -> bool:
@@ -225,6 +229,20 @@ class World:
         """Let each segment between two machines take up to `seconds` longer (0: no longer)."""
         self.fabric.slow(here, there, seconds)
         self.fabric.slow(there, here, seconds)
+
+    def slow_down(self, name: str, factor: float) -> None:
+        """Let what a machine's processes do off their loops take so many times longer, from now on."""
+        machine = self.machine(name)
+        machine.work_factor = factor
+        if machine.env is not None:
+            machine.env.work_factor = factor
+
+    def set_clocks(self, name: str, *, rate: float, drift: float) -> None:
+        """Let a machine's oscillator run at `rate`, and its wall clock run away from that by `drift`."""
+        machine = self.machine(name)
+        machine.clock_rate, machine.wall_drift = rate, drift
+        if machine.env is not None:
+            machine.env.clock.rate, machine.env.clock.wall_drift = rate, drift
 
     @property
     def tasks(self) -> TaskGroup:
@@ -314,7 +332,6 @@ class World:
             raise RuntimeError(f"the world cannot end: {self._failure}, {reason}")
         self._failure = reason
         self._scope.cancel()
-
 
     def refute(self, error: Exception) -> None:
         """End the run from wherever something was seen that must not be; `run` raises the first such error."""

@@ -8,7 +8,7 @@ import pytest
 
 from sim.cluster import Cluster, Shape
 from sim.operators import Operator
-from sim.storm import KINDS, REPLICAS, Storm, StormPlan
+from sim.storm import KINDS, MORE_KINDS, REPLICAS, Storm, StormPlan
 from sim.world import World
 
 
@@ -62,6 +62,42 @@ def test_a_storm_undoes_what_it_did() -> None:
     assert all(not cluster.world.node_env(member.name).paused for member in cluster.members)
 
 
+def test_every_further_trouble_befalls_somebody_and_ends() -> None:
+    """Narrow, closed and forgetful links, slow machines, drifting clocks, older configurations: all is well after it."""
+    made, cluster = storm(1, *MORE_KINDS, seconds=120.0)
+    run(made, cluster)
+    words = {word.split()[0] for word in made.counts}
+    assert words == {"narrow", "closed", "forgotten", "slow", "configuration"}
+    fabric, names = cluster.world.fabric, [member.name for member in cluster.members]
+    for source in (*names, "client"):
+        for target in names:
+            assert fabric.closed(source, target) is None
+    assert all(cluster.world.machine(name).work_factor == 1.0 for name in names)
+    clocks = [cluster.world.node_env(name).clock for name in names]
+    assert any(clock.wall_drift for clock in clocks)
+    assert all(abs(clock.rate - 1.0) <= 0.001 for clock in clocks)
+
+
+def test_a_drifting_clock_never_jumps() -> None:
+    """The wall clock runs away from the oscillator from the moment on at which it begins to drift."""
+    world = World(1)
+
+    async def main() -> None:
+        clock = world.node_env("node-1").clock
+        await world.sleep(10.0)
+        before = clock.wall_ms()
+        world.set_clocks("node-1", rate=clock.rate, drift=0.05)
+        assert clock.wall_ms() == before
+        await world.sleep(10.0)
+        assert clock.wall_ms() == pytest.approx(before + 10_500 * clock.rate, abs=2)
+        world.set_clocks("node-1", rate=clock.rate, drift=0.0)
+        later = clock.wall_ms()
+        await world.sleep(10.0)
+        assert clock.wall_ms() == pytest.approx(later + 10_000 * clock.rate, abs=2)
+
+    world.run(main)
+
+
 def test_at_most_one_page_cache_is_lost_until_all_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """'A promise holds while one in-sync replica keeps its synced and page-cache data.'"""
     losses: list[tuple[str, ...]] = []
@@ -95,7 +131,8 @@ def test_no_power_fails_while_the_cluster_is_not_whole() -> None:
 def test_plans_are_swarms() -> None:
     """Each kind of trouble is missing in some runs and there in others."""
     plans = [StormPlan.draw(World(seed).random) for seed in range(40)]
-    for kind in set(KINDS):
+    plans = [plan.with_more(World(seed).random) for seed, plan in enumerate(plans)]
+    for kind in (*dict.fromkeys(KINDS), *MORE_KINDS):
         assert 0 < sum(kind in plan.kinds for plan in plans) < 40
     assert {plan.power for plan in plans} == {True, False}
     assert {plan.seconds for plan in [StormPlan.draw(World(1).random, 5.0)]} == {5.0}
