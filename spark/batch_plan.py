@@ -6,10 +6,10 @@ import logging
 
 import attrs
 
-from spark.cluster_view import ClusterView, ReadError
-from spark.fetching import DataLoss
+from spark.cluster_view import ClusterView
 from spark.filters import Pushed
 from spark.offset_ranges import OffsetRange, split
+from spark.read_errors import DataLoss, ReadError
 from spark.source_options import SourceOptions, TopicPartition
 
 __all__ = ["plan_batch"]

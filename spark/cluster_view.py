@@ -16,17 +16,14 @@ from odradek.client.blocking import Client
 from odradek.client.errors import ClientError, is_retriable
 from odradek.client.offsets import EARLIEST, LATEST, ListedOffset, list_offsets
 from odradek.client.requests import refresh_metadata
+from spark.read_errors import ReadError
 from spark.source_options import Bound, OptionError, SourceOptions, TopicPartition
 from wire.errors import KafkaError
 
-__all__ = ["ClusterView", "Known", "ReadError", "new_client"]
+__all__ = ["ClusterView", "Known", "new_client"]
 
 T = TypeVar("T")
 _READ_COMMITTED = 1
-
-
-class ReadError(Exception):
-    """A query cannot be planned or read; one sentence."""
 
 
 @attrs.frozen

@@ -33,14 +33,15 @@ from odradek.client.errors import ClientError, broker_error, error_code, is_retr
 from odradek.client.offsets import EARLIEST, LATEST
 from odradek.client.operation import Operation, Task, Wait
 from odradek.client.requests import refresh_metadata
-from spark.cluster_view import ReadError, new_client
+from spark.cluster_view import new_client
 from spark.decode import decode_batches
 from spark.offset_ranges import OffsetRange
+from spark.read_errors import DataLoss, ReadError
 from spark.source_options import SourceOptions
 from wire.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
 
-__all__ = ["DataLoss", "read_ranges"]
+__all__ = ["read_ranges"]
 
 _LOGGER = logging.getLogger("odradek.spark")
 _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
@@ -66,10 +67,6 @@ _OTHER_TOPIC = frozenset(
 )
 
 _clients: dict[tuple[tuple[str, str], ...], Client] = {}
-
-
-class DataLoss(ReadError):
-    """Records that the query was to read are not there any more; the message names the offsets."""
 
 
 def _cached_client(options: SourceOptions) -> Client:

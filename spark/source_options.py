@@ -149,12 +149,12 @@ class SourceOptions:
         Raises:
             OptionError: see the module.
         """
-        return _Parser(options).parse(query)
+        return _Parser({name.lower(): value for name, value in options.items()}).parse(query)
 
 
 @attrs.define
 class _Parser:
-    """The options of one query, as they were given."""
+    """The options of one query, by their names in lower case."""
 
     given: Mapping[str, str]
 
@@ -210,19 +210,16 @@ class _Parser:
     def _check_names(self) -> None:
         """A name that is nearly one of ours is a slip of the pen; any other one may be somebody else's."""
         for name in self.given:
-            lower = name.lower()
-            if lower in _NAMES or lower.startswith("kafka."):
+            if name in _NAMES or name.startswith("kafka."):
                 continue
-            near = difflib.get_close_matches(lower, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
+            near = difflib.get_close_matches(name, [*_NAMES, "kafka.bootstrap.servers"], 1, 0.85)
             if near:
                 meant = _NAMES.get(near[0], near[0])
                 raise OptionError(f"unknown option {name!r}: {meant} is the name")
 
     def _properties(self) -> dict[str, str]:
         properties = {
-            name[len("kafka.") :].lower(): value
-            for name, value in self.given.items()
-            if name.lower().startswith("kafka.")
+            name[len("kafka.") :]: value for name, value in self.given.items() if name.startswith("kafka.")
         }
         if not properties.get("bootstrap.servers", "").strip():
             raise OptionError(

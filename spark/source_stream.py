@@ -40,11 +40,12 @@ from pyspark.sql.streaming.datasource import (
 from odradek.client.admin_offsets import CommittedOffset, alter_group_offsets, record_times
 from odradek.client.cluster import NO_TOPIC_ID
 from odradek.client.errors import ClientError
-from spark.cluster_view import ClusterView, Known, ReadError
-from spark.fetching import DataLoss, read_ranges
+from spark.cluster_view import ClusterView, Known
+from spark.fetching import read_ranges
 from spark.news import News, epoch_ends
 from spark.offset_ranges import OffsetRange, rate_limited, split
 from spark.range_partition import RangePartition
+from spark.read_errors import DataLoss, ReadError
 from spark.source_options import SourceOptions, TopicPartition
 from spark.stream_offsets import StreamOffset
 from wire.errors import KafkaError

@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 
 from odradek.client.cluster import NO_TOPIC_ID
-from spark.cluster_view import ReadError
+from spark.read_errors import ReadError
 from spark.source_options import TopicPartition
 
 __all__ = ["StreamOffset"]

@@ -50,7 +50,14 @@ class TestRows:
             ("headers", "array<struct<key:string,value:binary>>"),
         ]
         rows = frame.selectExpr(
-            "key", "value", "topic", "partition", "offset", "unix_millis(timestamp)", "timestampType", "headers"
+            "key",
+            "value",
+            "topic",
+            "partition",
+            "offset",
+            "unix_millis(timestamp)",
+            "timestampType",
+            "headers",
         ).collect()
         assert sorted(map(tuple, rows), key=lambda row: (row[3], row[4])) == [
             (b"k", b"one", name, 0, 0, 1_700_000_000_123, 0, [("h", b"v")]),

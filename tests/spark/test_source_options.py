@@ -1,0 +1,166 @@
+"""The source's options: names and defaults of Spark's own Kafka connector, one clear sentence for what cannot be."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from odradek.client.offsets import EARLIEST, LATEST
+from spark.source_options import Bound, OptionError, Query, SourceOptions
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+TOPIC = {**SERVERS, "subscribe": "flights"}
+
+
+class TestDefaults:
+    def test_batch(self) -> None:
+        """A batch query reads everything (Spark's Kafka integration guide: earliest to latest)."""
+        options = SourceOptions.parse(TOPIC, Query.BATCH)
+        assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
+        assert options.topics == ("flights",)
+        assert options.fail_on_data_loss
+        assert not options.include_headers
+        assert options.group_id_prefix == "spark-kafka-source"
+        assert options.consumer.isolation_level == "read_uncommitted"
+
+    def test_stream(self) -> None:
+        """A streaming query begins with what is new, and waits 15 minutes at most."""
+        options = SourceOptions.parse(TOPIC, Query.STREAM)
+        assert options.starting.everywhere == LATEST
+        assert options.trigger_delay_max == timedelta(minutes=15)
+        assert options.offsets_per_trigger_max is None
+
+    def test_names_are_known_in_any_case(self) -> None:
+        """Spark hands them over in lower case."""
+        given = {**TOPIC, "startingoffsets": "earliest", "FAILONDATALOSS": "False", "includeHeaders": "true"}
+        options = SourceOptions.parse(given, Query.STREAM)
+        assert options.starting.everywhere == EARLIEST
+        assert not options.fail_on_data_loss
+        assert options.include_headers
+
+
+class TestBounds:
+    def test_the_first_of_timestamp_by_timestamp_and_offsets_counts(self) -> None:
+        """The guide: startingTimestamp before startingOffsetsByTimestamp before startingOffsets."""
+        every = {
+            "startingTimestamp": "5",
+            "startingOffsetsByTimestamp": '{"flights": {"0": 6}}',
+            "startingOffsets": '{"flights": {"0": 7}}',
+        }
+        for left, expected in enumerate(
+            [
+                Bound("startingTimestamp", timestamp=5),
+                Bound("startingOffsetsByTimestamp", timestamps={("flights", 0): 6}),
+                Bound("startingOffsets", offsets={("flights", 0): 7}),
+            ]
+        ):
+            given = dict(list(every.items())[left:])
+            assert SourceOptions.parse(TOPIC | given, Query.STREAM).starting == expected
+
+    def test_offsets_may_be_words_in_numbers(self) -> None:
+        """In JSON -2 is earliest, -1 latest."""
+        text = '{"a": {"0": -2, "1": -1}, "b": {"0": 23}}'
+        options = SourceOptions.parse({**SERVERS, "subscribe": "a,b", "startingOffsets": text}, Query.STREAM)
+        assert options.starting.offsets == {("a", 0): EARLIEST, ("a", 1): LATEST, ("b", 0): 23}
+
+    def test_assign(self) -> None:
+        """Partitions by topic."""
+        options = SourceOptions.parse({**SERVERS, "assign": '{"a": [1, 0], "b": [2]}'})
+        assert options.assigned == (("a", 0), ("a", 1), ("b", 2))
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [("30s", 30), ("15m", 900), ("2h", 7200), ("250", 0.25), ("1500ms", 1.5), ("1d", 86400)],
+    )
+    def test_durations(self, text: str, seconds: float) -> None:
+        """Spark's short units; milliseconds without one."""
+        options = SourceOptions.parse({**TOPIC, "maxTriggerDelay": text}, Query.STREAM)
+        assert options.trigger_delay_max.total_seconds() == seconds
+
+
+class TestKafkaKeys:
+    def test_consumer_keys_take_effect_and_others_of_kafka_pass(self) -> None:
+        """One set of options may serve the source and the sink."""
+        given = {
+            **TOPIC,
+            "kafka.isolation.level": "read_committed",
+            "kafka.max.partition.fetch.bytes": "4096",
+            "kafka.acks": "all",
+            "kafka.group.id": "readers",
+        }
+        options = SourceOptions.parse(given)
+        assert options.consumer.isolation_level == "read_committed"
+        assert options.consumer.max_partition_fetch_bytes == 4096
+        assert options.group_id == "readers"
+
+
+BATCH, STREAM = Query.BATCH, Query.STREAM
+REFUSED: list[tuple[Query, dict[str, str], str]] = [
+    (BATCH, {}, r"kafka\.bootstrap\.servers is missing .*no option at all has arrived: CREATE TABLE drops"),
+    (BATCH, {"subscribe": "a"}, r"kafka\.bootstrap\.servers is missing \(HOST:PORT,HOST:PORT\)$"),
+    (BATCH, SERVERS, r"one of the options assign, subscribe or subscribePattern says what to read, and none is given$"),
+    (BATCH, {**TOPIC, "assign": '{"a": [0]}'}, r"only one of .* not both assign and subscribe$"),
+    (BATCH, {**SERVERS, "subscribe": " , "}, r"subscribe names no topic"),
+    (BATCH, {**SERVERS, "subscribePattern": ""}, r"subscribePattern is empty"),
+    (BATCH, {**SERVERS, "subscribePattern": "a("}, r"subscribePattern 'a\(' is no regular expression"),
+    (BATCH, {**SERVERS, "assign": "a"}, r"assign must be JSON like \{\"topic\": \[0, 1\]\}, not 'a'"),
+    (BATCH, {**SERVERS, "assign": '{"a": [-1]}'}, r"assign must name partitions"),
+    (BATCH, {**TOPIC, "startingOffsets": "latest"}, r"startingOffsets of a batch query cannot be latest"),
+    (BATCH, {**TOPIC, "startingOffsets": '{"flights": {"0": -1}}'}, r"cannot be latest \(-1\), as for flights-0"),
+    (BATCH, {**TOPIC, "endingOffsets": "earliest"}, r"endingOffsets of a batch query cannot be earliest"),
+    (BATCH, {**TOPIC, "endingOffsets": '{"flights": {"0": -2}}'}, r"cannot be earliest \(-2\), as for flights-0"),
+    (STREAM, {**TOPIC, "endingOffsets": "latest"}, r"endingOffsets is for batch queries"),
+    (STREAM, {**TOPIC, "endingTimestamp": "5"}, r"endingTimestamp is for batch queries"),
+    (BATCH, {**TOPIC, "startingOffsets": "first"}, r"startingOffsets must be earliest, latest or JSON like"),
+    (BATCH, {**TOPIC, "startingOffsets": '{"flights": {"0": "7"}}'}, r"startingOffsets must be"),
+    (BATCH, {**TOPIC, "startingOffsets": '{"flights": {"0": -3}}'}, r"startingOffsets has -3 for flights-0"),
+    (BATCH, {**TOPIC, "startingOffsets": "{}"}, r"startingOffsets names no partition"),
+    (BATCH, {**TOPIC, "startingTimestamp": "now"}, r"startingTimestamp must be a whole number of at least 0, not 'now'"),
+    (BATCH, {**TOPIC, "minPartitions": "0"}, r"minPartitions must be a whole number of at least 1, not '0'"),
+    (BATCH, {**TOPIC, "maxRecordsPerPartition": "-5"}, r"maxRecordsPerPartition must be a whole number"),
+    (STREAM, {**TOPIC, "maxOffsetsPerTrigger": "many"}, r"maxOffsetsPerTrigger must be a whole number"),
+    (
+        STREAM,
+        {**TOPIC, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"},
+        r"minOffsetsPerTrigger \(6\) must not be above maxOffsetsPerTrigger \(5\)",
+    ),
+    (STREAM, {**TOPIC, "maxTriggerDelay": "soon"}, r"maxTriggerDelay must be a time like 30s"),
+    (BATCH, {**TOPIC, "failOnDataLoss": "maybe"}, r"failOnDataLoss must be true or false, not 'maybe'"),
+    (BATCH, {**TOPIC, "includeHeaders": "1"}, r"includeHeaders must be true or false"),
+    (
+        BATCH,
+        {**TOPIC, "startingOffsetsByTimestampStrategy": "guess"},
+        r"startingOffsetsByTimestampStrategy must be error or latest",
+    ),
+    (BATCH, {**TOPIC, "startingOffset": "earliest"}, r"unknown option 'startingoffset': startingOffsets is the name"),
+    (BATCH, {**TOPIC, "kafka.auto.offset.reset": "earliest"}, r"kafka\.auto\.offset\.reset cannot be given: startingOffsets"),
+    (BATCH, {**TOPIC, "kafka.key.deserializer": "x"}, r"kafka\.key\.deserializer cannot be given: .*cast the column"),
+    (BATCH, {**TOPIC, "kafka.enable.auto.commit": "true"}, r"kafka\.enable\.auto\.commit cannot be given"),
+    (BATCH, {**TOPIC, "kafka.security.protocol": "SSL"}, r"security\.protocol='SSL' is not supported"),
+    (BATCH, {**TOPIC, "kafka.fetch.max.byte": "5"}, r"unknown configuration key 'fetch\.max\.byte' \(did you mean fetch\.max\.bytes"),
+    (BATCH, {**TOPIC, "kafka.fetch.max.wait.ms": "x"}, r"fetch\.max\.wait\.ms='x': expected a whole number"),
+    (BATCH, {"kafka.bootstrap.servers": "nowhere", "subscribe": "a"}, r"bootstrap\.servers"),
+]  # fmt: skip
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("query", "given", "sentence"), REFUSED)
+    def test_one_sentence(self, query: Query, given: dict[str, str], sentence: str) -> None:
+        """What is missing, contradictory or unknown is named, in one line."""
+        with pytest.raises(OptionError) as caught:
+            SourceOptions.parse(given, query)
+        text = str(caught.value)
+        assert re.search(sentence, text), text
+        assert "\n" not in text
+
+    def test_a_batch_query_passes_over_limits_of_streams(self) -> None:
+        """As the JVM connector does: they are named, for a warning."""
+        given = {**TOPIC, "maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1m"}
+        assert SourceOptions.parse(given, Query.BATCH).ignored == ("maxOffsetsPerTrigger", "maxTriggerDelay")
+        assert SourceOptions.parse(given, Query.STREAM).ignored == ()
+
+    def test_an_option_of_somebody_else_passes(self) -> None:
+        """Spark and its users put in names of their own, such as the sink's topic or a path."""
+        assert SourceOptions.parse({**TOPIC, "topic": "out", "path": "/x"}).topics == ("flights",)
