@@ -28,6 +28,10 @@ options:
     description: Refuse smaller disks.
     type: int
     default: 10000000000
+  root:
+    description: Directory of the mount points; tells which disks are mounted already.
+    type: path
+    default: /srv/odradek
   missing_ok:
     description: Report disks that are not there, in place of failing; for hosts that serve already.
     type: bool
@@ -43,7 +47,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 disks:
-  description: Name, device, file system UUID, whether it was formatted now, of each disk that is there.
+  description: Name, device, file system UUID, whether it was formatted now and is mounted, of each disk that is there.
   type: list
   elements: dict
   returned: always
@@ -127,6 +131,14 @@ def _judged(disk: dict, bytes_min: int) -> tuple[str | None, str | None]:
     return None, None
 
 
+def _is_mounted(root: str, name: str) -> bool:
+    """Mounted now and at the next boot."""
+    unit = f"{root.strip('/').replace('/', '-')}-{name}.mount"
+    return os.path.ismount(os.path.join(root, name)) and os.path.exists(
+        f"/etc/systemd/system/multi-user.target.wants/{unit}"
+    )
+
+
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
@@ -141,6 +153,7 @@ def main() -> None:
                 },
             },
             "bytes_min": {"type": "int", "default": 10_000_000_000},
+            "root": {"type": "path", "default": "/srv/odradek"},
             "missing_ok": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -169,7 +182,8 @@ def main() -> None:
         if new and not module.check_mode:
             module.run_command(["mkfs.xfs", "-q", "-L", label_of(disk["name"]), disk["device"]], check_rc=True)
             uuids[disk["name"]] = _probe(disk["device"])["UUID"]
-        results.append({**disk, "uuid": uuids[disk["name"]], "formatted": new})
+        mounted = _is_mounted(module.params["root"], disk["name"])
+        results.append({**disk, "uuid": uuids[disk["name"]], "formatted": new, "mounted": mounted})
     module.exit_json(
         changed=any(result["formatted"] for result in results),
         disks=results,

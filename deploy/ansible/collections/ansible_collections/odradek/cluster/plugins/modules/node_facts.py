@@ -44,6 +44,11 @@ previous:
   description: Name of the one before.
   type: str
   returned: always
+releases:
+  description: Names of the releases that are installed.
+  type: list
+  elements: str
+  returned: always
 nodes:
   description: One dictionary for each node.
   type: list
@@ -62,6 +67,12 @@ def _link(root: str, name: str) -> str | None:
         return os.path.basename(os.readlink(os.path.join(root, name)))
     except OSError:
         return None
+
+
+def _releases(root: str) -> list[str]:
+    versions = os.path.join(root, "versions")
+    names = sorted(os.listdir(versions)) if os.path.isdir(versions) else []
+    return [name for name in names if os.path.exists(os.path.join(versions, name, "MANIFEST.json"))]
 
 
 def _is_active(unit: str) -> bool:
@@ -113,6 +124,7 @@ def main() -> None:
         founded=os.path.exists("/etc/odradek/founded"),
         current=_link(root, "current"),
         previous=_link(root, "previous"),
+        releases=_releases(root),
         nodes=nodes,
     )
 

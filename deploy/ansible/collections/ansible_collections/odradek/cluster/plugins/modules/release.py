@@ -22,9 +22,9 @@ options:
     type: path
     default: /opt/odradek
   state:
-    description: C(query) only looks, C(installed) installs, C(active) switches C(root/current) to it.
+    description: C(installed) installs, C(active) switches C(root/current) to it.
     type: str
-    choices: [query, installed, active]
+    choices: [installed, active]
     default: installed
   bytes_free_min:
     description: Refuse to install with less room than this.
@@ -40,10 +40,6 @@ EXAMPLES = r"""
     archive: /var/tmp/odradek-0.1.0.tar
 """
 RETURN = r"""
-installed:
-  description: Whether the release is on the host now.
-  type: bool
-  returned: always
 current:
   description: Name of the release that the link names.
   type: str
@@ -137,7 +133,7 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "archive": {"type": "path"},
             "root": {"type": "path", "default": "/opt/odradek"},
-            "state": {"type": "str", "choices": ["query", "installed", "active"], "default": "installed"},
+            "state": {"type": "str", "choices": ["installed", "active"], "default": "installed"},
             "bytes_free_min": {"type": "int", "default": 300_000_000},
         },
         supports_check_mode=True,
@@ -155,7 +151,6 @@ def main() -> None:
         changed = True
         if not module.check_mode:
             _install(module, name, archive, directory)
-            installed = True
     if state == "active" and current != name:
         if not installed and not module.check_mode:
             module.fail_json(msg=f"Release {name} is not installed on this host: there is nothing to switch to.")
@@ -164,16 +159,11 @@ def main() -> None:
             if current is not None:
                 _switch(root, "previous", current)
             _switch(root, "current", name)
-    digest = None
-    if os.path.exists(manifest):
-        digest = module.sha256(manifest)
     module.exit_json(
         changed=changed,
-        installed=installed,
-        manifest_sha256=digest,
         current=_linked(root, "current"),
         previous=_linked(root, "previous"),
-        diff={"before": f"{current}\n", "after": f"{name}\n"} if state == "active" else {},
+        diff={"before": f"release {current}\n", "after": f"release {name}\n"} if changed and state == "active" else {},
     )
 
 

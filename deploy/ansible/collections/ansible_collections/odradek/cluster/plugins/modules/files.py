@@ -1,0 +1,185 @@
+#!/usr/bin/python
+"""Several small configuration files in one step: a host is asked once, not once for each file."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: files
+short_description: Write several configuration files
+description:
+  - Each file is replaced at once, or not at all; directories on the way are made.
+  - Shows the difference with C(--diff).
+options:
+  files:
+    description: The files.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      path:
+        description: Where it goes.
+        type: path
+        required: true
+      content:
+        description: What it holds.
+        type: str
+        required: true
+      mode:
+        description: Its mode.
+        type: str
+        default: "0644"
+      group:
+        description: Its group.
+        type: str
+        default: root
+  keep:
+    description: Directory that gets the former version of each file that changes; see C(restore).
+    type: path
+  restore:
+    description: Put back what C(keep) holds, and remove those of C(files) that were not there before; contents are ignored.
+    type: bool
+    default: false
+  systemd:
+    description: Tell systemd when something changed.
+    type: bool
+    default: false
+author:
+  - The Odradek authors (@odradek)
+"""
+EXAMPLES = r"""
+- name: Configuration
+  odradek.cluster.files:
+    files:
+      - {path: /etc/example.conf, content: "a = 1\n"}
+"""
+RETURN = r"""
+paths:
+  description: Files that are other now.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import grp
+import os
+import shutil
+import stat
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _is_as_wanted(path: str, content: str, mode: int, group: int) -> bool:
+    if _read(path) != content:
+        return False
+    found = os.stat(path)
+    return stat.S_IMODE(found.st_mode) == mode and found.st_uid == 0 and found.st_gid == group
+
+
+def _write(path: str, content: str, mode: int, group: int) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(descriptor, mode)
+        os.fchown(descriptor, 0, group)
+        os.fsync(descriptor)
+    os.rename(temporary, path)
+
+
+def _kept(keep: str, path: str) -> str:
+    return os.path.join(keep, path.replace("/", "%"))
+
+
+def _keep(keep: str, paths: list[str]) -> None:
+    """What is kept belongs to one change: that of the change before it goes."""
+    shutil.rmtree(keep, ignore_errors=True)
+    os.makedirs(keep, mode=0o700)
+    for path in paths:
+        if os.path.exists(path):
+            shutil.copy2(path, _kept(keep, path))
+        else:
+            with open(_kept(keep, path) + ".absent", "w", encoding="utf-8"):
+                pass
+
+
+def _restore(keep: str, paths: list[str]) -> list[str]:
+    """Paths that were put back."""
+    done = []
+    for path in paths:
+        if os.path.exists(_kept(keep, path)):
+            found = os.stat(path) if os.path.exists(path) else None
+            shutil.copy2(_kept(keep, path), path)
+            if found is not None:
+                os.chown(path, found.st_uid, found.st_gid)
+            done.append(path)
+        elif os.path.exists(_kept(keep, path) + ".absent") and os.path.exists(path):
+            os.unlink(path)
+            done.append(path)
+    shutil.rmtree(keep, ignore_errors=True)
+    return done
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str", "required": True},
+                    "mode": {"type": "str", "default": "0644"},
+                    "group": {"type": "str", "default": "root"},
+                },
+            },
+            "keep": {"type": "path"},
+            "restore": {"type": "bool", "default": False},
+            "systemd": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+        required_if=[("restore", True, ["keep"])],
+    )
+    files, keep = module.params["files"], module.params["keep"]
+    diff: list[dict[str, str]] = []
+    if module.params["restore"]:
+        paths = [] if module.check_mode else _restore(keep, [file["path"] for file in files])
+    else:
+        wanted = []
+        for file in files:
+            try:
+                group = grp.getgrnam(file["group"]).gr_gid
+            except KeyError:
+                group = 0
+            content = file["content"] if file["content"].endswith("\n") else file["content"] + "\n"
+            mode = int(file["mode"], 8)
+            if not _is_as_wanted(file["path"], content, mode, group):
+                wanted.append((file["path"], content, mode, group))
+                before = _read(file["path"]) or ""
+                diff.append(
+                    {"before": before, "after": content, "before_header": file["path"], "after_header": file["path"]}
+                )
+        paths = [each[0] for each in wanted]
+        if wanted and not module.check_mode:
+            if keep:
+                _keep(keep, paths)
+            for each in wanted:
+                _write(*each)
+    if paths and module.params["systemd"] and not module.check_mode:
+        module.run_command(["systemctl", "daemon-reload"], check_rc=True)
+    module.exit_json(changed=bool(paths), paths=paths, diff=diff)
+
+
+if __name__ == "__main__":
+    main()
