@@ -68,6 +68,8 @@ class SimEnv:
         return SimWorkers(self, self._ports_random)
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
+        if not self.alive:  # killed before its first step: what it opened now would be a living process's
+            raise NodeCrashed
         return self.disk.open_dir(path, create)
 
     def event(self) -> Event:

@@ -340,3 +340,22 @@ def test_a_slow_link_takes_its_time_and_keeps_the_order() -> None:
         assert world.now - began < 0.01
 
     world.run(main)
+
+
+def test_a_process_that_is_killed_before_its_first_step_touches_no_disk() -> None:
+    """Found by seed 200: it took the lock of its directory, and the next process could not start."""
+    world = World(1)
+
+    async def serve(env: Env) -> None:
+        env.open_dir("/data", create=True).lock()
+        await env.event().wait()
+
+    async def main() -> None:
+        world.start("a", serve)
+        world.crash("a")
+        await world.sleep(1.0)
+        running = world.start("a", serve)
+        await world.sleep(1.0)
+        assert not running.ended.is_set()
+
+    world.run(main)
