@@ -46,7 +46,6 @@ SHELL = {
     "spark/fetching.py": "an executor's connections, how long nothing has come",
     "spark/pipelines/": "jobs: files, arguments, progress",
     "spark/sink.py": "an executor's producer, files of metrics",
-    "spark/source.py": "which process of Spark this is",
     "spark/source_stream.py": "the clock of triggers and lag, names of groups",
     "wire/schema/": "writes wire/messages, when a developer asks",
 }
