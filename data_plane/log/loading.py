@@ -315,11 +315,11 @@ def _recover_segment(
         if limit is not None and last_offset >= limit:
             scan.position, scan.next_offset, scan.damage = position, end_offset, None
             break
-        end_offset = last_offset + 1
         if last_offset > relative_max:
             scan.position, scan.next_offset = position, end_offset
             scan.damage = f"offset {last_offset} is out of the segment's reach"
             break
+        end_offset = last_offset + 1
         note(position, header[1] + SIZE_PREFIX, last_offset, header[8], interval)
         if header[2] != latest:
             epochs.assign(header[2], header[0])

@@ -127,6 +127,17 @@ def test_a_bit_flipped_at_any_byte_is_noticed(mask: int) -> None:
             assert log.log_end_offset <= 6 or (position < 8 and log.log_end_offset != 12)
 
 
+@pytest.mark.parametrize("byte", range(4))
+def test_an_offset_that_no_segment_reaches_ends_the_log_before_it(byte: int) -> None:
+    """No checksum covers base offsets: a flipped bit in one must not make the log end at trillions."""
+    size = len(batch(3, producer_id=0, producer_epoch=0, base_sequence=0))
+    disk, _ = written(4)
+    disk.corrupt(FIRST_LOG, 2 * size + byte, 0x40)
+    log = reopened(disk)
+    check_whole(log, 6)
+    assert append(log, batch(3)).base_offset == 6
+
+
 def test_zeros_behind_the_log_are_cut_off() -> None:
     """A power loss may leave a file longer than what was written to it."""
     disk, log = written(4)
