@@ -30,7 +30,7 @@ class DefaultSource(DataSource):
         """The name of the format."""
         return "odradek"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The columns of Spark's own Kafka connector, headers if `includeHeaders` asks for them."""
         from spark.source import schema
 

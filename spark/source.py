@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from spark.batch_plan import plan_batch
 from spark.fetching import read_ranges
@@ -29,24 +38,31 @@ if TYPE_CHECKING:
 __all__ = ["batch_reader", "schema", "stream_reader"]
 
 _LOGGER = logging.getLogger("odradek.spark")
-_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
-_HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-_COLUMNS = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-}
-_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+_COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+_HEADERS = StructField(
+    "headers",
+    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+)
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def schema(options: Mapping[str, str]) -> str:
-    """The columns, in Spark's DDL. Raises `OptionError`: Spark asks at `load()`, which is where a mistake should show."""
-    return _SCHEMA + (_HEADERS if SourceOptions.parse(options).include_headers else "")
+def schema(options: Mapping[str, str]) -> StructType:
+    """The columns. Raises `OptionError`: Spark asks at `load()`, which is where a mistake should show."""
+    return _columns(SourceOptions.parse(options))
+
+
+def _columns(options: SourceOptions) -> StructType:
+    return StructType([*_COLUMNS.fields, _HEADERS] if options.include_headers else list(_COLUMNS.fields))
 
 
 def batch_reader(options: Mapping[str, str], columns: StructType) -> OdradekReader:
@@ -68,9 +84,8 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> OdradekStr
 
 
 def _check_columns(options: SourceOptions, columns: StructType) -> None:
-    wanted = _COLUMNS | ({"headers": _HEADERS_TYPE} if options.include_headers else {})
-    given = {field.name: field.dataType.simpleString() for field in columns.fields}
-    if list(given.items()) != list(wanted.items()):
+    given = [(field.name, field.dataType.simpleString()) for field in columns.fields]
+    if given != [(field.name, field.dataType.simpleString()) for field in _columns(options).fields]:
         raise OptionError(
             "the columns of the format odradek are fixed: leave out schema(...), and select what you need"
         )

@@ -66,3 +66,8 @@ class Topics:
             for outcome in outcomes.values():
                 if outcome.error is not None:
                     raise outcome.error
+
+    def grow(self, name: str, partitions: int) -> None:
+        """More partitions."""
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_partitions({name: partitions})
