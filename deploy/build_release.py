@@ -49,7 +49,7 @@ def _copy_source(target: Path, version: str | None) -> str:
         text=True,
     )
     for name in listed.stdout.split("\0"):
-        if name and not name.startswith(("tests/", "docs/", "bench/", "jepsen_tests/", "deploy/")) and (ROOT / name).is_file():
+        if name and not name.startswith("tests/") and (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target / name)
     project = target / "pyproject.toml"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.deploy.hosts import sweep, work_directory
+from tests.deploy.releases import CannotBuild, build_releases
 from tests.deploy.needs import CACHE, ROOT, SANDBOX, make_tree, what_is_missing
 
 
@@ -29,6 +30,12 @@ def main() -> int:
     sweep()
     make_tree()
     work = work_directory()
+    try:
+        build_releases(work / "releases", whole=args.form == "whole")
+    except CannotBuild as error:
+        sweep()
+        print(f"no release can be built: {error}", file=sys.stderr)
+        return 2
     command = [*SANDBOX, sys.executable, "-m", "tests.deploy", args.form, "--inside", str(work)]
     try:
         status = subprocess.run(command, cwd=ROOT, check=False).returncode

@@ -1,11 +1,15 @@
-"""The life of a cluster, step by step, under load."""
+"""The life of a cluster on booted hosts, step by step, with clients of the outside at work all the time.
+
+The whole form goes through everything that the playbooks are for; the short one deploys, deploys again, changes the
+configuration host by host, kills a host and brings it back. Every step ends with a whole cluster and a record that was
+sent after the step and acknowledged; after the last one each acknowledged record is looked for.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,59 +18,333 @@ import attrs
 
 from tests.deploy.hosts import Hosts, hosts_in
 from tests.deploy.load import Load
-from tests.deploy.needs import ROOT
-from tests.deploy.playbooks import Playbooks
+from tests.deploy.playbooks import Outcome, Playbooks
+from tests.deploy.releases import BROKEN, NEW, OLD
 
 DISK_BYTES = 1 << 30
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+FIRST = ("stork", "heron", "crane")
+FOURTH = "ibis"
+_ODRADEK = "/opt/odradek/current/bin/odradek"
+_WHOLE_SECONDS = 240
 
 
-def inventory_of(hosts: Hosts, names: list[str], voters: int = 3) -> dict[str, Any]:
-    """What the operator writes."""
-    told = {}
-    for index, name in enumerate(names):
-        host = hosts[name]
-        told[name] = {
-            "ansible_host": host.address,
-            "odradek_node_id": host.number,
-            "odradek_voter": index < voters,
-            "odradek_rack": f"r{host.number}",
-            "odradek_disks": [{"name": disk, "device": device} for disk, device in host.disks.items()],
-        }
+@attrs.define
+class Step:
+    """One line of the report."""
+
+    name: str
+    seconds: float
+    p99_ms: float | None
+    worst_ms: float | None
+    note: str = ""
+
+
+@attrs.define
+class Life:
+    """Hosts, operator and clients of one run."""
+
+    hosts: Hosts
+    playbooks: Playbooks
+    load: Load
+    loaded: bool = False
+    steps: list[Step] = attrs.field(factory=list)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        """Time a step, and look at its end whether the clients are served."""
+        begun = time.monotonic()
+        step = Step(name, 0.0, None, None)
+        yield step
+        ended = time.monotonic()
+        step.seconds = round(ended - begun, 1)
+        if self.loaded:
+            assert self.load.acknowledged_since(ended), f"{name}: nothing is acknowledged any more"
+            step.p99_ms, step.worst_ms = self.load.p99_ms(begun, ended), self.load.worst_ms(begun, ended)
+        self.steps.append(step)
+        print(f"{step.name}: {step.seconds} s, p99 {step.p99_ms} ms, worst {step.worst_ms} ms {step.note}", flush=True)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The hosts of the inventory, for an operator to edit."""
+        found: dict[str, Any] = self.playbooks.inventory["hosts"]
+        return found
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{self.hosts[name].address}:9092" for name in self.told)
+
+    def status(self) -> dict[str, Any]:
+        """`odradek cluster status --json`, asked on a host that answers."""
+        for name in self.told:
+            if self.hosts[name].process is None:
+                continue
+            command = f"{_ODRADEK} cluster status --json --timeout 10 --bootstrap-server {self.bootstrap}"
+            answer = self.hosts.ssh(name, command, check=False)
+            if answer is not None:
+                found: dict[str, Any] = json.loads(answer)
+                return found
+        raise AssertionError("no host answers")
+
+    def wait_until(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Ask until it holds."""
+        deadline = time.monotonic() + _WHOLE_SECONDS
+        status = self.status()
+        while not holds(status):
+            assert time.monotonic() < deadline, f"{what} does not come true: {status}"
+            time.sleep(0.3)
+            status = self.status()
+
+    def leader_host(self) -> str:
+        """The host of the active controller."""
+        number = self.status()["controller"]
+        return next(name for name in self.told if self.hosts[name].number == number)
+
+    def versions(self) -> set[str]:
+        """What the nodes' processes say that they are."""
+        asked = "import urllib.request as r; print(r.urlopen('http://{}:9094/metrics').read().decode())"
+        found = set()
+        for name in self.told:
+            page = self.hosts.ssh(name, f'python3 -c "{asked.format(self.hosts[name].address)}"') or ""
+            line = next(line for line in page.splitlines() if line.startswith("odradek_info"))
+            found.add(line.split('version="')[1].split('"')[0])
+        return found
+
+
+def is_whole(status: dict[str, Any]) -> bool:
+    """As the playbooks' gates want it."""
+    quorum = status["quorum"]
+    keys = ("offline_partitions", "under_min_isr_partitions", "under_replicated_partitions", "moving_partitions")
+    return (
+        quorum is not None
+        and not quorum["silent_voters"]
+        and all(status[key] == [] for key in keys)
+        and all(broker["online"] for broker in status["brokers"])
+    )
+
+
+def host_entry(hosts: Hosts, name: str, *, voter: bool) -> dict[str, Any]:
+    """What an operator writes for a host."""
+    host = hosts[name]
+    return {
+        "ansible_host": host.address,
+        "odradek_node_id": host.number,
+        "odradek_voter": voter,
+        "odradek_rack": f"r{host.number}",
+        "odradek_disks": [{"name": disk, "device": device} for disk, device in host.disks.items()],
+    }
+
+
+def inventory_of(hosts: Hosts) -> dict[str, Any]:
+    """Three hosts, all of them voters."""
     return {
         "vars": {
             "odradek_cluster_id": CLUSTER_ID,
-            "odradek_release": "0.1.0",
+            "odradek_release": OLD,
             "ansible_user": "root",
             "ansible_python_interpreter": "/usr/bin/python3",
+            # Disks of a file each, a clock that is this machine's.
             "disks_bytes_min": 300_000_000,
             "host_clock_synchronized": False,
             "odradek_settings": {},
         },
-        "hosts": told,
+        "hosts": {name: host_entry(hosts, name, voter=True) for name in FIRST},
     }
 
 
-def build_release(out: Path, version: str) -> None:
-    """A release as `make release` makes it."""
-    subprocess.run(
-        [sys.executable, str(ROOT / "deploy" / "build_release.py"), "--out", str(out), "--version", version], check=True
-    )
-
-
 def live(work: Path, form: str) -> int:
+    """Run the steps of a form inside a sandbox; prints a report and returns 0, or raises."""
     with hosts_in(work) as hosts:
-        t = time.monotonic()
-        for name in ("stork", "heron", "crane"):
+        begun = time.monotonic()
+        for name in FIRST if form == "short" else (*FIRST, FOURTH):
             hosts.make(name, ("a", "b"), DISK_BYTES)
-        hosts.boot("stork", "heron", "crane")
-        print("booted", time.monotonic() - t)
-        play = Playbooks(hosts, inventory_of(hosts, ["stork", "heron", "crane"]), Path("/tmp/rel"), work / "playbooks.log")
-        try:
-            out = play.run("deploy")
-            print(out.output[-3000:], out.seconds, out.changed)
-            out = play.run("deploy")
-            print(out.output[-3000:], out.seconds, out.changed)
-        finally:
-            print(hosts.ssh("stork", "systemctl status odradek@1 --no-pager -n 20; findmnt -t xfs; systemctl --failed --no-pager", check=False))
+        hosts.boot(*hosts.hosts)
+        print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
+        playbooks = Playbooks(hosts, inventory_of(hosts), work / "releases", work / "playbooks.log")
+        load = Load(",".join(f"{hosts[name].address}:9092" for name in FIRST))
+        life = Life(hosts, playbooks, load)
+        if form == "whole":
+            bad_input(life)
+        birth(life)
+        reconfigure(life)
+        kill_and_return(life)
+        if form == "whole":
+            upgrade(life)
+            broken_release(life)
+            replace(life)
+            grow(life)
+            drain(life)
+            rollback(life)
+            look_and_keep(life)
+        with life.step("every record accounted for") as step:
+            life.loaded = False
+            step.note = load.finish()
+    print(report(life.steps))
     return 0
+
+
+def report(steps: list[Step]) -> str:
+    """A table in Markdown."""
+    lines = ["", "| step | seconds | p99 produce ms | worst ms | |", "| --- | ---: | ---: | ---: | --- |"]
+    for step in steps:
+        lines.append(f"| {step.name} | {step.seconds} | {step.p99_ms or ''} | {step.worst_ms or ''} | {step.note} |")
+    return "\n".join(lines)
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    """A playbook stopped with a sentence that has these words, and had changed nothing."""
+    said = " ".join(outcome.output.split())
+    for word in words:
+        assert word in said, f"{word!r} is not in: {outcome.output[-3000:]}"
+    assert outcome.changed == 0, outcome.output[-3000:]
+
+
+def bad_input(life: Life) -> None:
+    """What stops before anything is touched."""
+    play, told = life.playbooks, life.told
+    with life.step("bad input refused"):
+        told["crane"]["odradek_node_id"] = 1
+        refused(play.run("deploy", fails=True), "Node id 1 is given 2 times (stork and crane)")
+        told["crane"] = host_entry(life.hosts, "crane", voter=False)
+        refused(play.run("deploy", fails=True), "2 nodes vote")
+        told["crane"] = host_entry(life.hosts, "crane", voter=True)
+        told["crane"]["odradek_disks"][1]["device"] = "/dev/nosuch"
+        told["heron"]["ansible_host"] = "10.77.0.99"
+        refused(play.run("deploy", fails=True), "heron cannot be reached over SSH")
+        told["heron"] = host_entry(life.hosts, "heron", voter=True)
+        device = life.hosts["heron"].disks["b"]
+        life.hosts.ssh("heron", f"mkfs.ext4 -q {device} 2>/dev/null || mkfs.xfs -q {device}")
+        outcome = play.run("deploy", fails=True)
+        for words in (f"disk b: {device} holds something already", "disk b: there is no /dev/nosuch", "Nothing was formatted"):
+            assert words in " ".join(outcome.output.split()), outcome.output[-3000:]
+        life.hosts.ssh("heron", f"wipefs --all --quiet {device}; dd if=/dev/zero of={device} bs=1M count=1000 status=none")
+        told["crane"] = host_entry(life.hosts, "crane", voter=True)
+
+
+def birth(life: Life) -> None:
+    """Three bare hosts, then the same again."""
+    with life.step("deploy three hosts"):
+        life.playbooks.run("deploy")
+    life.load.start()
+    life.loaded = True
+    with life.step("deploy again: no change"):
+        outcome = life.playbooks.run("deploy", "--diff")
+        assert outcome.changed == 0, outcome.output[-3000:]
+
+
+def reconfigure(life: Life) -> None:
+    """A property of all nodes, host by host."""
+    life.playbooks.inventory["vars"]["odradek_settings"] = {"log.retention.hours": 100}
+    with life.step("configuration, host by host"):
+        shown = life.playbooks.run("reconfigure", "--check", "--diff")
+        assert "+log.retention.hours=100" in shown.output
+        leader = life.leader_host()
+        outcome = life.playbooks.run("reconfigure")
+        lines = outcome.output.splitlines()
+        restarted = [line.split(" for ")[1].split()[0] for line in lines if "restart.yml for" in line]
+        assert sorted(restarted) == sorted(life.told), outcome.output[-3000:]
+        assert restarted[-1] == leader, (leader, restarted)
+        for name in life.told:
+            found = life.hosts.ssh(name, f"grep hours /etc/odradek/node-{life.hosts[name].number}.properties")
+            assert found == "log.retention.hours=100\n"
+
+
+def kill_and_return(life: Life) -> None:
+    """Power fails on a host, and comes back."""
+    with life.step("a host loses power, and comes back"):
+        life.hosts.kill("heron")
+        number = life.hosts["heron"].number
+        life.wait_until(
+            lambda status: any(b["broker"] == number and not b["online"] for b in status["brokers"]), "heron is missed"
+        )
+        assert life.load.acknowledged_since(time.monotonic()), "two hosts of three do not serve"
+        life.hosts.boot("heron")
+        life.wait_until(is_whole, "a whole cluster")
+
+
+def upgrade(life: Life) -> None:
+    """Another release, host by host."""
+    life.playbooks.inventory["vars"]["odradek_release"] = NEW
+    with life.step("upgrade, host by host"):
+        life.playbooks.run("upgrade")
+        assert life.versions() == {NEW}
+
+
+def broken_release(life: Life) -> None:
+    """The roll-out of a release that does not start ends with the first host, which is put back."""
+    with life.step("a release that does not start: stopped and put back"):
+        outcome = life.playbooks.run("upgrade", fails=True, odradek_release=BROKEN)
+        said = " ".join(outcome.output.split())
+        assert f"was put back to release {NEW}" in said, outcome.output[-3000:]
+        assert "no other host was touched" in said
+        assert life.versions() == {NEW}
+        life.wait_until(is_whole, "a whole cluster")
+
+
+def replace(life: Life) -> None:
+    """A machine burns down with its disks; another takes its place."""
+    with life.step("a host is replaced, its disks are gone"):
+        life.hosts.kill("crane")
+        number = life.hosts["crane"].number
+        life.wait_until(
+            lambda status: any(b["broker"] == number and not b["online"] for b in status["brokers"]), "crane is missed"
+        )
+        life.hosts.blank("crane", DISK_BYTES)
+        life.told["crane"] = host_entry(life.hosts, "crane", voter=True)
+        life.hosts.boot("crane")
+        careless = life.playbooks.run("deploy", fails=True)
+        assert "replace_host -e odradek_host=crane" in " ".join(careless.output.split()), careless.output[-3000:]
+        life.playbooks.run("replace_host", odradek_host="crane")
+        status = life.status()
+        assert is_whole(status)
+        assert number in status["quorum"]["voters"]
+
+
+def grow(life: Life) -> None:
+    """A fourth host gets its share."""
+    with life.step("grow by a host, and balance") as step:
+        life.told[FOURTH] = host_entry(life.hosts, FOURTH, voter=False)
+        life.playbooks.run("add_host", odradek_host=FOURTH)
+        status = life.status()
+        assert is_whole(status)
+        replicas = {broker["broker"]: broker["replicas"] for broker in status["brokers"]}
+        assert min(replicas.values()) > 0.8 * max(replicas.values()), replicas
+        step.note = f"replicas {list(replicas.values())}"
+
+
+def drain(life: Life) -> None:
+    """A host that votes hands over its vote and its partitions, and is removed."""
+    with life.step("drain a host, give its vote to another, remove it"):
+        kept = life.playbooks.run("drain_host", fails=True, odradek_host="heron")
+        refused(kept, "A node of heron votes")
+        life.told["heron"]["odradek_voter"] = False
+        life.told[FOURTH]["odradek_voter"] = True
+        life.playbooks.run("drain_host", odradek_host="heron")
+        life.playbooks.run("remove", odradek_host="heron", odradek_confirm=CLUSTER_ID, odradek_remove_data="true")
+        del life.told["heron"]
+        status = life.status()
+        assert is_whole(status)
+        wanted = sorted(life.hosts[name].number for name in life.told)
+        assert [broker["broker"] for broker in status["brokers"]] == wanted
+        assert sorted(status["quorum"]["voters"]) == wanted
+        life.hosts.kill("heron")
+
+
+def rollback(life: Life) -> None:
+    """Back to the release of before, host by host."""
+    with life.step("roll back, host by host"):
+        life.playbooks.run("rollback")
+        assert life.versions() == {OLD}
+        life.playbooks.inventory["vars"]["odradek_release"] = OLD
+        outcome = life.playbooks.run("deploy")
+        assert outcome.changed == 0, outcome.output[-3000:]
+
+
+def look_and_keep(life: Life) -> None:
+    """Status, and a backup that can be read."""
+    with life.step("status and backup"):
+        assert "3 of 3 online" in life.playbooks.run("status").output
+        backups = life.hosts.work / "backups"
+        life.playbooks.run("backup", odradek_backups=str(backups))
+        (archive,) = backups.glob("*.tar.gz")
+        assert archive.stat().st_size > 1000

@@ -20,6 +20,7 @@ TOPIC = "orders"
 _PARTITIONS = 12
 _RATE = 100
 _DELIVERY_SECONDS = 180
+_QUIET = {"log_level": 2, "log.connection.close": False}
 
 
 class RecordsLost(AssertionError):
@@ -59,6 +60,7 @@ class Load:
     def _write(self, number: int) -> None:
         producer = confluent_kafka.Producer(
             {
+                **_QUIET,
                 "bootstrap.servers": self.bootstrap,
                 "client.id": f"writer-{number}",
                 "acks": "all",
@@ -99,6 +101,7 @@ class Load:
     def _read_along(self) -> None:
         consumer = confluent_kafka.Consumer(
             {
+                **_QUIET,
                 "bootstrap.servers": self.bootstrap,
                 "group.id": "along",
                 "auto.offset.reset": "earliest",
@@ -166,7 +169,7 @@ class Load:
     def _read_all(self) -> dict[tuple[int, int], str]:
         """Value by partition and offset of everything in the topic."""
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "judge", "enable.auto.commit": False}
+            {**_QUIET, "bootstrap.servers": self.bootstrap, "group.id": "judge", "enable.auto.commit": False}
         )
         there: dict[tuple[int, int], str] = {}
         ends = {}
