@@ -49,13 +49,13 @@ class Wanted:
 def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -> list[LagPoint]:
     """Load what the topic has now and the table has not; the lag over time. Raises `Failed`."""
     started = time.monotonic()
-    lag: list[LagPoint] = []
     with landing.locked():
         landed = landing.landed()
         last = landed[-1] if landed else None
         landing.step("look up the topic")
         topic_id, bounds = topics.bounds(wanted.topic)
         _check_same_topic(wanted, topic_id, last)
+        lag = [LagPoint(0.0, _behind(bounds, last))]
         while True:
             number = 0 if last is None else last.number + 1
             ranges = landing.plan(number, partial(_next_ranges, wanted, bounds, last))
@@ -71,7 +71,7 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
                     partial(_write, topics, wanted, ranges),
                 )
             now = time.monotonic()
-            behind = sum(max(0, end - last.ranges.get(each, (0, 0))[1]) for each, (_, end) in bounds.items())
+            behind = _behind(bounds, last)
             lag.append(LagPoint(now - started, behind))
             rows = last.more["rows"]
             line.step(f"load {number}: {rows:,} records, {rows / (now - began):,.0f}/s, lag {behind:,}")
@@ -80,6 +80,12 @@ def load(topics: Topics, wanted: Wanted, landing: Landing, line: ProgressLine) -
             f" {number} loads, and all that the topic had"
         )
     return lag
+
+
+def _behind(bounds: Ranges, last: Landed | None) -> int:
+    """How many offsets the table is behind the topic."""
+    ranges = {} if last is None else last.ranges
+    return sum(max(0, end - ranges.get(index, (0, begin))[1]) for index, (begin, end) in bounds.items())
 
 
 def _check_same_topic(wanted: Wanted, topic_id: str, last: Landed | None) -> None:
@@ -167,7 +173,7 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     )
     line = ProgressLine("offline-load")
     lag = load(topics_of(spark, arguments), wanted, Landing(wanted.table, "load"), line)
-    if arguments.plot is not None and lag:
+    if arguments.plot is not None:
         plot_lag(arguments.plot, f"Offline load of {wanted.topic}", lag)
         line.step(f"drawn: {arguments.plot}")
     return 0

@@ -25,13 +25,20 @@ class LagPoint:
 
 
 def plot_lag(path: Path, title: str, points: Sequence[LagPoint]) -> None:
-    """Draw how the lag went down."""
+    """Draw how the lag went down, load by load."""
     figure, axes = _canvas(title)
-    seconds = [point.seconds for point in points]
-    axes.plot(seconds, [point.records for point in points], color=_COLOURS[0], marker="o", markersize=4)
-    axes.fill_between(
-        seconds, [point.records for point in points], color=_COLOURS[0], alpha=0.12, linewidth=0
+    seconds, records = [point.seconds for point in points], [point.records for point in points]
+    axes.plot(
+        seconds,
+        records,
+        color=_COLOURS[0],
+        marker="o",
+        markersize=4,
+        drawstyle="steps-post",
+        clip_on=False,
+        zorder=3,
     )
+    axes.fill_between(seconds, records, step="post", color=_COLOURS[0], alpha=0.12, linewidth=0)
     axes.set_xlabel("seconds since the start")
     axes.set_ylabel("records behind")
     axes.set_xlim(left=0)
@@ -53,7 +60,7 @@ def plot_delays(path: Path, title: str, by_name: Mapping[str, Mapping[int, float
             label=name,
             linewidth=2,
         )
-    axes.set_xlabel("hour of the day")
+    axes.set_xlabel("hour of the day in New York")
     axes.set_ylabel("mean delay of departure, minutes")
     hours = sorted({hour for by_hour in by_name.values() for hour in by_hour})
     axes.set_xticks([hour for hour in hours if hour % 2 == 0])
@@ -67,7 +74,7 @@ def _canvas(title: str) -> tuple[Any, Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise Failed("--plot needs matplotlib: pip install matplotlib") from None
+        raise Failed("--plot needs matplotlib: pip install 'odradek[plots]'") from None
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

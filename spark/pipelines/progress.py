@@ -6,6 +6,7 @@ come from its own progress, those of a batch from Spark's status tracker.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -94,13 +95,21 @@ def watch_query(line: ProgressLine, query: StreamingQuery) -> list[dict[str, Any
 
 def _figures(progress: Any) -> dict[str, Any]:
     sources = progress["sources"]
-    metrics = sources[0]["metrics"] if sources else {}
-    behind = [value for key, value in metrics.items() if key in ("maxOffsetsBehindLatest", "lagRecords")]
     return {
         "batch": progress["batchId"],
         "rows": progress["numInputRows"],
         "rows_per_second": progress["processedRowsPerSecond"],
-        "lag": int(behind[0]) if behind else None,
+        "lag": _lag(sources[0]) if sources else None,
         "late": sum(int(state["numRowsDroppedByWatermark"]) for state in progress["stateOperators"]),
         "seconds": progress["batchDuration"] / 1000,
     }
+
+
+def _lag(source: Any) -> int | None:
+    """How many records the source is behind; None where it does not say."""
+    text = source["latestOffset"]
+    latest = json.loads(text) if isinstance(text, str) else text
+    if isinstance(latest, dict) and "@lag" in latest:
+        return int(latest["@lag"]["records"])
+    behind = source["metrics"].get("maxOffsetsBehindLatest")
+    return None if behind is None else int(behind)

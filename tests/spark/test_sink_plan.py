@@ -1,0 +1,132 @@
+"""What a write refuses before anything runs: one sentence for each mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from pyspark.sql.types import StructType
+
+from spark.sink import batch_writer
+from spark.sink_plan import plan_write
+
+GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
+
+
+def schema(ddl: str) -> StructType:
+    """Columns as in SQL, without a session."""
+    kinds = {
+        "binary": "binary",
+        "string": "string",
+        "int": "integer",
+        "long": "long",
+        "headers": {
+            "type": "array",
+            "containsNull": True,
+            "elementType": {
+                "type": "struct",
+                "fields": [
+                    {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+                    {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+                ],
+            },
+        },
+    }
+    fields = [
+        {"name": name, "type": kinds[kind], "nullable": True, "metadata": {}}
+        for name, kind in (column.split() for column in ddl.split(","))
+    ]
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        (
+            "key string",
+            {},
+            "the column 'value' is missing: it holds what is written, as string or binary (columns: key).",
+        ),
+        (
+            "value int",
+            {},
+            "the column 'value' is of type int and must be string or binary: cast it in the query.",
+        ),
+        (
+            "key long,value string",
+            {},
+            "the column 'key' is of type bigint and must be string or binary: cast it",
+        ),
+        (
+            "value string,partition long",
+            {},
+            "the column 'partition' is of type bigint and must be int: cast it",
+        ),
+        ("value string,topic binary", {}, "the column 'topic' is of type binary and must be string: cast it"),
+        (
+            "value string,headers string",
+            {},
+            "the column 'headers' is of type string and must be array<struct<key:string,value:binary>>: cast it",
+        ),
+        (
+            "value string",
+            {"topic": None},
+            "no topic is named: set the option 'topic', or give each row a column 'topic'.",
+        ),
+        ("value string", {"topic": " "}, "the option 'topic' is empty: it names the topic to write to."),
+        (
+            "value string",
+            {"kafka.bootstrap.servers": None},
+            "the option 'kafka.bootstrap.servers' is missing",
+        ),
+        ("value string", {"kafka.acks": "two"}, "an option kafka.* is not right: acks='two': expected all"),
+        ("value string", {"kafka.linger": "2"}, "unknown configuration key 'linger' (did you mean"),
+        (
+            "value string",
+            {"kafka.value.serializer": "x"},
+            "the option 'kafka.value.serializer' is not supported",
+        ),
+        (
+            "value string",
+            {"kafka.transactional.id": "x"},
+            "the option 'kafka.transactional.id' is not supported",
+        ),
+        (
+            "value string",
+            {"kafka.partitioner.class": "RoundRobinPartitioner"},
+            "kafka.partitioner.class is not supported",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(columns: str, options: dict[str, str | None], sentence: str) -> None:
+    """The driver refuses: wrong types, a missing column, no topic, options that are not right."""
+    merged = {key: value for key, value in {**GOOD, **options}.items() if value is not None}
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence is compared below
+        plan_write(merged, schema(columns))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_the_plan_takes_over() -> None:
+    """Options in any case, a consumer's keys passed over, other columns not written; the option goes before the column."""
+    options = {**GOOD, "KAFKA.Compression.Type": "zstd", "kafka.max.poll.records": "7", "metricsPath": "/m"}
+    plan = plan_write(options, schema("extra long,value binary,headers headers,topic string"))
+    assert plan.columns == {"value": 1, "headers": 2, "topic": 3}
+    assert (plan.topic, plan.metrics_path) == ("t", "/m")
+    assert plan.settings.compression_type == "zstd"
+    assert plan.settings.batch_size == 256 << 10
+    assert plan.settings.enable_idempotence
+
+
+def test_a_topic_is_not_overwritten() -> None:
+    """Mode overwrite of a batch query would mean to empty the topic first."""
+    with pytest.raises(ValueError, match=r"a topic cannot be overwritten: use \.mode\('append'\)\."):
+        batch_writer(GOOD, schema("value string"), True)
+
+
+def test_nobody_answers() -> None:
+    """The topic is looked up before the first task: without a broker that says so."""
+    options = {**GOOD, "kafka.max.block.ms": "300"}
+    with pytest.raises(ValueError, match=r"no broker can be asked for the topic 't' at 127\.0\.0\.1:9: "):
+        batch_writer(options, schema("value string"), False)
