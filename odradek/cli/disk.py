@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import call_failure, connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -45,7 +45,8 @@ def _list(args: argparse.Namespace) -> int:
         # One that is fenced may answer all the same, or be silent until the time is up: its state says enough.
         down = [node for node in wanted if node in cluster.fenced]
         alive = [node for node in wanted if node not in cluster.fenced]
-        brokers = client.admin.describe_log_dirs(alive) if alive else []
+        bound = min(args.timeout, LOOK_SECONDS_MAX)
+        brokers = client.admin.describe_log_dirs(alive, timeout=bound) if alive else []
     if args.json:
         documents = [_document(broker) for broker in brokers]
         documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
@@ -60,12 +61,19 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
+def _is_silent(broker: BrokerLogDirs) -> bool:
+    """Whether it has not answered: one that has just died is not fenced before its session ends."""
+    from odradek.client.errors import ClientError
+
+    return isinstance(broker.error, ClientError)
+
+
 def _print_directories(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
     rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * 5) for node in down]
     offline = []
     for broker in brokers:
         if broker.error is not None:
-            rows.append((broker.broker, "FAILED", *[None] * 5))
+            rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * 5))
         for each in broker.directories:
             state = "online" if each.error is None else "OFFLINE"
             used = _used(each)

@@ -14,7 +14,7 @@ import pytest
 
 from odradek.cli import broker, disk, events, partition, plans, quorum, topic
 from odradek.cli.__main__ import main
-from odradek.cli.connecting import call_failure
+from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
 from odradek.client.admin import (
     BrokerLogDirs,
     ClusterDescription,
@@ -186,7 +186,7 @@ def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
     said = run("disk", "list")
     assert words_of(said.out)[1][:2] == ["1", "online"]
     assert words_of(said.out)[2][:2] == ["2", "DOWN"]
-    admin.describe_log_dirs.assert_called_once_with([1])
+    admin.describe_log_dirs.assert_called_once_with([1], timeout=LOOK_SECONDS_MAX)
     assert "broker 2 is down" in run("disk", "list", "--topics").out
     assert "there is no broker 7 (brokers: 1, 2)" in run("disk", "list", "--broker", "7").refusal()
     admin.describe_log_dirs.return_value = [BrokerLogDirs(1, (), SILENCE)]
@@ -194,6 +194,10 @@ def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
     first, second = json.loads(said.out)["brokers"]
     assert (said.code, first["error"].partition(".")[0]) == (1, str(SILENCE))
     assert (second["broker"], second["online"], second["directories"]) == (2, False, [])
+    assert words_of(run("disk", "list").out)[1][:2] == ["1", "SILENT"]
+    admin.describe_log_dirs.return_value = [
+        BrokerLogDirs(1, (), KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    ]
     assert words_of(run("disk", "list").out)[1][:2] == ["1", "FAILED"]
 
 
