@@ -12,7 +12,14 @@ these batches and leave a later one of them whole. So the log is refused (`Metad
 * a damaged batch has a sound one behind it, in its segment or in a later one, unless both are of that one write, or
 * the log ends below the lower bound.
 
-The file is ours; Kafka leaves it alone.
+A log that is gone
+------------------
+A controller that finds nothing where it had a log would vote again in epochs in which it has voted, and for candidates
+that lack what it had promised to keep; nobody could tell. So `metadata-log-begun`, beside `meta.properties`, says that
+there was a quorum's state in the log's directory. It is written after that state is durable, so that no crash leaves one
+without the other. A controller that has lost the state is refused, be it with the whole directory or alone.
+
+Both files are ours; Kafka leaves them alone.
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ from data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
 from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, Snapshot, StoredSnapshot, decode_snapshot
 from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskFull
 from wire.errors import ErrorCode, KafkaError
@@ -37,6 +45,10 @@ from wire.record_batch import HEADER_SIZE, iter_batches, parse_header
 METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"
 SYNCED_OFFSET_PERIOD_SECONDS = 10.0
+BEGUN_FILE = "metadata-log-begun"
+_BEGUN_TEXT = f"""version=1
+# There has been a metadata log in {METADATA_LOG_DIRECTORY}: a controller does not start without it.
+"""
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
 
@@ -52,15 +64,26 @@ class MetadataLog:
         self._logger = logger
         self._log: PartitionLog
         self._synced_offset_due = clock.monotonic()
+        self._is_begun = root.exists(BEGUN_FILE)
+        self._tells_of_first = not self._is_begun
+        """Whether the first records are to be noted as soon as they are synced."""
 
     @classmethod
-    def open(cls, root: Dir, *, clock: Clock, logger: Any, segment_bytes: int = 1 << 30) -> MetadataLog:
+    def open(
+        cls, root: Dir, *, clock: Clock, logger: Any, segment_bytes: int = 1 << 30, may_vote: bool = False
+    ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
 
-        Raises `MetadataLogCorrupt` or `DiskError`.
+        Raises `MetadataLogCorrupt`, also for the log of a controller (`may_vote`) that is gone, or `DiskError`.
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
         self = cls(root, directory, clock, logger)
+        if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
+            raise MetadataLogCorrupt(
+                f"{directory.path} has lost its {QUORUM_STATE_FILE}, and this controller may have voted by it: restore the "
+                f"directory; or format {root.path} anew, then `odradek quorum remove` and `quorum add` this node; or, while "
+                f"the other voters have a leader, remove {root.path}/{BEGUN_FILE} to fetch all of it from them"
+            )
         synced, write_end = _read_synced_offset(directory)
         verify_segments(directory, synced, write_end)
         self.snapshots.remove_drafts()
@@ -130,6 +153,9 @@ class MetadataLog:
     def flush(self) -> int:
         self._log.flush()
         end_offset = self._log.recovery_point
+        if end_offset > 0 and self._tells_of_first:
+            self._tells_of_first = False
+            self._synced_offset_due = self._clock.monotonic()
         if self._clock.monotonic() >= self._synced_offset_due:
             self._note_synced_offset(end_offset)
         return end_offset
@@ -192,6 +218,9 @@ class MetadataLog:
     def _note_synced_offset(self, end_offset: int) -> None:
         try:
             self._write_synced_offset(end_offset)
+            if not self._is_begun and self.directory.exists(QUORUM_STATE_FILE):
+                self._root.write_atomic(BEGUN_FILE, _BEGUN_TEXT.encode())
+                self._is_begun = True
         except DiskFull as error:
             # The older bound stays true, and a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))

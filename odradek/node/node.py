@@ -164,6 +164,7 @@ class Node:
                 clock=env.clock,
                 logger=self._log,
                 segment_bytes=config.get_int("metadata.log.segment.bytes"),
+                may_vote=config.is_controller,
             )
         )
         bootstrap = log.bootstrap()
@@ -330,6 +331,7 @@ class Node:
             frame_bytes_max=config.get_int("socket.request.max.bytes"),
             after_turn=after_turn,
             poison=self._poison,
+            buggify=env.buggify if env.provokes else None,
         )
         self._services.append(services)
         return services

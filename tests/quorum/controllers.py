@@ -127,11 +127,17 @@ class Controllers:
         root = env.open_dir(PATH)
         meta = find_meta_properties(root)
         assert meta is not None
+        is_controller = node_id in self.controllers
         log = await env.workers.run(
-            lambda: MetadataLog.open(root, clock=env.clock, logger=journal, segment_bytes=self.segment_bytes)
+            lambda: MetadataLog.open(
+                root,
+                clock=env.clock,
+                logger=journal,
+                segment_bytes=self.segment_bytes,
+                may_vote=is_controller,
+            )
         )
         bootstrap = log.bootstrap()
-        is_controller = node_id in self.controllers
         service = MetadataService(
             env,
             log,
