@@ -12,16 +12,12 @@ from odradek.env.ports import Clock, Event
 class Timer:
     """One deadline. `cancel` is O(1); the heap forgets cancelled timers when they come up or outnumber live ones."""
 
-    __slots__ = ("action", "deadline", "sequence", "timers")
+    __slots__ = ("action", "deadline", "timers")
 
-    def __init__(self, timers: Timers, deadline: float, sequence: int, action: Callable[[], Any]) -> None:
+    def __init__(self, timers: Timers, deadline: float, action: Callable[[], Any]) -> None:
         self.timers = timers
         self.deadline = deadline
-        self.sequence = sequence
         self.action: Callable[[], Any] | None = action
-
-    def __lt__(self, other: Timer) -> bool:
-        return (self.deadline, self.sequence) < (other.deadline, other.sequence)
 
     def cancel(self) -> None:
         if self.action is not None:
@@ -44,7 +40,8 @@ class Timers:
         self._clock = clock
         self._log = log
         self._new_event = new_event
-        self._heap: list[Timer] = []
+        self._heap: list[tuple[float, int, Timer]] = []
+        """Deadline, serial number, timer."""
         self._sequence = 0
         self._cancelled = 0
         self._earlier: Event = new_event()
@@ -53,8 +50,8 @@ class Timers:
     def at(self, deadline: float, action: Callable[[], Any]) -> Timer:
         """Call `action` on the loop once the clock reaches `deadline` (monotonic seconds)."""
         self._sequence += 1
-        timer = Timer(self, deadline, self._sequence, action)
-        heapq.heappush(self._heap, timer)
+        timer = Timer(self, deadline, action)
+        heapq.heappush(self._heap, (deadline, self._sequence, timer))
         if deadline < self._sleeping_until:
             self._earlier.set()
         return timer
@@ -63,14 +60,14 @@ class Timers:
         """Keep the heap in proportion to the live timers."""
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
-            self._heap = [timer for timer in self._heap if timer.action is not None]
+            self._heap = [entry for entry in self._heap if entry[2].action is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0
 
     def fire_due(self, now: float) -> None:
-        """Run the actions whose deadline has come, earliest first."""
-        while self._heap and self._heap[0].deadline <= now:
-            timer = heapq.heappop(self._heap)
+        """Run the actions whose deadline has come, earliest first. What is cancelled in front wakes nobody later."""
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].action is None):
+            timer = heapq.heappop(self._heap)[2]
             action, timer.action = timer.action, None
             if action is None:
                 self._cancelled = max(0, self._cancelled - 1)
@@ -97,7 +94,7 @@ class Timers:
                 self._sleeping_until = float("inf")
                 await self._earlier.wait()
                 continue
-            self._sleeping_until = self._heap[0].deadline
+            self._sleeping_until = self._heap[0][0]
             with self._clock.timeout_at(self._sleeping_until):
                 await self._earlier.wait()
             self._sleeping_until = float("-inf")

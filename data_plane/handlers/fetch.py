@@ -99,6 +99,8 @@ class FetchJob:
         self.by_id = api_version >= TOPIC_IDS_SINCE
         self.committed = request.isolation_level == READ_COMMITTED
         self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
+        if broker.env.provokes and broker.env.buggify("fetch.short_read"):
+            self.max_bytes = min(self.max_bytes, 1)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         if api_version >= REPLICA_STATE_SINCE:
             self.replica_id = request.replica_state.replica_id
@@ -426,7 +428,10 @@ class DelayedFetch(Delayed):
 
     def _try_again(self) -> None:
         self.queued = False
-        if self.response is not None or not self.waits or not self.job.may_have_enough():
+        if self.response is not None or not self.waits:
+            return
+        # A follower's session is woken for what it can be told, others by every record.
+        if self.session is None and not self.job.may_have_enough():
             return
         attempt = self.job.read()
         if attempt.must_answer or attempt.bytes_read >= self.job.min_bytes:

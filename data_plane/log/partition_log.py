@@ -385,6 +385,7 @@ class PartitionLog:
         if end <= start:
             return LogRead(None, 0, 0, offset)
         file.pin()
+        segment.start_place = (offset, start)
         segment.read_place = (next_offset, end)
         segment.uses = 2
         return LogRead(file, start, end - start, next_offset)

@@ -63,6 +63,7 @@ class Segment:
         "needs_sync",
         "read_place",
         "size",
+        "start_place",
         "uses",
     )
 
@@ -83,8 +84,9 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.created_ms = 0
         self.jitter_ms = 0
-        self.read_place = self.bound_place = (base_offset, 0)
-        """(offset, position of the first batch that ends there or later); replaced as a whole, for other threads."""
+        self.read_place = self.start_place = self.bound_place = (base_offset, 0)
+        """(offset, position of the first batch that ends there or later): where the last read ended, where it began,
+        and where it was bounded last. Replaced as a whole, for other threads."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
@@ -235,6 +237,10 @@ class Segment:
         read_offset, read_position = self.read_place
         if offset == read_offset:
             return read_position, offset
+        start_offset, start_position = self.start_place
+        if offset == start_offset:
+            # The second of two followers that read the same.
+            return start_position, offset
         bound_offset, bound_position = self.bound_place
         if offset == bound_offset:
             return bound_position, offset
@@ -314,7 +320,7 @@ class Segment:
 
     def forget_places(self) -> None:
         """Forget the remembered places; the start of the segment is always right."""
-        self.read_place = self.bound_place = (self.base_offset, 0)
+        self.read_place = self.start_place = self.bound_place = (self.base_offset, 0)
 
     # --- the file, for other threads
 

@@ -88,6 +88,20 @@ def test_a_cancelled_timer_never_fires() -> None:
     assert timers.statistics() == {"timers": 0, "cancelled": 0}
 
 
+def test_what_is_cancelled_wakes_nobody() -> None:
+    """'What is cancelled in front wakes nobody later': the task sleeps until the next live deadline."""
+    timers = new_timers()
+    fired: list[str] = []
+    cancelled = [timers.at(1.0 + number, lambda: fired.append("cancelled")) for number in range(5)]
+    timers.at(9.0, lambda: fired.append("live"))
+    for timer in cancelled:
+        timer.cancel()
+    timers.fire_due(0.0)
+    assert timers.statistics() == {"timers": 1, "cancelled": 0}
+    timers.fire_due(9.0)
+    assert fired == ["live"]
+
+
 def test_a_timer_may_enter_another_that_is_due() -> None:
     """An action that asks for a past deadline is served in the same round."""
     timers = new_timers()

@@ -322,6 +322,35 @@ def test_a_consumer_that_reads_on_costs_no_scan() -> None:
     assert [operation for operation, _, _ in reads if operation == "read"] == []
 
 
+def test_two_followers_that_read_the_same_cost_no_scan() -> None:
+    """Where the last read began is remembered too: the second follower of a partition asks for what the first got."""
+    disk = new_disk()
+    log = new_log(LogConfig(index_interval_bytes=100), disk)
+    fill(log, 20, 3)
+    reads: list[str] = []
+    offset = log.log_end_offset
+    log.read(offset - 3, 1 << 20, upper_bound=NEVER).release()
+    disk.on_operation = lambda operation, path, position, count: reads.append(operation)
+    for _ in range(5):
+        fill(log, 2, 3)
+        first, second = (log.read(offset, 1 << 20, upper_bound=log.log_end_offset) for _ in range(2))
+        assert (first.position, first.count, first.next_offset) == (
+            second.position,
+            second.count,
+            second.next_offset,
+        )
+        first.release()
+        second.release()
+        offset = second.next_offset
+    assert "read" not in reads
+    # What a truncation takes away is remembered by nobody (what follows it has a file of its own).
+    log.truncate_to(offset - 6)
+    fill(log, 1, 6)
+    found = log.read(offset - 6, 1 << 20, upper_bound=NEVER)
+    assert (found.position, found.count, found.next_offset) == (0, log.active.size, offset)
+    found.release()
+
+
 def test_a_pinned_range_survives_what_happens_to_the_log() -> None:
     """A range that a response carries is read after a truncation, a roll, a retention run and a deletion."""
     log = new_log(LogConfig(segment_bytes=400, retention_bytes=0))
