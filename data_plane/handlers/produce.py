@@ -9,6 +9,7 @@ from data_plane.broker import Broker, HostedTopic
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Result, Suspend
 from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.handlers.metadata import INTERNAL_TOPICS
+from data_plane.handlers.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
 from data_plane.handlers.recompression import Batch, find_batches
 from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
@@ -173,6 +174,7 @@ class ProduceHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._refusals = ProducerRefusals(broker.clock, broker.log)
 
     def handle(self, context: Context, request: ProduceRequest, may_recompress: bool = True) -> Result:
         broker = self._broker
@@ -209,6 +211,8 @@ class ProduceHandler:
                     result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # a view, as decoded
                 except KafkaError as error:
                     answers.append(_refused_batch(data, partition, error))
+                    if error.code in PRODUCER_ERRORS and data.records is not None:
+                        self._refusals.tell(context, log, data.records, error)
                     failed = True
                     continue
                 except DiskError as error:

@@ -1,0 +1,85 @@
+"""What is logged of batches that are refused for their producer's sequence or epoch."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from data_plane.handlers.contract import Context
+from data_plane.handlers.producer_refusals import INTERVAL_SECONDS, LINES_MAX, ProducerRefusals
+from sim.weather import Weather
+from sim.world import World
+from tests.log.support import append, batch, new_log
+from tests.replication.brokers import ReplicatedTopic
+from wire.errors import ErrorCode, KafkaError
+
+ID = 4711
+
+
+def numbered(epoch: int, sequence: int, count: int = 1) -> bytearray:
+    return batch(count, producer_id=ID, producer_epoch=epoch, base_sequence=sequence)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "error"),
+    [
+        (1, 9, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (2, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (0, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_both_sides_are_named(epoch: int, sequence: int, error: ErrorCode) -> None:
+    """Who sent what, and what was known: over the wire, with the partition and the client's address."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert await cluster.send(1, numbered(1, 0, 5)) == (0, 0)
+        with capture_logs() as lines:
+            assert await cluster.send(1, numbered(epoch, sequence, 2)) == (error, -1)
+        (line,) = [each for each in lines if each["event"] == "produce.sequence_refused"]
+        assert line.pop("client").startswith("10.")
+        assert line == {
+            "log_level": "warning",
+            "event": "produce.sequence_refused",
+            "node": 1,
+            "error": error.name,
+            "topic": "t",
+            "partition": 0,
+            "producer_id": ID,
+            "producer_epoch": epoch,
+            "base_sequence": sequence,
+            "records": 2,
+            "known_epoch": 1,
+            "known_sequence": 4,
+            "known_offset": 4,
+            "log_end_offset": 5,
+            "client_id": "client",
+            "held_back": 0,
+        }
+
+    ReplicatedTopic().play(script)
+
+
+def test_lines_are_bounded() -> None:
+    """A client that goes on must not fill the operator's disk; what is held back is counted."""
+    world = World(1, Weather())
+    refusals = ProducerRefusals(world.node_env("node").clock, structlog.get_logger())
+    log = new_log()
+    append(log, numbered(0, 0))
+    refused = numbered(0, 7)
+
+    def refuse(times: int) -> list[int]:
+        """How many had been held back before, by each line."""
+        with capture_logs() as lines:
+            for _ in range(times):
+                with pytest.raises(KafkaError) as error:
+                    append(log, refused)
+                refusals.tell(Context("PLAINTEXT", "127.0.0.1"), log, refused, error.value)
+        return [line["held_back"] for line in lines]
+
+    async def script() -> None:
+        assert refuse(LINES_MAX + 30) == [0] * LINES_MAX
+        await world.sleep(INTERVAL_SECONDS)
+        assert refuse(2) == [30, 0]
+
+    world.run(script)
