@@ -199,7 +199,7 @@ def heartbeat(
             records += _begin_controlled_shutdown(image, broker, settings)
         elif not leads and (not stopping or sessions.others_know(image, broker.broker_id)):
             fenced, shut_down = True, True
-            records += fence(image, broker, settings)
+            records += fence(image, broker, settings, is_stopping=not stopping)
         sessions.leaderships_moved(broker.broker_id, context.next_offset + len(records) - 1)
     if shut_down:
         sessions.remove(broker.broker_id)
@@ -213,11 +213,22 @@ def _after(image: MetadataImage, records: list[Message], context: DecisionContex
     return builder.build()[0]
 
 
-def fence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
-    """The broker loses its leaderships and its place in every ISR of which it is not the last member."""
+def fence(
+    image: MetadataImage, broker: BrokerImage, settings: ControllerSettings, *, is_stopping: bool = False
+) -> list[Message]:
+    """The broker loses its leaderships and its place in every ISR of which it is not the last member.
+
+    `is_stopping`: of its own accord, and had nothing to hand over before. Kafka's record says only that such a broker is
+    fenced; ours says why, for whoever reads the log.
+    """
     records = remove_from_isrs(image, broker.broker_id, settings)
     records.append(
-        BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE)
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            fenced=FENCE,
+            in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN if is_stopping else 0,
+        )
     )
     return records
 

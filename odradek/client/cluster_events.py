@@ -206,7 +206,8 @@ class Narrator:
         if record.in_controlled_shutdown == 1:
             if broker is not None:
                 broker.stopping = True
-            yield "broker", f"broker {node}", "is about to stop, and hands over what it leads"
+            if record.fenced != 1:
+                yield "broker", f"broker {node}", "is about to stop, and hands over what it leads"
         if record.fenced == 1:
             yield from self._fenced(node)
         elif record.fenced == -1:

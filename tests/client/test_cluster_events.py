@@ -116,6 +116,13 @@ def test_a_controlled_shutdown_and_a_move() -> None:
         "broker 1 is about to stop, and hands over what it leads",
         "words-1 is led by 2 instead of 1, in sync: 2,3: 1 is stopping",
     ]
+    assert log.tell(BrokerRegistrationChangeRecord(broker_id=1, fenced=1)) == [
+        "broker 1 is fenced: it has stopped"
+    ]
+    log = Log()
+    assert log.tell(BrokerRegistrationChangeRecord(broker_id=1, fenced=1, in_controlled_shutdown=1)) == [
+        "broker 1 is fenced: it has stopped"
+    ]
     log = Log()
     assert log.tell(changed(replicas=[4, 2, 3, 1], adding_replicas=[4], removing_replicas=[1])) == [
         "words-0 begins to move to 4, off 1"
