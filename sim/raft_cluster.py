@@ -28,7 +28,7 @@ from metadata_quorum.raft.effects import (
     Truncate,
 )
 from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
-from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, Response
+from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, Response, Vote, VoteAnswer
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from sim.history import SafetyViolation
@@ -326,10 +326,22 @@ class Cluster:
             synced = node.entries[node.synced - 1].last_offset + 1 if node.synced else node.base
             must(request.offset <= synced, "a replica promised what it had not synced")
 
+    def _check_vote(self, node: Node, request: Request, response: Response) -> None:
+        """Raft, figure 2: a vote is on stable storage before it is given."""
+        if isinstance(request, Vote) and not request.pre_vote:
+            assert isinstance(response, VoteAnswer)
+            stored = node.stored or QuorumState()
+            saved = (stored.leader_epoch, stored.voted_id)
+            must(
+                not response.granted or saved == (request.epoch, request.sender.node_id),
+                f"a vote for {request.sender.node_id} in epoch {request.epoch} is given, and not saved",
+            )
+
     def _answer(self, node: Node, request_id: int, response: Response, read_offset: int | None) -> None:
         question = node.questions.pop(request_id, None)
         if question is None:
             return
+        self._check_vote(node, question.request, response)
         if read_offset is not None:
             assert isinstance(response, FetchAnswer)
             batches = [each for each in node.entries if each.base_offset >= read_offset]

@@ -1,0 +1,210 @@
+"""The mutants: bugs that logs and quorums have had, each as a change of one function."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+RAFT = "metadata_quorum.raft."
+REPLICATION = "data_plane.replication."
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "vote-answered-before-saved",
+        "Raft, figure 2: currentTerm and votedFor are 'updated on stable storage before responding to RPCs'.",
+        RAFT + "election:on_vote",
+        """    if granted and not request.pre_vote and role.voted is None:
+        core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
+    _answer_vote(core, request_id, granted=granted)
+""",
+        """    _answer_vote(core, request_id, granted=granted)
+    if granted and not request.pre_vote and role.voted is None:
+        core.enter(Unattached(role.epoch, request.sender, None, core.random_election_deadline()))
+""",
+        "raft",
+        2000,
+    ),
+    Mutant(
+        "metadata-acknowledged-before-sync",
+        "KIP-595: the offset of a Fetch is the promise that everything below it has been flushed (KAFKA-13986's family).",
+        RAFT + "replication:ask",
+        " or core.log.flushed_offset < core.log.end_offset",
+        "",
+        "raft",
+        200,
+    ),
+    Mutant(
+        "leader-counts-itself-before-sync",
+        "KIP-595: the leader's own copy counts for the high watermark only as far as it has been flushed.",
+        RAFT + "replication:count_promises",
+        "promised.append(core.log.flushed_offset)",
+        "promised.append(core.log.end_offset)",
+        "raft",
+        2000,
+    ),
+    Mutant(
+        "older-term-committed-by-count",
+        "Raft, figure 8: an entry of an older term is on a majority, and may still be replaced.",
+        RAFT + "replication:count_promises",
+        "offset > role.epoch_start and ",
+        "",
+        "raft",
+        4000,
+    ),
+    Mutant(
+        "snapshot-over-newer-entries",
+        "KIP-630: a follower whose log goes beyond the snapshot keeps what it has promised.",
+        RAFT + "replication:_mismatch",
+        "behind = request.offset < log.start_offset",
+        "behind = request.offset < log.end_offset",
+        "raft",
+        500,
+    ),
+    Mutant(
+        "vote-for-a-shorter-log",
+        "Raft 5.4.1: a voter denies its vote if its own log is more up-to-date (KAFKA-16164's neighbourhood).",
+        RAFT + "election:on_vote",
+        "up_to_date = (request.log_end.epoch, request.log_end.offset) >= (mine.epoch, mine.offset)",
+        "up_to_date = request.log_end.offset >= mine.offset",
+        "raft",
+        2000,
+    ),
+    Mutant(
+        "two-votes-in-an-epoch",
+        "Raft 5.2: each server votes for at most one candidate in a given term.",
+        RAFT + "election:_may_vote",
+        """            if role.voted is not None:
+                return role.voted == candidate
+""",
+        "",
+        "raft",
+        2000,
+    ),
+    Mutant(
+        "voters-changed-before-a-commit",
+        "The 2015 correction of Raft's one-at-a-time membership change: first commit an entry of the own term.",
+        RAFT + "membership:refusal",
+        "not core.has_committed_in_epoch or ",
+        "",
+        "raft",
+        6000,
+    ),
+    Mutant(
+        "voters-changed-twice-at-once",
+        "KIP-853: one change of voters at a time, or two majorities need not overlap.",
+        RAFT + "membership:refusal",
+        " or core.log.voters_offset >= core.high_watermark",
+        "",
+        "raft",
+        6000,
+    ),
+    Mutant(
+        "truncation-by-high-watermark",
+        "KIP-101, scenario 1: a follower cuts its log at its own high watermark, which is late, and is then elected.",
+        REPLICATION + "partition:Partition.apply",
+        """        else:
+            self.followers = None
+""",
+        """        else:
+            self.followers = None
+            if begins:
+                self.log.truncate_to(self.log.high_watermark)
+""",
+        "replication",
+        500,
+    ),
+    Mutant(
+        "fast-double-failover",
+        "KIP-279: after two failovers in a row the leader does not know the follower's epoch; its own end is taken.",
+        REPLICATION + "truncation:truncation_offset",
+        """    if epoch != leader_epoch:
+        return min(end_offset, log_end_offset)
+""",
+        "",
+        "replication",
+        3000,
+    ),
+    Mutant(
+        "isr-joined-before-the-epoch-start",
+        "KAFKA-7021's neighbourhood: a replica joins that has the high watermark, not what the leader began with.",
+        REPLICATION + "partition:Partition._may_expand",
+        "            and replica.log_end_offset >= self.epoch_start_offset\n",
+        "",
+        "replication",
+        3000,
+    ),
+    Mutant(
+        "stale-leader-acknowledges",
+        "A leader that the controller has fenced takes its own proposal for decided, and acknowledges alone.",
+        REPLICATION + "partition:Partition.isr_refused",
+        "        return code not in _OUTDATED",
+        """        if code in _OUTDATED:
+            self.isr_state = CommittedIsr(proposal.proposed)
+            self.look_again()
+        return False""",
+        "replication",
+        2000,
+    ),
+    Mutant(
+        "high-watermark-over-a-removed-replica",
+        "KIP-497: until the controller has answered, a replica that shall leave the ISR counts.",
+        REPLICATION + "isr_state:PendingShrinkIsr.maximal_isr",
+        "return self.committed.isr",
+        "return self.proposed",
+        "replication",
+        2000,
+    ),
+    Mutant(
+        "producer-state-lost-at-leader-change",
+        "KAFKA-5793's family: followers keep no sequences, so a new leader takes what it has a second time.",
+        "data_plane.log.replica_append:_write_run",
+        "        if header[9] >= 0:\n",
+        "        if header[9] < -1:\n",
+        "replication",
+        500,
+    ),
+    Mutant(
+        "fetch-session-serves-a-truncated-offset",
+        "KIP-227: the session remembers a larger offset than the follower, who has cut its log, asks from.",
+        "data_plane.fetch_sessions:_update",
+        "            fetched.fetch_offset = asked.fetch_offset\n",
+        "            fetched.fetch_offset = max(fetched.fetch_offset, asked.fetch_offset)\n",
+        "replication",
+        500,
+    ),
+    Mutant(
+        "high-watermark-below-min-isr",
+        "KIP-966: with fewer than min.insync.replicas in sync the high watermark must not move.",
+        REPLICATION + "partition:Partition._raise_high_watermark",
+        " or not self.has_min_isr",
+        "",
+        "replication",
+        500,
+    ),
+    Mutant(
+        "waiting-writes-acknowledged-at-leader-change",
+        "A leader that steps down tells those who wait that all is well.",
+        REPLICATION + "partition:Partition.wake_watchers",
+        "waiter.leadership_lost()",
+        "waiter.acknowledged(ErrorCode.NONE)",
+        "replication",
+        500,
+    ),
+    Mutant(
+        "fetch-of-an-earlier-broker-epoch-counts",
+        "KIP-903: a fetch of the life before the crash must not count for the life after it.",
+        REPLICATION + "partition:Partition.note_fetch",
+        "if broker_epoch < max(0, registered):",
+        "if broker_epoch < 0:",
+        "replication",
+        5000,
+    ),
+    Mutant(
+        "older-epoch-not-fenced",
+        "KIP-320: a leader answers a follower that follows another term of its.",
+        REPLICATION + "partition:Partition.epoch_error",
+        "return ErrorCode.FENCED_LEADER_EPOCH",
+        "return ErrorCode.NONE",
+        "replication",
+        3000,
+    ),
+)
