@@ -73,6 +73,14 @@ class HostedTopic:
         self.partitions: dict[int, Partition] = {}
 
 
+@attrs.define
+class ProducerIdBlock:
+    """Producer ids that the controller has given to this broker: those from `next_id` to below `end_id` are left."""
+
+    next_id: int = 0
+    end_id: int = 0
+
+
 class Broker:
     """Shared state of all request handlers of a node."""
 
@@ -131,6 +139,7 @@ class Broker:
         )
         self.replication = Replication(self, ReplicationSettings.of(settings.config_layers))
         self.rotten = RottenReplicas(self)
+        self.producer_ids = ProducerIdBlock()
         self._without_room: dict[Replica, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
         self._not_hosted: dict[Replica, None] = {}
@@ -447,7 +456,9 @@ class Broker:
             self.tasks.start_soon(self._sync, partition)
 
     async def _sync(self, partition: Partition) -> None:
-        await self.clock.sleep_until(0.0)
+        await self.clock.sleep_until(
+            self.clock.monotonic() + 0.5 if self.env.buggify("log.late_flush") else 0.0
+        )
         waiters = partition.take_sync_waiters()
         failure = None
         try:

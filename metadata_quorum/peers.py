@@ -217,6 +217,8 @@ class Peer:
                 call = link.sent.popleft()
                 call.response = event.response
                 call.done.set()
+            if self._env.buggify("peers.drop_connection"):
+                self._end(link, ConnectionLost(f"{self.address}: closed"))
         except RemoteProtocolError as error:
             self._connections.log.warning("peer.broken_answer", peer=self.address, error=str(error))
             self._end(link, ConnectionLost(f"{self.address}: {error}"))

@@ -156,6 +156,8 @@ class QuorumLeader:
         quorum.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
         end_offset = await quorum.patiently(quorum.log.flush)
         quorum.report(core.flushed, end_offset)
+        if quorum.buggify("quorum.resign") and isinstance(core.role, Leader) and len(core.voters.voters) > 1:
+            quorum.report(core.resign)
 
     def _first_words(self) -> _Waiting:
         """The control records that begin an epoch."""
@@ -181,8 +183,9 @@ class QuorumLeader:
         """The decisions of the next batch; control records have a batch of their own."""
         group: list[_Waiting] = []
         size = 0
+        bytes_max = 0 if self._quorum.buggify("quorum.small_batch") else BATCH_BYTES_MAX
         for each in self._waiting:
-            if group and (each.control is not None or size + each.size > BATCH_BYTES_MAX):
+            if group and (each.control is not None or size + each.size > bytes_max):
                 break
             group.append(each)
             size += each.size

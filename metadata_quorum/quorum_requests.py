@@ -145,7 +145,8 @@ class QuorumRequests:
         if isinstance(response, FetchAnswer):
             # A snapshot may have taken the place of what was to be read: the next fetch is told so.
             if effect.read_offset is not None and effect.read_offset >= quorum.log.log_start_offset:
-                records = quorum.log.read(effect.read_offset, asked.bytes_max)
+                bytes_max = 1 if quorum.buggify("quorum.short_read") else asked.bytes_max
+                records = quorum.log.read(effect.read_offset, bytes_max)
             if not quorum.core.has_committed_in_epoch:
                 # What an earlier leader committed may be more than this one knows yet.
                 response = attrs.evolve(response, high_watermark=-1)
@@ -166,6 +167,8 @@ class QuorumRequests:
             quorum.leader_id,
             quorum.leader_address(),
         )
+        if quorum.buggify("snapshot.tiny_chunk"):
+            request.max_bytes = min(request.max_bytes, 100)
         answer = await quorum.workers.run(answer_fetch_snapshot, request, quorum.snapshots, leader)
         if answer.served is not None:
             quorum.report(quorum.core.snapshot_served, answer.served)

@@ -53,7 +53,7 @@ from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
 from metadata_quorum.turns import Turns
-from odradek.env.ports import Clock, DiskFull, Event, TaskGroup, Workers
+from odradek.env.ports import Clock, DiskFull, Event, TaskGroup, Workers, never
 from wire.errors import ErrorCode
 from wire.messages.control_records import (
     KRaftVersionRecord,
@@ -94,6 +94,7 @@ class RaftQuorum:
         new_event: Callable[[], Event],
         random: Random,
         logger: Any,
+        buggify: Callable[[str], bool] = never,
     ) -> None:
         """`endpoints` are where this node listens as a controller. `static_voters` hold as long as the log names none."""
         self.me = me
@@ -110,6 +111,7 @@ class RaftQuorum:
         self._peers = QuorumPeers(self, bootstrap)
         self._tasks: TaskGroup
         self.new_event = new_event
+        self.buggify = buggify
         self._random = random
         self._core: RaftCore | None = None
         self.refusals: dict[int, ErrorCode] = {}

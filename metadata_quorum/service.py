@@ -87,9 +87,10 @@ class MetadataService:
             new_event=env.event,
             random=env.random,
             logger=logger,
+            buggify=env.buggify,
         )
         self._publisher = MetadataPublisher(
-            cluster_id, self.quorum.read_committed, self.quorum.reading, env.workers
+            cluster_id, self._read_committed, self.quorum.reading, env.workers
         )
         self._snapshotter = Snapshotter(
             snapshots,
@@ -100,6 +101,7 @@ class MetadataService:
             workers=env.workers,
             new_event=env.event,
             logger=logger,
+            buggify=env.buggify,
         )
         self._publisher.on_committed = self._snapshotter.note
         self._published_bytes = 0
@@ -114,6 +116,11 @@ class MetadataService:
         self._caught_up = env.event()
         self.quorum.on_change(self._look)
         self.quorum.subscribe(lambda _: self._look())
+
+    def _read_committed(self, offset: int, bytes_max: int) -> bytes:
+        return self.quorum.read_committed(
+            offset, 1 if self._env.buggify("metadata.small_replay") else bytes_max
+        )
 
     # -- life -------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from metadata_quorum.image import MetadataImage
 from metadata_quorum.image_records import records_of
 from metadata_quorum.ports import SnapshotStore
 from metadata_quorum.raft.log_state import OffsetAndEpoch
-from odradek.env.ports import Clock, DiskFull, Event, Workers
+from odradek.env.ports import Clock, DiskFull, Event, Workers, never
 from wire.structure import Message
 
 __all__ = ["SnapshotSettings", "Snapshotter", "write_snapshot"]
@@ -93,6 +93,7 @@ class Snapshotter:
         workers: Workers,
         new_event: Callable[[], Event],
         logger: Any,
+        buggify: Callable[[str], bool] = never,
     ) -> None:
         """`control_records_below(offset)`: KRaft version and voters as the log has them below it, none if static.
         `written` takes note of the new snapshot (the quorum drops the log below it)."""
@@ -104,6 +105,7 @@ class Snapshotter:
         self._workers = workers
         self._new_event = new_event
         self._logger = logger
+        self._buggify = buggify
         self._image: MetadataImage | None = None
         self._last_offset = -1
         self._log_timestamp_ms = 0
@@ -122,7 +124,7 @@ class Snapshotter:
     def note(self, image: MetadataImage, size: int, log_timestamp_ms: int) -> None:
         """`image` is committed; `size` bytes of the log and maybe `log_timestamp_ms` (their newest) led to it."""
         self._image = image
-        self._bytes += size
+        self._bytes += self._settings.bytes_between_max if self._buggify("metadata.early_snapshot") else size
         self._log_timestamp_ms = max(log_timestamp_ms, self._log_timestamp_ms)
         if self._is_due():
             self._wake.set()

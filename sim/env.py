@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+RARITY: Mapping[str, float] = {
+    "client.drop_connection": 0.01,
+    "connection.close_after_answer": 0.01,
+    "isr.look_ahead": 0.2,
+    "log.early_roll": 0.2,
+    "metadata.early_snapshot": 0.1,
+    "peers.drop_connection": 0.02,
+    "quorum.resign": 0.02,
+    "replication.drop_connection": 0.02,
+}
+"""How much less often than others a point fires that costs what is under way; `Env.buggify` says yes by chance."""
 CPU_SECONDS_PER_OPERATION = 1e-6
 UUID_BYTES = 16
 
@@ -81,10 +92,18 @@ class SimEnv:
         self.record("uuid", value.hex())
         return value
 
+    @property
+    def provokes(self) -> bool:
+        return self.weather.buggify_active_probability > 0
+
     def buggify(self, point: str) -> bool:
-        return (
-            self._live_points(point) and self._ports_random.random() < self.weather.buggify_fire_probability
-        )
+        if not self._live_points(point):
+            return False
+        probability = self.weather.buggify_fire_probability
+        fires = self._ports_random.random() < probability * RARITY.get(point, 1.0)
+        if fires:
+            self.record("buggify", point)
+        return fires
 
 
 class SimWorkers:

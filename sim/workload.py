@@ -16,20 +16,21 @@ from odradek.client.admin import NewTopic, create_topics
 from odradek.client.aio import AsyncClient
 from odradek.client.aio_producer import AsyncProducer, SentRecord
 from odradek.client.config import ClientConfig
-from odradek.client.errors import ClientError
+from odradek.client.errors import ClientError, ConnectionBroken
 from odradek.client.offsets import EARLIEST, LATEST, list_offsets
 from odradek.env.ports import Event
 from sim.fetching import FetchConfig, Fetcher
 from sim.history import History, Partition, Told
 from sim.producing import ProduceConfig, Producing, RecordToSend
 from sim.world import World
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 REQUEST_SECONDS = 20.0
 UNAVAILABLE_SECONDS = 300.0
 """How long a reader bears with partitions that have no leader: longer than any storm."""
 FETCH_BYTES_MAX = 1 << 18
 """As much as the slowest line of the weather carries well within `REQUEST_SECONDS`."""
+_EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 IN_FLIGHT_MAX = 200
 """Records of one async producer that have no outcome yet."""
 
@@ -68,9 +69,18 @@ class Workload:
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
         """Create them. Raises what the cluster says; that one exists is fine after an answer was lost."""
-        for topic in await client.run(create_topics(client.core, wanted, timeout=timeout)):
-            if topic.error is not None:
-                raise topic.error
+        is_repeated = False
+        while True:
+            try:
+                created = await client.run(create_topics(client.core, wanted, timeout=timeout))
+            except ConnectionBroken:
+                is_repeated = True
+                continue
+            for topic in created:
+                exists = isinstance(topic.error, KafkaError) and topic.error.code is _EXISTS
+                if topic.error is not None and not (is_repeated and exists):
+                    raise topic.error
+            return
 
     def start(
         self, producers: Sequence[str], async_producers: Sequence[str], readers: Sequence[str]

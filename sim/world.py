@@ -87,6 +87,7 @@ class World:
         self.trace = Trace()
         self.fabric = Fabric(self.agenda, self.weather, self._stream("network"))
         self.machines: dict[str, Machine] = {}
+        self._live_points: dict[str, bool] = {}
         self._disk_capacity_bytes = disk_capacity_bytes
         self._nursery: trio.Nursery | None = None
         self._scope: trio.CancelScope | None = None
@@ -146,7 +147,12 @@ class World:
 
     def _is_live_point(self, point: str) -> bool:
         probability = self.weather.buggify_active_probability
-        return probability > 0 and self._stream(f"buggify {point}").random() < probability
+        if probability <= 0:
+            return False
+        live = self._live_points.get(point)
+        if live is None:
+            live = self._live_points[point] = self._stream(f"buggify {point}").random() < probability
+        return live
 
     def start(self, name: str, main: Callable[[Env], Awaitable[Any]]) -> Running:
         """Start a process on the machine. When `main` returns or fails, the process is gone (page cache kept)."""

@@ -45,7 +45,7 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
 from data_plane.log.watched_workers import WatchedWorkers
 from metadata_quorum.meta_properties import read_meta_properties
-from odradek.env.ports import Clock, Dir, DiskError, DiskFull, Workers
+from odradek.env.ports import Clock, Dir, DiskError, DiskFull, Workers, never
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -82,6 +82,7 @@ class LogDirContext:
     """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
     space_interval_ms: int = 10_000
     """How old the figures of the device's room may be."""
+    buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
     """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
 

@@ -7,6 +7,7 @@ What waits for the device runs in a worker. A log may be deleted, truncated or c
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,8 @@ class Background:
         context = self._log_dir.context
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
+        if context.buggify("log.early_roll"):
+            self._roll_early()
         await self._flush(now_ms)
         if self._is_due("retention", context.retention_check_interval_ms, now_ms):
             await self._apply_retention()
@@ -88,6 +91,13 @@ class Background:
         if self._is_due("space", context.space_interval_ms, now_ms):
             await self._log_dir.workers.run(self._log_dir.measure_space)
         await self._remove_doomed(now_ms)
+
+    def _roll_early(self) -> None:
+        """As if each log's segment had grown full."""
+        for log in self._log_dir.logs.values():
+            if not log.offline and not log.is_closed:
+                with suppress(DiskFull):
+                    log.roll(self._log_dir.context.clock.wall_ms())
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
         """True once per interval; the first time an interval after the start."""

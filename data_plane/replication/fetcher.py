@@ -239,6 +239,8 @@ class LeaderFetcher:
             await self._take(response)
         if self._out_of_range:
             await self._settle_ranges()
+        if self._env.buggify("replication.drop_connection"):
+            self._close()
 
     async def _pause(self, until: float) -> None:
         """Sleep until then, or until something changes."""
@@ -381,7 +383,7 @@ class LeaderFetcher:
             replica_state=ReplicaState(self._node_id, self._broker_epoch()),
             max_wait_ms=settings.fetch_wait_ms_max,
             min_bytes=settings.fetch_bytes_min,
-            max_bytes=settings.response_bytes_max,
+            max_bytes=1 if self._env.buggify("replication.tiny_fetch") else settings.response_bytes_max,
             session_id=session.session_id,
             session_epoch=session.epoch,
             topics=topics,

@@ -179,6 +179,8 @@ class Replication:
     def _look_for_lag(self) -> None:
         """Half as often as a follower may lag, as Kafka does: it leaves after 1 to 1.5 times that."""
         now_ms = self.now_ms()
+        if self._broker.env.buggify("isr.look_ahead"):
+            now_ms += self.settings.lag_ms_max  # whoever has not everything now is taken for one that lags
         leads = False
         for hosted in self._broker.topics.values():
             for partition in hosted.partitions.values():

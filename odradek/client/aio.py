@@ -173,6 +173,8 @@ class AsyncClient:
                 self._perform_effects()
                 if count == 0:
                     return
+                if self._env.buggify("client.drop_connection"):
+                    raise ConnectionLost("closed")
         except ConnectionLost as error:
             self._lost(connection, error)
 

@@ -303,5 +303,15 @@ class Env(Protocol):
     def new_uuid(self) -> bytes:
         """16 random bytes that are a valid Kafka Uuid: never zero or one, and not starting with a dash as text."""
 
+    @property
+    def provokes(self) -> bool:
+        """Whether `buggify` may ever say yes: hot loops ask once. False in production."""
+
     def buggify(self, point: str) -> bool:
-        """Whether to provoke trouble at this point. Always false in production."""
+        """Whether to provoke trouble at this point, trouble that this node must live with at any time (a short answer, a
+        lost connection, work that is done early or late). Always false in production."""
+
+
+def never(point: str) -> bool:
+    """`Env.buggify` of a world that provokes nothing: the default of parts that have no `Env`."""
+    return False

@@ -136,6 +136,8 @@ class RealEnv:
             continue
         return value
 
+    provokes = False
+
     def buggify(self, point: str) -> bool:
         return False
 

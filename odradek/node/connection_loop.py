@@ -167,6 +167,8 @@ class Connection:
                 if self.send_queue.chunks:
                     self._end_turn()
                 services.after_turn()
+                if services.buggify is not None and services.buggify("connection.close_after_answer"):
+                    return
                 if self.blocked and not self.closing:
                     # As Kafka mutes a channel: whoever does not take answers is not asked for more requests.
                     self.blocked = False

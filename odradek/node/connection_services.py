@@ -19,6 +19,7 @@ class ConnectionServices:
         "answered",
         "answered_last",
         "buffers",
+        "buggify",
         "clock",
         "complaints",
         "frame_bytes_max",
@@ -42,7 +43,10 @@ class ConnectionServices:
         frame_bytes_max: int,
         after_turn: Callable[[], None],
         poison: bool = False,
+        buggify: Callable[[str], bool] | None = None,
     ) -> None:
+        """`buggify` is None where nothing is ever provoked: every turn of a connection looks."""
+        self.buggify = buggify
         self.table = table
         self.buffers = buffers
         self.clock = clock

@@ -75,6 +75,7 @@ class Directories:
             random=env.random,
             log=self._log,
             on_offline=self._on_offline,
+            buggify=env.buggify,
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms=config.get_int(
                 "producer.id.expiration.check.interval.ms"

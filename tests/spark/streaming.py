@@ -1,0 +1,68 @@
+"""Streaming queries in tests: started, waited for, their Python workers killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["kill_workers", "started", "wait_for"]
+
+WAIT_SECONDS = 120
+
+
+def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> None:
+    """Come back when it is so; raises what has ended the query, or AssertionError after two minutes."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not what():
+        if query is not None:
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def started(start: Callable[[], StreamingQuery], attempts: int = 5) -> StreamingQuery:
+    """A query that has made its sources.
+
+    Spark gives the source's Python process ten seconds to start, whatever else the machine does: that is tried again.
+    """
+    for _ in range(attempts):
+        query = start()
+        wait_for(lambda query=query: not _begins(query))  # type: ignore[misc]
+        failure = query.exception()
+        if failure is None or "failed to connect back" not in str(failure):
+            break
+    return query
+
+
+def _begins(query: StreamingQuery) -> bool:
+    return query.isActive and str(query.status["message"]).startswith("Initializing")
+
+
+def kill_workers(spark: SparkSession) -> int:
+    """Kill the Python workers of this session's executor as a crash does; how many there were.
+
+    Workers are forked by a daemon of the same command, which stays.
+    """
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            if b"pyspark.daemon" in stat.with_name("cmdline").read_bytes():
+                parents[int(stat.parent.name)] = int(fields[1])
+        except OSError:
+            continue
+    workers = [pid for pid, parent in parents.items() if parents.get(parent) == java]
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    return len(workers)

@@ -1,0 +1,123 @@
+"""Streaming queries of the source in a real Spark: checkpoints, triggers, progress, killed workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odradek import Admin
+from tests.node_process import RunningNode
+from tests.spark.streaming import kill_workers, started, wait_for
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Stream = Callable[..., "StreamingQuery"]
+Seen = dict[int, list[tuple[int, int]]]
+
+
+@pytest.fixture
+def topics(node: RunningNode) -> Topics:
+    return Topics(node.bootstrap)
+
+
+@pytest.fixture
+def stream(
+    spark: SparkSession,
+    node: RunningNode,
+    streams: Callable[[StreamingQuery], StreamingQuery],
+    checkpoint: str,
+) -> Stream:
+    """A query from a topic into `seen`, by the number of the batch; all of a test's have the same checkpoint."""
+
+    def run(topic: str, seen: Seen, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+        def take(rows: DataFrame, batch: int) -> None:
+            seen[batch] = [
+                (row.partition, row.offset) for row in rows.select("partition", "offset").collect()
+            ]
+
+        reader = spark.readStream.format("odradek").option("kafka.bootstrap.servers", node.bootstrap)
+        frame = reader.option("subscribe", topic).options(**options).load()
+        writer = frame.writeStream.option("checkpointLocation", checkpoint).foreachBatch(take)
+        if trigger is not None:
+            writer = writer.trigger(**trigger)
+        return streams(started(writer.start))
+
+    return run
+
+
+def rows_of(seen: Seen) -> list[tuple[int, int]]:
+    """(partition, offset) of all batches."""
+    return sorted(row for rows in seen.values() for row in rows)
+
+
+class TestStream:
+    def test_stops_and_goes_on(
+        self,
+        node: RunningNode,
+        topics: Topics,
+        stream: Stream,
+        fresh_topic: Callable[[str], str],
+    ) -> None:
+        """Every record once across a restart; progress and group say how far it is."""
+        name = topics.create(fresh_topic("goes-on"), partitions=2)
+        topics.send(name, [b"before"] * 3)
+        seen: Seen = {}
+        query = stream(name, seen, startingOffsets="earliest")
+        topics.send(name, [b"x"] * 4, partition=1)
+        wait_for(lambda: len(rows_of(seen)) == 7, query)
+        query.stop()
+        topics.send(name, [b"while it was away"] * 2)
+        query = stream(name, seen, startingOffsets="earliest")
+        wait_for(lambda: len(rows_of(seen)) == 9, query)
+        assert rows_of(seen) == [*((0, at) for at in range(5)), *((1, at) for at in range(4))]
+        progress = [json.loads(each.json) for each in query.recentProgress if each.numInputRows]
+        told = progress[-1]["sources"][0]["latestOffset"]
+        told = json.loads(told) if isinstance(told, str) else told
+        assert told[name] == {"0": 5, "1": 4}
+        assert told["@lag"] == {"records": 0, "seconds": 0.0}
+        end = progress[-1]["sources"][0]["endOffset"]
+        group = (json.loads(end) if isinstance(end, str) else end)["@group"]
+
+        def lag() -> list[int | None]:
+            with Admin(bootstrap_servers=node.bootstrap) as admin:
+                return [each.lag for each in admin.describe_group_lag(group)]
+
+        topics.send(name, [b"last"])
+        wait_for(lambda: lag() == [0, 0], query)
+
+    def test_available_now_with_limits_and_a_killed_worker(
+        self, spark: SparkSession, topics: Topics, stream: Stream, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """A worker that dies in the middle of a batch loses nothing and repeats nothing; the query ends by itself."""
+        name = topics.create(fresh_topic("killed"))
+        # Each record is a batch, and each fetch brings one: the tasks take their time.
+        topics.send(name, [b"%d" % number for number in range(1500)], linger_ms=0, batch_size=0)
+        seen: Seen = {}
+        tracker = spark.sparkContext.statusTracker()
+
+        def first_task_is_done() -> bool:
+            infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            return any(info is not None and 0 < info.numCompletedTasks < info.numTasks for info in infos)
+
+        query = stream(
+            name,
+            seen,
+            trigger={"availableNow": True},
+            startingOffsets="earliest",
+            minPartitions=6,
+            **{"kafka.max.partition.fetch.bytes": 1, "kafka.fetch.max.bytes": 1},
+        )
+        wait_for(lambda: first_task_is_done() or not query.isActive)
+        killed = kill_workers(spark) if query.isActive else 0
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        assert killed
+        assert rows_of(seen) == [(0, at) for at in range(1500)]
