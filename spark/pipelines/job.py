@@ -51,7 +51,7 @@ def main_of(
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[SparkSession, argparse.Namespace], int],
 ) -> Callable[..., int]:
-    """The command of a job: it parses, starts Spark (or takes the session that spark-submit made), and runs."""
+    """The command of a job: it parses, starts Spark (in a program that has a session already: takes that), and runs."""
 
     def main(words: Sequence[str] | None = None) -> int:
         parser = argparse.ArgumentParser(
@@ -62,6 +62,7 @@ def main_of(
         parser.add_argument("--master", help="where Spark runs (what spark-submit says, else local[2])")
         add_arguments(parser)
         arguments = parser.parse_args(words)
+        is_ours = SparkSession.getActiveSession() is None
         spark = _session(name, arguments.master)
         try:
             return run(spark, arguments)
@@ -72,7 +73,8 @@ def main_of(
             print(f"{name}: interrupted", file=sys.stderr)
             return 130
         finally:
-            spark.stop()
+            if is_ours:
+                spark.stop()
 
     return main
 
