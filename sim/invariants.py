@@ -15,6 +15,10 @@ Metadata:
 6. The high watermark of the metadata log never falls while a process lives.
 7. Two nodes with images of the same offset have the same image.
 
+Producers:
+
+8. A block of producer ids belongs to one process, which hands them out in order: so no id is given twice (KIP-730).
+
 Each `see` raises `SafetyViolation` with one line that says which rule was broken, where and by whom.
 """
 
@@ -34,7 +38,7 @@ __all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "Pa
 
 @attrs.define
 class OneForEach:
-    """Of each term (whatever that is) there is one holder: rules 1 and 5. `what` begins the complaint."""
+    """Of each term (whatever that is) there is one holder: rules 1, 5 and 8. `what` begins the complaint."""
 
     what: str
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)
@@ -48,7 +52,7 @@ class OneForEach:
 
 @attrs.define
 class NeverFalls:
-    """Figures that only grow: rules 2 and 6. `what` begins the complaint."""
+    """Figures that only grow: rules 2, 6 and 8. `what` begins the complaint."""
 
     what: str
     _highest: dict[Hashable, tuple[object, int]] = attrs.Factory(dict)

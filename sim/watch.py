@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from data_plane.broker import ProducerIdBlock
 from data_plane.replication.partition import Partition
 from metadata_quorum.quorum_leader import WAITING_BYTES_MAX
 from metadata_quorum.quorum_state import FILE_NAME as QUORUM_STATE
@@ -67,6 +68,8 @@ class _Seen:
     """What is known of one process."""
 
     node: Node
+    number: int
+    """Of the processes of the run, in the order in which they were seen first."""
     follows_images: bool = False
     cursors: dict[PartitionKey, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
@@ -85,6 +88,9 @@ class Watch:
         self.images = EqualAtOffsets("metadata images")
         self.quorum_leaders = OneForEach("one quorum leader per epoch")
         self.votes = OneForEach("one vote per epoch")
+        self.producer_blocks = OneForEach("one broker per block of producer ids")
+        self.producer_ids = NeverFalls("producer ids")
+        self._processes = 0
         self.looks = 0
 
     def begin(self) -> None:
@@ -113,7 +119,8 @@ class Watch:
         assert node is not None
         seen = self._seen.get(member.name)
         if seen is None or seen.node is not node:
-            seen = self._seen[member.name] = _Seen(node)
+            self._processes += 1
+            seen = self._seen[member.name] = _Seen(node, self._processes)
         return seen
 
     # --- the quorum
@@ -168,8 +175,10 @@ class Watch:
         replicas: dict[PartitionKey, dict[int, tuple[Member, Partition]]] = {}
         newest: dict[PartitionKey, int] = {}
         for member in brokers:
-            broker = self._of(member).node.broker
+            seen = self._of(member)
+            broker = seen.node.broker
             assert broker is not None
+            self._look_at_producer_ids(member, seen, broker.producer_ids)
             for topic_id, hosted in broker.topics_by_id.items():
                 for index, partition in hosted.partitions.items():
                     key = (topic_id, index)
@@ -192,6 +201,12 @@ class Watch:
                         self._look_at_isr(broker_id, partition, there, limits)
             for broker_id, (member, partition) in there.items():
                 self._look_at_batches(member, key, partition, limits[broker_id])
+
+    def _look_at_producer_ids(self, member: Member, seen: _Seen, block: ProducerIdBlock) -> None:
+        if block.end_id:
+            told = f"the block that ends at {block.end_id}"
+            self.producer_blocks.see(block.end_id, (member.name, seen.number), told)
+            self.producer_ids.see(member.name, seen.node, block.next_id, f"the next one of {member.name}")
 
     def _look_at_isr(
         self,

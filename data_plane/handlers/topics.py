@@ -97,8 +97,7 @@ class InitProducerIdHandler:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._next_id = 0
-        self._end_id = 0
+        self._block = broker.producer_ids
         self._fetching: Event | None = None
 
     def handle(self, context: Context, request: InitProducerIdRequest) -> Result:
@@ -107,17 +106,17 @@ class InitProducerIdHandler:
             return _refused(code)
         if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == -1):
             return _refused(ErrorCode.INVALID_REQUEST)
-        if self._next_id < self._end_id:
+        if self._block.next_id < self._block.end_id:
             return self._allot()
         return Suspend(self._allot_after_fetch)
 
     def _allot(self) -> InitProducerIdResponse:
-        producer_id = self._next_id
-        self._next_id += 1
+        producer_id = self._block.next_id
+        self._block.next_id += 1
         return InitProducerIdResponse(0, ErrorCode.NONE, producer_id, 0)
 
     async def _allot_after_fetch(self) -> InitProducerIdResponse:
-        while self._next_id >= self._end_id:
+        while self._block.next_id >= self._block.end_id:
             if self._fetching is not None:
                 await self._fetching.wait()
                 continue
@@ -145,8 +144,8 @@ class InitProducerIdHandler:
         if response.error_code:
             broker.log.warning("producer_ids.refused", error=ErrorCode(response.error_code).name)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._next_id = response.producer_id_start
-        self._end_id = response.producer_id_start + response.producer_id_len
+        self._block.next_id = response.producer_id_start
+        self._block.end_id = response.producer_id_start + response.producer_id_len
         return ErrorCode.NONE
 
 

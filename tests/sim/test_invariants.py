@@ -146,6 +146,11 @@ class Tampering:
         watch = Watch(self.scenario.cluster)
         watch.look()
         self.put(leader.log, "high_watermark", leader.log.high_watermark - 1, "fell from", watch.look)
+        blocks = [broker.producer_ids for broker in brokers if broker is not None]
+        block = next(each for each in blocks if each.end_id)
+        other = next(each for each in blocks if each is not block)
+        self.put(other, "end_id", block.end_id, "one broker per block of producer ids")
+        self.put(block, "next_id", block.next_id - 1, "the next one of .* fell", watch.look)
         self.tamper_with_bytes(follower.log.segments[0].file)
         self.tamper_with_metadata()
 
@@ -175,7 +180,7 @@ def test_the_eyes_see_what_is_wrong_with_a_living_cluster() -> None:
     """A checker that finds nothing is worth nothing: each rule is broken once, by hand, and each is told."""
     tampering = Tampering()
     tampering.run()
-    assert len(tampering.found) == 7
+    assert len(tampering.found) == 9
     watch = tampering.scenario.watch
     assert watch.looks > 50
     assert watch.committed.batches_seen > 50
