@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ANSIBLE := .cache/ansible
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PORT ?= 9092
 DATA ?= data
@@ -10,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test conformance check format bench jepsen demo lock clean sim
+.PHONY: help install install-dev run test conformance deploy-test deploy-tools release check format bench jepsen demo lock clean sim
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -57,6 +58,9 @@ check: install-dev ## format, lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if [ -x $(ANSIBLE)/bin/ansible-lint ]; then cd deploy/ansible && \
+	  PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production .; \
+	else echo "ansible-lint skipped: make deploy-tools installs it"; fi
 
 format: install-dev ## rewrite the sources in the house format
 	$(BIN)/ruff format .
@@ -70,6 +74,22 @@ sim: install-dev ## ten minutes of clusters on a virtual clock, network and disk
 
 jepsen: install-dev ## three real nodes under kill -9, pauses and cut links, every record accounted for (ARGS=--help)
 	@exec $(BIN)/python -m jepsen_tests $(ARGS)
+
+release: install-dev ## a release for deploy/ansible in dist/releases: our wheel and all that it needs (ARGS='--version 0.1.1')
+	@exec $(BIN)/python deploy/build_release.py $(ARGS)
+
+deploy-tools: $(ANSIBLE)/.installed ## Ansible and its linter, in .cache/ansible
+
+$(ANSIBLE)/.installed: deploy/constraints.txt | $(BIN)/python
+	@echo "installing Ansible into $(ANSIBLE)"
+	@$(BIN)/python -m venv $(ANSIBLE)
+	@$(ANSIBLE)/bin/python -m pip --disable-pip-version-check -qq install -c deploy/constraints.txt ansible-core ansible-lint
+	@touch $@
+
+deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hosts booted here, under load; for root on Debian (ARGS=--help)
+	@command -v systemd-nspawn debootstrap mkfs.xfs ssh ip losetup >/dev/null || \
+	  { apt-get update -qq && apt-get install -qq -y systemd-container debootstrap xfsprogs openssh-client iproute2 >/dev/null; }
+	@exec $(BIN)/python -m tests.deploy $(ARGS)
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
 	@exec $(BIN)/python -m bench.demo_flights $(ARGS)

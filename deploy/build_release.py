@@ -83,7 +83,9 @@ def _pack(archive: Path, wheels: list[Path], version: str) -> Path:
 
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "releases", help="where the archive goes")
     parser.add_argument("--version", help="in place of the one in pyproject.toml")
     args = parser.parse_args()

@@ -104,7 +104,15 @@ class Hosts:
         upper, work, root = (host.directory / each for each in ("upper", "work", "root"))
         for each in (upper, work, root):
             each.mkdir()
-        run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={TREE},upperdir={upper},workdir={work}", root)
+        run(
+            "mount",
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            f"lowerdir={TREE},upperdir={upper},workdir={work}",
+            root,
+        )
         key = (self.work / "key.pub").read_text()
         (root / "root/.ssh").mkdir(mode=0o700, exist_ok=True)
         (root / "root/.ssh/authorized_keys").write_text(key)
@@ -115,7 +123,12 @@ class Hosts:
         (units / "sysinit.target.wants").mkdir(exist_ok=True)
         (units / "sysinit.target.wants/by-uuid.service").symlink_to("../by-uuid.service")
         # Nobody logs in at its console, and no timer of Debian's is part of a test.
-        for unit in ("console-getty.service", "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer"):
+        for unit in (
+            "console-getty.service",
+            "apt-daily.timer",
+            "apt-daily-upgrade.timer",
+            "e2scrub_all.timer",
+        ):
             (units / unit).symlink_to("/dev/null")
 
     def attach_disk(self, host: Host, disk: str, size: int) -> str:
@@ -134,7 +147,14 @@ class Hosts:
         for name in names:
             host = self.hosts[name]
             binds = [f"--bind={device}" for device in host.disks.values()]
-            words = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--console=read-only"]
+            words = [
+                "systemd-nspawn",
+                "--quiet",
+                "--boot",
+                "--register=no",
+                "--keep-unit",
+                "--console=read-only",
+            ]
             words += [f"--network-namespace-path=/run/netns/{name}", f"--machine={name}", *binds]
             words += ["--directory", str(host.directory / "root")]
             groups = [str(path) for path in _make_groups(f"{self.work.name}-{name}")]
@@ -154,7 +174,9 @@ class Hosts:
         while self.ssh(host.name, "systemctl is-system-running --wait || true", check=False) is None:
             assert host.process is not None
             if host.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{host.name} did not boot:\n{host.console.read_text(errors='replace')[-3000:]}")
+                raise RuntimeError(
+                    f"{host.name} did not boot:\n{host.console.read_text(errors='replace')[-3000:]}"
+                )
             time.sleep(0.1)
 
     def ssh(self, name: str, command: str, check: bool = True) -> str | None:
@@ -173,7 +195,14 @@ class Hosts:
 
     def ssh_options(self) -> list[str]:
         """What ssh needs to know hosts that were made a moment ago."""
-        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        options = [
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+        ]
         return [*options, "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-i", str(self.work / "key")]
 
     def kill(self, name: str) -> None:

@@ -177,7 +177,7 @@ class Load:
         for part in parts:
             ends[part.partition] = consumer.get_watermark_offsets(part, timeout=60)[1]
         consumer.assign(parts)
-        reached = {partition: 0 for partition in ends}
+        reached = dict.fromkeys(ends, 0)
         deadline = time.monotonic() + 120
         while any(reached[partition] < end for partition, end in ends.items()):
             if time.monotonic() > deadline:

@@ -14,8 +14,28 @@ TREE = CACHE / "tree"
 PACKAGES = ("dbus", "openssh-server", "python3", "systemd", "systemd-sysv", "xfsprogs", "procps", "iproute2")
 SUITE = "bookworm"
 DEBIAN_PACKAGES = "systemd-container debootstrap xfsprogs openssh-client iproute2"
-_COMMANDS = ("systemd-nspawn", "mkfs.xfs", "ssh", "ssh-keygen", "ip", "unshare", "losetup", "nsenter", "blkid")
-SANDBOX = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--net")
+_COMMANDS = (
+    "systemd-nspawn",
+    "mkfs.xfs",
+    "ssh",
+    "ssh-keygen",
+    "ip",
+    "unshare",
+    "losetup",
+    "nsenter",
+    "blkid",
+)
+SANDBOX = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--net",
+)
 """Words before a command that leaves nothing behind: its mounts, processes and network end with it."""
 
 

@@ -54,14 +54,25 @@ class Playbooks:
         path.write_text(_yaml({"odradek": self.inventory}))
         variables = {"odradek_releases": str(self.releases), **extra}
         told = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
-        command = [str(ANSIBLE / "bin" / "ansible-playbook"), "-i", str(path), f"odradek.cluster.{name}", *told, *words]
+        command = [
+            str(ANSIBLE / "bin" / "ansible-playbook"),
+            "-i",
+            str(path),
+            f"odradek.cluster.{name}",
+            *told,
+            *words,
+        ]
         home = self.hosts.work / "home"
         home.mkdir(exist_ok=True)
         environment = {
             **os.environ,
             "ANSIBLE_CONFIG": str(ROOT / "deploy" / "ansible" / "ansible.cfg"),
             "ANSIBLE_SSH_ARGS": " ".join(
-                [*self.hosts.ssh_options(), "-o ControlMaster=auto -o ControlPersist=30s", f"-o ControlPath={home}/%h"]
+                [
+                    *self.hosts.ssh_options(),
+                    "-o ControlMaster=auto -o ControlPersist=30s",
+                    f"-o ControlPath={home}/%h",
+                ]
             ),
             "ANSIBLE_HOME": str(home),
             "ANSIBLE_NOCOLOR": "1",
@@ -70,7 +81,9 @@ class Playbooks:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home)
         outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
         with self.log.open("a") as log:
-            log.write(f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}")
+            log.write(
+                f"\n$ ansible-playbook odradek.cluster.{name} {' '.join(words)} {extra}\n{outcome.output}"
+            )
         if (done.returncode != 0) != fails:
             what = "should have failed" if fails else f"failed with status {done.returncode}"
             raise PlaybookFailed(f"{name} {what}:\n{outcome.output[-6000:]}")

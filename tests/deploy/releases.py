@@ -24,7 +24,14 @@ class CannotBuild(Exception):
 def build_releases(out: Path, *, whole: bool) -> None:
     """Write the archives; only the first one for the short form."""
     for version in (OLD, NEW) if whole else (OLD,):
-        command = [sys.executable, str(ROOT / "deploy" / "build_release.py"), "--out", str(out), "--version", version]
+        command = [
+            sys.executable,
+            str(ROOT / "deploy" / "build_release.py"),
+            "--out",
+            str(out),
+            "--version",
+            version,
+        ]
         environment = {**os.environ, "PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:

@@ -57,7 +57,9 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for node_id, count in Counter(node["id"] for node in nodes).items():
         if count > 1:
             hosts = " and ".join(node["host"] for node in nodes if node["id"] == node_id)
-            problems.append(f"Node id {node_id} is given {count} times ({hosts}): give each node an id of its own.")
+            problems.append(
+                f"Node id {node_id} is given {count} times ({hosts}): give each node an id of its own."
+            )
     voters = [node for node in nodes if node["voter"]]
     if len(voters) % 2 == 0:
         problems.append(
@@ -101,7 +103,9 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
             problems.append(f"{host}: odradek_roles is {roles!r}: it must be one of {'; '.join(_ROLES)}.")
         voter = bool(node.get("voter", values.get("odradek_voter", False) if index == 0 else False))
         if voter and "controller" not in roles:
-            problems.append(f"{host}: a node with the role {roles} cannot vote: give it the role controller, too.")
+            problems.append(
+                f"{host}: a node with the role {roles} cannot vote: give it the role controller, too."
+            )
         try:
             node_id = int(str(node.get("id")))
         except ValueError:
@@ -110,18 +114,24 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
         mine = [str(name) for name in node.get("disks") or disks]
         for name in mine:
             if name not in disks:
-                problems.append(f"{host}: node {node_id} names disk {name}, which odradek_disks does not have.")
+                problems.append(
+                    f"{host}: node {node_id} names disk {name}, which odradek_disks does not have."
+                )
         shift = index * _PORTS_PER_NODE
         nodes.append(
             {
                 "id": node_id,
                 "host": host,
                 "address": address,
-                "client_port": int(node.get("client_port") or int(values.get("odradek_client_port", 9092)) + shift),
+                "client_port": int(
+                    node.get("client_port") or int(values.get("odradek_client_port", 9092)) + shift
+                ),
                 "controller_port": int(
                     node.get("controller_port") or int(values.get("odradek_controller_port", 9093)) + shift
                 ),
-                "metrics_port": int(node.get("metrics_port") or int(values.get("odradek_metrics_port", 9094)) + shift),
+                "metrics_port": int(
+                    node.get("metrics_port") or int(values.get("odradek_metrics_port", 9094)) + shift
+                ),
                 "roles": roles,
                 "voter": voter,
                 "disks": mine,
@@ -133,7 +143,9 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
     used = [name for node in nodes for name in node["disks"]]
     for name, count in Counter(used).items():
         if count > 1:
-            problems.append(f"{host}: disk {name} is shared by {count} nodes: give each node disks of its own.")
+            problems.append(
+                f"{host}: disk {name} is shared by {count} nodes: give each node disks of its own."
+            )
     return nodes
 
 

@@ -170,7 +170,9 @@ def main() -> None:
         if trouble is not None:
             troubles.append(trouble)
     real = [os.path.realpath(disk["device"]) for disk in there]
-    troubles += [f"{device} is named more than once" for device in sorted(set(real)) if real.count(device) > 1]
+    troubles += [
+        f"{device} is named more than once" for device in sorted(set(real)) if real.count(device) > 1
+    ]
     if troubles:
         module.fail_json(
             msg=f"Nothing was formatted: {'; '.join(troubles)}. Name another device in odradek_disks, or empty this one "
@@ -180,7 +182,9 @@ def main() -> None:
     for disk in there:
         new = uuids[disk["name"]] is None
         if new and not module.check_mode:
-            module.run_command(["mkfs.xfs", "-q", "-L", label_of(disk["name"]), disk["device"]], check_rc=True)
+            module.run_command(
+                ["mkfs.xfs", "-q", "-L", label_of(disk["name"]), disk["device"]], check_rc=True
+            )
             uuids[disk["name"]] = _probe(disk["device"])["UUID"]
         mounted = _is_mounted(module.params["root"], disk["name"])
         results.append({**disk, "uuid": uuids[disk["name"]], "formatted": new, "mounted": mounted})

@@ -168,7 +168,12 @@ def main() -> None:
                 wanted.append((file["path"], content, mode, group))
                 before = _read(file["path"]) or ""
                 diff.append(
-                    {"before": before, "after": content, "before_header": file["path"], "after_header": file["path"]}
+                    {
+                        "before": before,
+                        "after": content,
+                        "before_header": file["path"],
+                        "after_header": file["path"],
+                    }
                 )
         paths = [each[0] for each in wanted]
         if wanted and not module.check_mode:

@@ -74,7 +74,16 @@ _RESTARTS_MAX = 2
 
 
 def _asked(odradek: str, bootstrap: str) -> tuple[dict | None, str]:
-    command = [odradek, "cluster", "status", "--json", "--timeout", str(_ASK_SECONDS), "--bootstrap-server", bootstrap]
+    command = [
+        odradek,
+        "cluster",
+        "status",
+        "--json",
+        "--timeout",
+        str(_ASK_SECONDS),
+        "--bootstrap-server",
+        bootstrap,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_SECONDS * 3)
         return json.loads(done.stdout), ""
@@ -93,7 +102,10 @@ def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
         found.append("the quorum of controllers has no leader")
     elif want == "whole" and quorum["silent_voters"]:
         found.append(f"controllers that vote are silent: {_some(quorum['silent_voters'])}")
-    for key, text in (("offline", "have no leader"), ("under_min_isr", "cannot be written (under min.insync.replicas)")):
+    for key, text in (
+        ("offline", "have no leader"),
+        ("under_min_isr", "cannot be written (under min.insync.replicas)"),
+    ):
         names = status[f"{key}_partitions"]
         if names:
             found.append(f"partitions {text}: {_some(names)}")
@@ -116,15 +128,25 @@ def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
 def _fallen(service: str) -> str | None:
     """A sentence if the service has ended again and again since it was started."""
     shown = subprocess.run(
-        ["systemctl", "show", "--property=NRestarts,ActiveState", service], capture_output=True, text=True, check=False
+        ["systemctl", "show", "--property=NRestarts,ActiveState", service],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     facts = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
     if facts.get("ActiveState") != "failed" and int(facts.get("NRestarts") or 0) < _RESTARTS_MAX:
         return None
     last = subprocess.run(
-        ["journalctl", "--unit", service, "--lines", "50", "--output", "cat"], capture_output=True, text=True, check=False
+        ["journalctl", "--unit", service, "--lines", "50", "--output", "cat"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    told = [line for line in last.stdout.splitlines() if line.startswith(("odradek:", "{", "Traceback")) or "Error" in line]
+    told = [
+        line
+        for line in last.stdout.splitlines()
+        if line.startswith(("odradek:", "{", "Traceback")) or "Error" in line
+    ]
     return f"{service} does not stay up: {told[-1] if told else 'it says nothing'}"
 
 
@@ -158,7 +180,9 @@ def main() -> None:
         if not missing or (params["want"] == "report" and status is not None):
             module.exit_json(changed=False, status=status, missing=missing, waited_seconds=round(waited, 1))
         if params["service"] and (trouble := _fallen(params["service"])):
-            module.fail_json(msg=f"{trouble} See `journalctl -u {params['service']}`.", status=status, missing=missing)
+            module.fail_json(
+                msg=f"{trouble} See `journalctl -u {params['service']}`.", status=status, missing=missing
+            )
         if waited > params["timeout_seconds"]:
             module.fail_json(
                 msg=f"Stopped, since the cluster is not {params['want']} after {waited:.0f} s: {'; '.join(missing)}. "

@@ -85,7 +85,9 @@ def _is_stale(node: int) -> bool:
     started = f"/run/odradek-{node}/started"
     if not os.path.exists(started):
         return True
-    done = subprocess.run(["sha256sum", "--check", "--status", started], check=False, stderr=subprocess.DEVNULL)
+    done = subprocess.run(
+        ["sha256sum", "--check", "--status", started], check=False, stderr=subprocess.DEVNULL
+    )
     return done.returncode != 0
 
 

@@ -118,7 +118,9 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            module.fail_json(msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}")
+            module.fail_json(
+                msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}"
+            )
     shutil.rmtree(wheels)
     with open(os.path.join(directory, "MANIFEST.json"), "wb") as file:
         file.write(manifest)
@@ -153,7 +155,9 @@ def main() -> None:
             _install(module, name, archive, directory)
     if state == "active" and current != name:
         if not installed and not module.check_mode:
-            module.fail_json(msg=f"Release {name} is not installed on this host: there is nothing to switch to.")
+            module.fail_json(
+                msg=f"Release {name} is not installed on this host: there is nothing to switch to."
+            )
         changed = True
         if not module.check_mode:
             if current is not None:
@@ -163,7 +167,9 @@ def main() -> None:
         changed=changed,
         current=_linked(root, "current"),
         previous=_linked(root, "previous"),
-        diff={"before": f"release {current}\n", "after": f"release {name}\n"} if changed and state == "active" else {},
+        diff={"before": f"release {current}\n", "after": f"release {name}\n"}
+        if changed and state == "active"
+        else {},
     )
 
 

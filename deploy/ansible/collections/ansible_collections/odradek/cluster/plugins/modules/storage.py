@@ -72,7 +72,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    new = [path for path in params["directories"] if not os.path.exists(os.path.join(path, "meta.properties"))]
+    new = [
+        path for path in params["directories"] if not os.path.exists(os.path.join(path, "meta.properties"))
+    ]
     if not new or module.check_mode:
         module.exit_json(changed=bool(new), formatted=new)
     for path in new:
@@ -89,7 +91,15 @@ def main() -> None:
     if params["initial_controllers"]:
         voters = ["--initial-controllers", params["initial_controllers"]]
     command = ["runuser", "-u", params["user"], "--", os.path.join(params["root"], "current/bin/odradek")]
-    command += ["storage", "format", "--json", "--ignore-formatted", "--cluster-id", params["cluster_id"], *voters]
+    command += [
+        "storage",
+        "format",
+        "--json",
+        "--ignore-formatted",
+        "--cluster-id",
+        params["cluster_id"],
+        *voters,
+    ]
     status, out, err = module.run_command([*command, f"/etc/odradek/node-{params['node']}.properties"])
     if status:
         module.fail_json(msg=f"Node {params['node']} was not formatted: {err.strip() or out.strip()}")
