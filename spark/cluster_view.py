@@ -18,7 +18,7 @@ from odradek.client.offsets import EARLIEST, LATEST, ListedOffset, list_offsets
 from odradek.client.requests import refresh_metadata
 from spark.read_errors import ReadError
 from spark.source_options import Bound, OptionError, SourceOptions, TopicPartition
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 __all__ = ["ClusterView", "Known", "new_client"]
 
@@ -102,9 +102,10 @@ class ClusterView:
         for name in sorted(names or ()):
             topic = cluster.topics.get(name)
             if topic is None:
-                error = cluster.topic_errors.get(name)
+                code = cluster.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                unknown = code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 raise ReadError(
-                    f"topic {name} cannot be read: {error.message if error else 'it does not exist'}"
+                    f"topic {name} cannot be read: {'it does not exist' if unknown else code.message}"
                 )
             for index, partition in sorted(topic.partitions.items()):
                 found[name, index] = Known(topic.topic_id, partition.leader_epoch)

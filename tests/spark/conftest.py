@@ -27,7 +27,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session in this process, skipped aloud without pyspark or Java; with the JVM connector where its jars are."""
+    """A session in this process, where a task may fail twice; skipped aloud without pyspark or Java; with the JVM connector where its jars are."""
     sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed (the extra spark)")
     try:
         java_command()
@@ -52,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         settings["spark.jars"] = spark_jars()
     except KafkaUnavailable as reason:
         sys.stderr.write(f"without Spark's own Kafka connector: {reason}\n")
-    builder = sql.SparkSession.builder.master("local[2]").appName("tests")
+    builder = sql.SparkSession.builder.master("local[2,3]").appName("tests")
     for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()

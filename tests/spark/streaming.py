@@ -30,7 +30,7 @@ def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> N
         time.sleep(0.05)
 
 
-def started(start: Callable[[], StreamingQuery], attempts: int = 5) -> StreamingQuery:
+def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> StreamingQuery:
     """A query that has made its sources.
 
     Spark gives the source's Python process ten seconds to start, whatever else the machine does: that is tried again.

@@ -10,6 +10,13 @@ import pytest
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
 
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from pyspark.errors import AnalysisException
+
+from pyspark_odradek import DefaultSource
+from tests.spark.conftest import PUSHDOWN
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -64,3 +71,50 @@ class TestRows:
             (b"k", None, name, 0, 1, 1_700_000_000_123, 0, [("h", b"v")]),
             (None, b"two", name, 1, 0, 1_700_000_000_000, 0, None),
         ]
+
+    def test_registered_by_hand(
+        self,
+        spark: SparkSession,
+        topics: Topics,
+        read: Callable[..., DataFrame],
+        fresh_topic: Callable[[str], str],
+    ) -> None:
+        """`spark.dataSource.register` works too, for who ships the source with the job."""
+        spark.dataSource.register(DefaultSource)
+        name = topics.create(fresh_topic("registered"))
+        topics.send(name, [b"1", b"2"])
+        assert [row.value for row in read(name).orderBy("offset").collect()] == [b"1", b"2"]
+
+    def test_filters_are_pushed_where_the_session_allows(
+        self,
+        topics: Topics,
+        read: Callable[..., DataFrame],
+        setting: Callable[[str, str], None],
+        fresh_topic: Callable[[str], str],
+    ) -> None:
+        """With `spark.sql.python.filterPushdown.enabled` Spark has nothing left to look at; the rows are the same without."""
+        name = topics.create(fresh_topic("filtered"), partitions=2)
+        topics.send(name, [b"%d" % number for number in range(9)], partition=1)
+        topics.send(name, [b"other"])
+        for enabled in ("true", "false"):
+            setting(PUSHDOWN, enabled)
+            frame = read(name).where("partition = 1 and offset >= 7").select("value")
+            assert sorted(row.value for row in frame.collect()) == [b"7", b"8"]
+            plan = frame._jdf.queryExecution().optimizedPlan().toString()
+            assert ("Filter" in plan) == (enabled == "false"), plan
+
+    def test_a_mistake_shows_at_load(
+        self, read: Callable[..., DataFrame], fresh_topic: Callable[[str], str]
+    ) -> None:
+        """One sentence, with the option's name, before anything is read."""
+        with pytest.raises(AnalysisException, match="failOnDataLoss must be true or false, not 'perhaps'"):
+            read("t", failOnDataLoss="perhaps")
+        with pytest.raises(AnalysisException, match="cannot be read: it does not exist"):
+            read(fresh_topic("nothing")).collect()
+
+    def test_a_table_that_loses_its_options_says_so(self, spark: SparkSession) -> None:
+        """`CREATE TABLE ... OPTIONS` hands no options to a Python source: the error names the way around."""
+        with pytest.raises(
+            AnalysisException, match=r"kafka\.bootstrap\.servers is missing.*(CREATE TABLE|$)"
+        ):
+            spark.read.format("odradek").load()
