@@ -87,8 +87,9 @@ $(ANSIBLE)/.installed: deploy/constraints.txt | $(BIN)/python
 	@touch $@
 
 deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hosts booted here, under load; for root on Debian (ARGS=--help)
-	@command -v systemd-nspawn debootstrap mkfs.xfs ssh ip losetup >/dev/null || \
-	  { apt-get update -qq && apt-get install -qq -y systemd-container debootstrap xfsprogs openssh-client iproute2 >/dev/null; }
+	@for command in systemd-nspawn debootstrap mkfs.xfs ssh ip losetup; do command -v $$command >/dev/null || lacking=1; done; \
+	  [ -z "$$lacking" ] || { echo "installing what boots hosts"; apt-get update -qq && \
+	    apt-get install -qq -y systemd-container debootstrap xfsprogs openssh-client iproute2 >/dev/null; }
 	@exec $(BIN)/python -m tests.deploy $(ARGS)
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport

@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 TOPIC = "orders"
 _PARTITIONS = 12
@@ -112,7 +113,7 @@ class Load:
         while not self._stop_reading.is_set():
             for message in consumer.consume(500, 0.2):
                 if message.error() is None:
-                    self.seen.add(message.value().decode())
+                    self.seen.add((message.value() or b"").decode())
         consumer.close()
 
     def _fail(self, text: str) -> None:
@@ -184,7 +185,8 @@ class Load:
                 raise RecordsLost(f"read to {reached}, the partitions end at {ends}")
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
-                    there[message.partition(), message.offset()] = message.value().decode()
+                    place = (message.partition() or 0, message.offset() or 0)
+                    there[place] = (message.value() or b"").decode()
             for part in consumer.position(parts):
                 reached[part.partition] = max(reached[part.partition], part.offset)
         consumer.close()

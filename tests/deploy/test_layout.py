@@ -1,0 +1,109 @@
+"""The plan of a cluster from its inventory: addresses, votes, disks, and the sentences about what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.deploy.plugins import plugin
+from wire.uuid_text import uuid_from_text
+
+layout = plugin("filter", "layout").layout
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+
+
+def inventory(count: int = 3, voters: int = 3) -> dict[str, dict[str, Any]]:
+    """Hosts with two disks each."""
+    return {
+        f"host{number}": {
+            "ansible_host": f"192.0.2.{number}",
+            "odradek_cluster_id": CLUSTER_ID,
+            "odradek_node_id": number,
+            "odradek_voter": number <= voters,
+            "odradek_disks": [{"name": "a", "device": "/dev/sda"}, {"name": "b", "device": "/dev/sdb"}],
+        }
+        for number in range(1, count + 1)
+    }
+
+
+def test_three_hosts() -> None:
+    """Three hosts with a node each: every address, every voter with an id of its metadata directory."""
+    plan = layout(inventory())
+    assert plan["problems"] == []
+    assert plan["bootstrap"] == "192.0.2.1:9092,192.0.2.2:9092,192.0.2.3:9092"
+    assert plan["controller_bootstrap"] == "192.0.2.1:9093,192.0.2.2:9093,192.0.2.3:9093"
+    assert plan["brokers"] == plan["voters"] == [1, 2, 3]
+    first, *others = plan["initial_controllers"].split(",")
+    assert first.startswith("1@192.0.2.1:9093:")
+    ids = {uuid_from_text(each.rpartition(":")[2]) for each in (first, *others)}
+    assert len(ids) == 3
+
+
+def test_a_host_that_joins_changes_nothing_for_the_others() -> None:
+    """Growing by a host without a vote changes no file of the hosts that are there, so none is restarted."""
+    before, after = layout(inventory()), layout(inventory(4))
+    assert after["problems"] == []
+    assert after["nodes"][:3] == before["nodes"]
+    assert after["controller_bootstrap"] == before["controller_bootstrap"]
+
+
+def test_a_node_for_each_disk() -> None:
+    """Several nodes on a host have ports and disks of their own, and the host's name as their rack."""
+    told = inventory()
+    for number, values in enumerate(told.values(), 1):
+        values["odradek_nodes"] = [
+            {"id": number * 10, "disks": ["a"], "cpus": "0"},
+            {"id": number * 10 + 1, "disks": ["b"], "cpus": "1"},
+        ]
+    plan = layout(told)
+    assert plan["problems"] == []
+    assert [(n["id"], n["client_port"], n["disks"], n["rack"], n["voter"], n["cpus"]) for n in plan["nodes"]][
+        :2
+    ] == [
+        (10, 9092, ["a"], "host1", True, "0"),
+        (11, 9102, ["b"], "host1", False, "1"),
+    ]
+
+
+def test_replicas_would_share_a_host() -> None:
+    """Replicas are kept apart by rack: with fewer racks than replicas, and two nodes on a host, they could meet."""
+    told = inventory()
+    for number, values in enumerate(told.values(), 1):
+        values["odradek_nodes"] = [
+            {"id": number * 10, "disks": ["a"]},
+            {"id": number * 10 + 1, "disks": ["b"]},
+        ]
+        values["odradek_rack"] = "r1" if number < 3 else "r2"
+    assert "replicas would share a host" in " ".join(layout(told)["problems"])
+
+
+@pytest.mark.parametrize(
+    ("host", "values", "sentence"),
+    [
+        ("host2", {"odradek_node_id": 1}, "Node id 1 is given 2 times (host1 and host2)"),
+        ("host2", {"odradek_node_id": None}, "host2: a node without an id"),
+        ("host2", {"odradek_voter": False}, "2 nodes vote: a majority needs an odd number"),
+        ("host2", {"odradek_cluster_id": "x"}, "odradek_cluster_id must be one and the same"),
+        ("host2", {"odradek_disks": []}, "host2: no disks"),
+        ("host2", {"odradek_disks": [{"name": "A!", "device": "/dev/sda"}]}, "disk name 'A!'"),
+        ("host2", {"odradek_roles": "broker"}, "a node with the role broker cannot vote"),
+        ("host2", {"odradek_roles": "king"}, "odradek_roles is 'king'"),
+        ("host2", {"odradek_nodes": [{"id": 2, "disks": ["c"]}]}, "node 2 names disk c"),
+        (
+            "host2",
+            {"odradek_nodes": [{"id": 2}, {"id": 4}]},
+            "disk a is shared by 2 nodes: give each node disks of its own",
+        ),
+    ],
+)
+def test_bad_input(host: str, values: dict[str, Any], sentence: str) -> None:
+    """Each mistake is a sentence that says what to do, before any host is touched."""
+    told = inventory()
+    told[host].update(values)
+    assert sentence in " ".join(layout(told)["problems"])
+
+
+def test_nobody_votes() -> None:
+    """An inventory without a quorum is refused."""
+    assert "0 nodes vote" in " ".join(layout(inventory(voters=0))["problems"])
