@@ -357,6 +357,8 @@ class _Run:
         self._acknowledged: dict[int, bytes] = {}
         self._seen: dict[int, bytes] = {}
         self._checked: dict[tuple[int, int], int] = {}
+        self._led: dict[int, tuple[tuple[int, int] | None, int]] = {}
+        """In which life and term each broker led at the last look, and its high watermark then."""
         self.deaths = 0
 
     def run(self) -> Mapping[str, int]:
@@ -676,6 +678,14 @@ class _Run:
             key = (node.node_id, node.life)
             checked = self._checked.get(key, 0)
             high_watermark = node.log.high_watermark
+            partition = node.partition
+            term = (node.life, partition.leader_epoch) if partition.is_leader else None
+            led, before = self._led.get(node.node_id, (None, 0))
+            if term == led is not None and high_watermark > before and not self._may_commit(partition):
+                raise SafetyViolation(
+                    f"{node.node_id} commits up to {high_watermark} with only {partition.isr_state.isr} in sync"
+                )
+            self._led[node.node_id] = (term, high_watermark)
             if high_watermark > checked:
                 for offset, value in contents(node.log, checked, high_watermark).items():
                     if self._seen.setdefault(offset, value) != value:
@@ -683,6 +693,9 @@ class _Run:
                             f"offset {offset} is committed as {value!r}, and was {self._seen[offset]!r}"
                         )
                 self._checked[key] = high_watermark
+
+    def _may_commit(self, partition: Partition) -> bool:
+        return len(partition.isr_state.isr) >= self.plan.min_isr
 
     def _heal(self) -> None:
         """All live, all hear each other: the replicas must become equal and all be in sync."""

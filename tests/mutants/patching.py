@@ -44,10 +44,10 @@ def find(function: str) -> FunctionType:
 
 def changed_code(function: FunctionType, old: str, new: str) -> CodeType:
     """The function's code with `old` replaced. Raises `ValueError` unless it is there exactly once."""
-    text = textwrap.dedent(inspect.getsource(function))
+    text = inspect.getsource(function)
     if text.count(old) != 1:
         raise ValueError(f"{function.__qualname__} has {text.count(old)} times {old!r}")
-    tree = ast.parse(text.replace(old, new))
+    tree = ast.parse(textwrap.dedent(text.replace(old, new)))
     definition = tree.body[0]
     assert isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef))
     definition.decorator_list = []
