@@ -12,6 +12,7 @@ from odradek.client.blocking import Client
 from odradek.client.bootstrap import parse_bootstrap
 from odradek.client.errors import BrokerUnavailable, ClientClosed, ConnectionBroken, RequestTimedOut
 from odradek.client.offsets import LATEST
+from odradek.client.requests import request
 from sim.fetching import FetchConfig, Fetcher
 from sim.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
@@ -222,3 +223,23 @@ def test_bad_bootstrap_addresses(text: str) -> None:
     """The error names the part that is wrong and shows a right one."""
     with pytest.raises(ValueError, match=r"HOST:PORT|brackets"):
         parse_bootstrap(text)
+
+
+def test_begun_and_finished_later() -> None:
+    """An operation that was begun is under way while others run, and gives its result or its error once."""
+    with LoopbackBroker() as server, Client(server.bootstrap) as client:
+        client.metadata()
+        begun = client.begin(request(client.core, DescribeClusterRequest(), timeout=30))
+        assert not begun.done
+        assert client.metadata().cluster_id == "fake-cluster"
+        assert client.finish(begun).controller_id == 1
+        assert client.finish(begun).controller_id == 1
+        server.broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(HANG_UP)
+        lost = client.begin(
+            request(client.core, DescribeClusterRequest(), timeout=30, repeat_after_loss=False)
+        )
+        with pytest.raises(ConnectionBroken):
+            client.finish(lost)
+        left = client.begin(request(client.core, DescribeClusterRequest(), timeout=30))
+        client.core.abandon(left)
+        assert client.metadata().cluster_id == "fake-cluster"

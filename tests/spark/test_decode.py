@@ -258,6 +258,88 @@ class TestPieces:
         assert arrow_rows(batch[:-1], 0) == ([], None)
 
 
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["write", "write", "commit", "abort"])), max_size=24
+)
+
+
+def transactional_log(steps: Sequence[tuple[int, str]]) -> tuple[bytes, list[int], list[tuple[int, int]]]:
+    """A log of three producers' transactions: its bytes, the offsets that committed readers see, what was aborted.
+
+    Aborted are (first offset, producer id), by first offset, as brokers name them. Transactions that are left open at the
+    end count as committed: a broker does not serve them, and a reader does not know.
+    """
+    out = bytearray()
+    open_since: dict[int, int] = {}
+    seen: dict[int, list[int]] = {}
+    visible: list[int] = []
+    aborted: list[tuple[int, int]] = []
+    for offset, (producer, what) in enumerate(steps):
+        marker = what != "write"
+        builder = RecordBatchBuilder(
+            base_offset=offset,
+            is_transactional=True,
+            is_control=marker,
+            producer_id=producer,
+            producer_epoch=0,
+        )
+        if marker:
+            builder.append(1, b"\0\0\0\1" if what == "commit" else b"\0\0\0\0", b"\0\0\0\0\0\0")
+            first = open_since.pop(producer, None)
+            records_of = seen.pop(producer, [])
+            if what == "commit":
+                visible += records_of
+            elif first is not None:
+                aborted.append((first, producer))
+        else:
+            builder.append(1, b"k", b"%d" % offset)
+            open_since.setdefault(producer, offset)
+            seen.setdefault(producer, []).append(offset)
+        out += builder.build()
+    for left in seen.values():
+        visible += left
+    return bytes(out), sorted(visible), sorted(aborted)
+
+
+class TestTransactions:
+    @settings(deadline=None)
+    @given(STEPS, st.integers(0, 24))
+    def test_aborted_records_are_left_out(self, steps: list[tuple[int, str]], offset: int) -> None:
+        """KIP-98: a producer's records from an aborted transaction's first offset to its abort marker are not there."""
+        log, visible, aborted = transactional_log(steps)
+        start = [position for position, header in iter_batches(log) if header.base_offset >= offset]
+        rest = log[start[0] :] if start else b""
+        ends = {(first, producer): _marker_after(steps, first, producer) for first, producer in aborted}
+        named = [each for each in aborted if ends[each] >= offset]
+        rows, next_offset = arrow_rows(rest, offset, aborted=named)
+        assert [row[0] for row in rows] == [each for each in visible if each >= offset]
+        assert next_offset == (len(steps) if start else None)
+        everything, _ = arrow_rows(rest, offset)
+        assert [row[0] for row in everything] == [
+            each for each, (_, what) in enumerate(steps) if what == "write" and each >= offset
+        ]
+
+    def test_checksums_of_what_is_left_out(self) -> None:
+        """Nothing is passed over unread."""
+        log = bytearray(transactional_log([(0, "write"), (0, "abort")])[0])
+        log[HEADER_SIZE + 3] ^= 1
+        with pytest.raises(CorruptBatch):
+            arrow_rows(log, 0, aborted=[(0, 0)])
+
+    def test_other_records_of_the_producer(self) -> None:
+        """Only transactional records can be aborted: a producer id may have written others."""
+        builder = RecordBatchBuilder(base_offset=5, producer_id=0, producer_epoch=0)
+        builder.append(1, b"k", b"v")
+        rows, _ = arrow_rows(builder.build(), 5, aborted=[(5, 0)])
+        assert [row[0] for row in rows] == [5]
+
+
+def _marker_after(steps: Sequence[tuple[int, str]], first: int, producer: int) -> int:
+    return next(
+        at for at, (who, what) in enumerate(steps) if at > first and who == producer and what == "abort"
+    )
+
+
 def code_of(buf: bytes | bytearray, bytes_max: int = BOUND) -> ErrorCode:
     """The code of the error that decoding raises."""
     with pytest.raises(KafkaError) as raised:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
@@ -41,6 +41,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 80)), max_size=6)
 
 
 class TestSplit:
+    @settings(deadline=None)
     @given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 30))
     def test_every_offset_once_within_the_limits(
         self, ranges: list[OffsetRange], partitions_min: int | None, records_max: int | None
@@ -81,6 +82,7 @@ class TestRateLimit:
         limited = rate_limited({("a", 0): 0, ("a", 1): 0}, {("a", 0): 1_000_000, ("a", 1): 3}, 10)
         assert limited == {("a", 0): 9, ("a", 1): 1}
 
+    @settings(deadline=None)
     @given(
         st.dictionaries(st.tuples(st.just("a"), st.integers(0, 9)), st.integers(0, 10**12), min_size=1),
         st.integers(1, 10**6),
@@ -166,6 +168,7 @@ class TestFilters:
 
 
 class TestCheckpoint:
+    @settings(deadline=None)
     @given(
         st.builds(
             StreamOffset,
