@@ -19,8 +19,9 @@ are acknowledged. With two-phase transactions (KIP-939) a task would write under
 with the transaction prepared, its identity in the report; `commit` and `abort` would decide all of them, again after a
 crash of the driver, by the batch id. Nothing else would change.
 
-Metrics: Spark gives a Python data source no way to put numbers into a query's progress. The reports' sums are logged by
-the driver's Python process, and written to the file that the option `metricsPath` names, a line of JSON for each batch.
+Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress), and gives a Python data source no way
+to add figures of its own. The reports' sums (bytes, batches, repetitions) are logged by the driver's Python process, and
+written to the file that the option `metricsPath` names, a line of JSON for each batch.
 """
 
 from __future__ import annotations
