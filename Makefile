@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test conformance deploy-test deploy-tools release check format bench jepsen demo lock clean sim
+.PHONY: help install install-dev run test conformance deploy-hosts deploy-test deploy-tools release check format bench jepsen demo lock clean sim
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -91,6 +91,9 @@ deploy-test: install-dev deploy-tools ## the whole life of a cluster on four hos
 	  [ -z "$$lacking" ] || { echo "installing what boots hosts"; apt-get update -qq && \
 	    apt-get install -qq -y systemd-container debootstrap xfsprogs openssh-client iproute2 >/dev/null; }
 	@exec $(BIN)/python -m tests.deploy $(ARGS)
+
+deploy-hosts: install-dev deploy-tools ## four hosts to try deploy/ansible on, and a shell that reaches them; for root on Debian
+	@exec $(BIN)/python -m tests.deploy hosts
 
 demo: install-dev ## load 336,776 flights, read them back in a group of two, check every airport
 	@exec $(BIN)/python -m bench.demo_flights $(ARGS)

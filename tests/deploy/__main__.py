@@ -1,4 +1,7 @@
-"""`python -m tests.deploy [short]`: the life of a cluster on booted hosts; see `life.py`. For root."""
+"""`python -m tests.deploy [whole|short|hosts]`: the life of a cluster on booted hosts, or just the hosts; for root.
+
+`hosts` boots four of them, writes an inventory, and opens a shell from which they can be reached; they end with it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.deploy.releases import CannotBuild, build_releases
 def main() -> int:
     """Entry point; called once outside, and once more inside the sandbox."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("form", nargs="?", choices=("whole", "short"), default="whole")
+    parser.add_argument("form", nargs="?", choices=("whole", "short", "hosts"), default="whole")
     parser.add_argument(
         "--only", default="", help="steps by the names of their functions, with commas (birth always)"
     )
@@ -34,7 +37,7 @@ def main() -> int:
     make_tree()
     work = work_directory()
     try:
-        build_releases(work / "releases", whole=args.form == "whole")
+        build_releases(work / "releases", whole=args.form != "short")
     except CannotBuild as error:
         sweep()
         print(f"no release can be built: {error}", file=sys.stderr)

@@ -150,6 +150,7 @@ def inventory_of(hosts: Hosts) -> dict[str, Any]:
             # Disks of a file each, a clock that is this machine's.
             "disks_bytes_min": 300_000_000,
             "host_clock_synchronized": False,
+            "odradek_releases": str(hosts.work / "releases"),
             "odradek_settings": {},
         },
         "hosts": {name: host_entry(hosts, name, voter=True) for name in FIRST},
@@ -164,7 +165,9 @@ def live(work: Path, form: str, only: list[str]) -> int:
             hosts.make(name, ("a", "b"), DISK_BYTES)
         hosts.boot(*hosts.hosts)
         print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
-        playbooks = Playbooks(hosts, inventory_of(hosts), work / "releases", work / "playbooks.log")
+        playbooks = Playbooks(hosts, inventory_of(hosts), work / "playbooks.log")
+        if form == "hosts":
+            return playbooks.shell()
         load = Load(",".join(f"{hosts[name].address}:9092" for name in FIRST))
         life = Life(hosts, playbooks, load)
         for each in WHOLE if form == "whole" else SHORT:
@@ -354,7 +357,7 @@ def look_and_keep(life: Life) -> None:
     with life.step("status and backup"):
         assert "3 of 3 online" in life.playbooks.run("status").output
         backups = life.hosts.work / "backups"
-        life.playbooks.run("backup", node_backups=str(backups))
+        life.playbooks.run("backup", odradek_backups=str(backups))
         (archive,) = backups.glob("*.tar.gz")
         assert archive.stat().st_size > 1000
 

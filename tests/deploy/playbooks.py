@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -41,44 +42,22 @@ class PlaybookFailed(AssertionError):
 
 @attrs.define
 class Playbooks:
-    """The control machine: an inventory, releases, and `ansible-playbook`."""
+    """The control machine: an inventory and `ansible-playbook`."""
 
     hosts: Hosts
     inventory: dict[str, Any]
-    releases: Path
     log: Path
 
     def run(self, name: str, *words: str, fails: bool = False, **extra: str) -> Outcome:
         """Run `odradek.cluster.NAME` with the inventory as it is now; raises unless it does (not) fail."""
-        path = self.hosts.work / "inventory.yml"
-        path.write_text(_yaml({"odradek": self.inventory}))
-        variables = {"odradek_releases": str(self.releases), **extra}
-        told = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
-        command = [
-            str(ANSIBLE / "bin" / "ansible-playbook"),
-            "-i",
-            str(path),
-            f"odradek.cluster.{name}",
-            *told,
-            *words,
-        ]
-        home = self.hosts.work / "home"
-        home.mkdir(exist_ok=True)
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "deploy" / "ansible" / "ansible.cfg"),
-            "ANSIBLE_SSH_ARGS": " ".join(
-                [
-                    *self.hosts.ssh_options(),
-                    "-o ControlMaster=auto -o ControlPersist=30s",
-                    f"-o ControlPath={home}/%h",
-                ]
-            ),
-            "ANSIBLE_HOME": str(home),
-            "ANSIBLE_NOCOLOR": "1",
-        }
+        told = [word for key, value in extra.items() for word in ("-e", f"{key}={value}")]
+        program = str(ANSIBLE / "bin" / "ansible-playbook")
+        command = [program, "-i", str(self.written()), f"odradek.cluster.{name}", *told, *words]
+        environment = self.environment()
         begun = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, cwd=self.hosts.work
+        )
         outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
         with self.log.open("a") as log:
             log.write(
@@ -89,9 +68,34 @@ class Playbooks:
             raise PlaybookFailed(f"{name} {what}:\n{outcome.output[-6000:]}")
         return outcome
 
+    def written(self) -> Path:
+        """The inventory as it is now, in a file: JSON is YAML."""
+        path = self.hosts.work / "inventory.yml"
+        path.write_text(json.dumps({"odradek": self.inventory}, indent=1))
+        return path
 
-def _yaml(value: Any) -> str:
-    """JSON is YAML."""
-    import json
+    def environment(self) -> dict[str, str]:
+        """Where Ansible finds the collection and its own things, and how it reaches hosts made a moment ago."""
+        home = self.hosts.work / "home"
+        home.mkdir(exist_ok=True)
+        ssh = [*self.hosts.ssh_options(), "-o ControlMaster=auto -o ControlPersist=30s"]
+        return {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(ROOT / "deploy" / "ansible" / "ansible.cfg"),
+            "ANSIBLE_SSH_ARGS": " ".join([*ssh, f"-o ControlPath={home}/%h"]),
+            "ANSIBLE_HOME": str(home),
+            "ANSIBLE_NOCOLOR": "1",
+        }
 
-    return json.dumps(value, indent=1)
+    def shell(self) -> int:
+        """A shell that reaches the hosts, where `ansible-playbook odradek.cluster.NAME` finds inventory and releases."""
+        inventory = self.written()
+        environment = self.environment() | {
+            "ANSIBLE_INVENTORY": str(inventory),
+            "PATH": f"{ANSIBLE / 'bin'}:{os.environ['PATH']}",
+        }
+        names = ", ".join(f"{host.name} {host.address}" for host in self.hosts.hosts.values())
+        print(f"hosts: {names}\ninventory: {inventory}\nthey end with this shell", flush=True)
+        return subprocess.run(
+            [os.environ.get("SHELL", "/bin/bash")], env=environment, cwd=inventory.parent, check=False
+        ).returncode
