@@ -118,8 +118,9 @@ MUTANTS: tuple[Mutant, ...] = (
         REPLICATION + "truncation:truncation_offset",
         """    if epoch != leader_epoch:
         return min(end_offset, log_end_offset)
+    return min(end_offset, leader_end_offset, log_end_offset)
 """,
-        "",
+        "    return min(leader_end_offset, log_end_offset)\n",
         "replication",
         3000,
     ),
@@ -206,5 +207,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "return ErrorCode.NONE",
         "replication",
         3000,
+    ),
+    Mutant(
+        "lost-directory-sync-at-segment-roll",
+        "A new segment's file is synced, its entry in the directory is not: after a loss of power it is not there.",
+        "data_plane.log.partition_log:PartitionLog.new_segment",
+        "        self.entry_is_dirty = True\n",
+        "",
+        "node",
+        100,
+    ),
+    Mutant(
+        "unclean-restart-stays-in-sync",
+        "KAFKA-15586: a broker that comes back from a loss of power, before its session ends, stays in its ISRs.",
+        "metadata_quorum.controller.brokers:register_broker",
+        "        records += remove_from_isrs(",
+        "        records += [] if not clean else remove_from_isrs(",
+        "power",
+        60,
+    ),
+    Mutant(
+        "answers-out-of-order",
+        "Kafka's protocol: a connection's answers come in the order of its requests.",
+        "odradek.node.connection_loop:Connection._answer",
+        "        if self.slots:\n",
+        "        if self.slots and self.closing:\n",
+        "cluster",
+        20,
     ),
 )
