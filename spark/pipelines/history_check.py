@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -64,12 +64,11 @@ def check_runs(spark: SparkSession, paths: Sequence[str]) -> Verdict:
     )
     whole = _everywhere(lines)
     split = lines.mapInArrow(_split, f"{_PLACE}, key string, value string, acknowledged long")
-    # No key of any run is empty: this part carries the count of all lines.
     found = (
         split.groupBy("file", "key")
         .applyInArrow(
             _judge_with(whole),
-            "file string, key string, name string, detail string, count long, acknowledged long",
+            "file string, key string, name string, detail string, acknowledged long",
         )
         .collect()
     )
@@ -119,15 +118,14 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-class _judge_with:  # noqa: N801 - it stands for a function, which must be picklable with what it knows
-    def __init__(self, whole: dict[str, list[tuple[tuple[int, int], str]]]) -> None:
-        self._whole = whole
+def _judge_with(whole: dict[str, list[tuple[tuple[int, int], str]]]) -> Callable[[pa.Table], pa.Table]:
+    """What judges the part of one key of one run."""
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def judge_part(table: pa.Table) -> pa.Table:
         file, key = table["file"][0].as_py(), table["key"][0].as_py()
         places = zip(table["block"].to_pylist(), table["number"].to_pylist(), strict=True)
         lines = list(zip(places, table["value"].to_pylist(), strict=True))
-        anomalies = judge(key, [line for _, line in sorted(lines + self._whole.get(file, []))])
+        anomalies = judge(key, [line for _, line in sorted(lines + whole.get(file, []))])
         names: list[str | None] = [None, *(each.name for each in anomalies)]
         return pa.table(
             {
@@ -135,10 +133,11 @@ class _judge_with:  # noqa: N801 - it stands for a function, which must be pickl
                 "key": pa.array([key] * len(names), pa.string()),
                 "name": pa.array(names, pa.string()),
                 "detail": pa.array(["", *(each.detail for each in anomalies)], pa.string()),
-                "count": pa.array([len(lines)] * len(names), pa.int64()),
                 "acknowledged": pa.array([sum(table["acknowledged"].to_pylist())] * len(names), pa.int64()),
             }
         )
+
+    return judge_part
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -95,13 +95,18 @@ class Landing:
         return found
 
     def plan(self, number: int, wanted: Callable[[], Ranges]) -> Ranges:
-        """The ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next."""
+        """The ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next.
+
+        Ranges without any offset are not noted: the step will have some when something has come.
+        """
         path = self.table / "_plan.json"
         if path.exists():
             noted = json.loads(path.read_text())
             if noted["number"] == number:
                 return _ranges(noted["ranges"])
         ranges = wanted()
+        if not any(end > first for first, end in ranges.values()):
+            return ranges
         self.step("note the plan")
         _write_whole(path, {"number": number, "ranges": {str(index): each for index, each in ranges.items()}})
         return ranges

@@ -125,6 +125,30 @@ class TestOfflineLoad:
         assert offline_load.load(cluster, self.wanted(tmp_path / "table"), landing, line)[-1].records == 0
         assert len(landing.landed()) == 1
 
+    def test_what_comes_later_is_loaded_later(
+        self,
+        cluster: Cluster,
+        node: RunningNode,
+        line: ProgressLine,
+        tmp_path: Path,
+        fresh_topic: Callable[[str], str],
+    ) -> None:
+        """Periodic loads: each takes what has come, one that finds nothing leaves nothing; without JSON values stay bytes."""
+        import pyarrow.dataset
+
+        topics = Topics(node.bootstrap)
+        name = topics.create(fresh_topic("load"))
+        wanted = offline_load.Wanted(name, tmp_path, partition_by=["day"])
+        landing = Landing(tmp_path, "load")
+        for values in ([b"1", b"2", b"3"], [], [b"4"]):
+            topics.send(name, values)
+            assert offline_load.load(cluster, wanted, landing, line)[-1].records == 0
+        loads = [
+            pyarrow.dataset.dataset(str(landed.path), format="parquet").to_table()["value"].to_pylist()
+            for landed in landing.landed()
+        ]
+        assert loads == [[b"1", b"2", b"3"], [b"4"]]
+
     def test_what_would_not_be_the_same_table_is_refused(
         self,
         cluster: Cluster,
