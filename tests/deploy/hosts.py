@@ -142,11 +142,14 @@ class Hosts:
         host.disks[disk] = run("losetup", "--find", "--show", image).strip()
         return host.disks[disk]
 
-    def boot(self, *names: str) -> None:
-        """Boot and wait until sshd of each answers; raises `RuntimeError` with the console of one that does not."""
+    def boot(self, *names: str, without: tuple[str, ...] = ()) -> None:
+        """Boot and wait until sshd of each answers; `without` names disks that are dead.
+
+        Raises `RuntimeError` with the console of a host that does not come.
+        """
         for name in names:
             host = self.hosts[name]
-            binds = [f"--bind={device}" for device in host.disks.values()]
+            binds = [f"--bind={device}" for disk, device in host.disks.items() if disk not in without]
             words = [
                 "systemd-nspawn",
                 "--quiet",

@@ -211,6 +211,10 @@ def bad_input(life: Life) -> None:
         told["heron"]["ansible_host"] = "10.77.0.99"
         refused(play.run("deploy", fails=True), "heron cannot be reached over SSH")
         told["heron"] = host_entry(life.hosts, "heron", voter=True)
+        empty = play.run("find_disks", "-e", '{"odradek_find_prefixes": ["loop"]}').output
+        for host in life.told:
+            for device in life.hosts[host].disks.values():
+                assert f"device: {device}" in empty, empty
         device = life.hosts["heron"].disks["b"]
         life.hosts.ssh("heron", f"mkfs.ext4 -q {device} 2>/dev/null || mkfs.xfs -q {device}")
         outcome = play.run("deploy", fails=True)
@@ -266,6 +270,26 @@ def kill_and_return(life: Life) -> None:
         )
         assert life.load.acknowledged_since(time.monotonic()), "two hosts of three do not serve"
         life.hosts.boot("heron")
+        life.wait_until(is_whole, "a whole cluster")
+
+
+def lose_a_disk(life: Life) -> None:
+    """One disk of two does not come back after a boot: the node serves with the other; then a new one is put in."""
+    with life.step("a disk dies, and is replaced"):
+        life.hosts.kill("stork")
+        number = life.hosts["stork"].number
+        life.hosts.boot("stork", without=("b",))
+        life.wait_until(
+            lambda status: any(b["broker"] == number and b["online"] for b in status["brokers"]),
+            "stork serves with one disk",
+        )
+        mounts = life.hosts.ssh("stork", "findmnt --noheadings --types xfs --output TARGET") or ""
+        assert mounts.split() == ["/srv/odradek/a"]
+        life.hosts.kill("stork")
+        life.hosts.attach_disk(life.hosts["stork"], "b", DISK_BYTES)
+        life.told["stork"] = host_entry(life.hosts, "stork", voter=True)
+        life.hosts.boot("stork")
+        life.playbooks.run("deploy")
         life.wait_until(is_whole, "a whole cluster")
 
 
@@ -368,6 +392,7 @@ WHOLE = (
     birth,
     reconfigure,
     kill_and_return,
+    lose_a_disk,
     upgrade,
     broken_release,
     replace,

@@ -68,6 +68,13 @@ def test_not_whole(health: ModuleType, values: dict[str, Any], missing: str, ser
     assert (health.missing_of(status(**values), "serving", []) == []) is serving
 
 
+def test_present(health: ModuleType) -> None:
+    """A node whose disk was replaced lacks replicas itself: that does not keep it from its restart, a lost broker does."""
+    assert health.missing_of(status(under_replicated_partitions=["t-0"]), "present", []) == []
+    gone = [{"broker": 1, "online": True}, {"broker": 2, "online": False}]
+    assert health.missing_of(status(brokers=gone), "present", []) == ["brokers are not online: 2"]
+
+
 def test_a_broker_that_never_came(health: ModuleType) -> None:
     """A broker of which the cluster has not heard is missing."""
     assert health.missing_of(status(), "serving", [3]) == ["brokers are not online: 3"]

@@ -14,7 +14,7 @@ options:
     description: C(name) and C(device) of each disk.
     type: list
     elements: dict
-    required: true
+    default: []
     suboptions:
       name:
         description: Short name; its mount point is called so.
@@ -28,6 +28,15 @@ options:
     description: Refuse smaller disks.
     type: int
     default: 10000000000
+  find:
+    description: Only look which disks of the host are empty; format nothing.
+    type: bool
+    default: false
+  find_prefixes:
+    description: Kernel names that disks begin with.
+    type: list
+    elements: str
+    default: [sd, nvme, vd]
   root:
     description: Directory of the mount points; tells which disks are mounted already.
     type: path
@@ -51,6 +60,16 @@ disks:
   type: list
   elements: dict
   returned: always
+found:
+  description: Device, size and model of each empty disk, with C(find).
+  type: list
+  elements: dict
+  returned: when looking
+refused:
+  description: In words, what other disks hold, with C(find).
+  type: list
+  elements: str
+  returned: when looking
 missing:
   description: Names of disks that are not there.
   type: list
@@ -139,6 +158,33 @@ def _is_mounted(root: str, name: str) -> bool:
     )
 
 
+def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], list[str]]:
+    """Empty disks, by the name that stays theirs wherever they are plugged in; and why the others are not empty."""
+    stable: dict[str, str] = {}
+    if os.path.isdir("/dev/disk/by-id"):
+        for name in sorted(os.listdir("/dev/disk/by-id")):
+            stable.setdefault(os.path.realpath(f"/dev/disk/by-id/{name}"), f"/dev/disk/by-id/{name}")
+    found, refused = [], []
+    for name in sorted(os.listdir("/sys/class/block")):
+        device = f"/dev/{name}"
+        is_partition = os.path.exists(f"/sys/class/block/{name}/partition")
+        if not name.startswith(tuple(prefixes)) or is_partition or not os.path.exists(device):
+            continue
+        uuid, trouble = _judged({"name": name, "device": device}, bytes_min)
+        if trouble is None and os.listdir(f"/sys/class/block/{name}/holders"):
+            trouble = f"disk {name}: {device} is part of something else"
+        if trouble is not None or uuid is not None:
+            refused.append(trouble or f"disk {name}: {device} is one of ours")
+            continue
+        model = f"/sys/class/block/{name}/device/model"
+        text = ""
+        if os.path.exists(model):
+            with open(model, encoding="utf-8") as file:
+                text = file.read().strip()
+        found.append({"device": stable.get(device, device), "bytes": _size(device), "model": text})
+    return found, refused
+
+
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
@@ -146,18 +192,23 @@ def main() -> None:
             "disks": {
                 "type": "list",
                 "elements": "dict",
-                "required": True,
+                "default": [],
                 "options": {
                     "name": {"type": "str", "required": True},
                     "device": {"type": "path", "required": True},
                 },
             },
             "bytes_min": {"type": "int", "default": 10_000_000_000},
+            "find": {"type": "bool", "default": False},
+            "find_prefixes": {"type": "list", "elements": "str", "default": ["sd", "nvme", "vd"]},
             "root": {"type": "path", "default": "/srv/odradek"},
             "missing_ok": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
+    if module.params["find"]:
+        found, refused = _candidates(module.params["find_prefixes"], module.params["bytes_min"])
+        module.exit_json(changed=False, disks=[], missing=[], found=found, refused=refused)
     disks = module.params["disks"]
     missing = [disk for disk in disks if not os.path.exists(disk["device"])]
     there = [disk for disk in disks if disk not in missing]

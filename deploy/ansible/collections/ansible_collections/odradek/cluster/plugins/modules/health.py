@@ -21,10 +21,11 @@ options:
   want:
     description:
       - C(whole) is a quorum with a leader and no silent voter, all brokers online, and all partitions fully replicated.
+      - C(present) lets partitions lack replicas, as long as all brokers are there.
       - C(serving) leaves out brokers that are down and what they hold, as long as each partition can be written.
       - C(report) only tells.
     type: str
-    choices: [whole, serving, report]
+    choices: [whole, present, serving, report]
     default: whole
   online:
     description: Brokers that must be there.
@@ -71,6 +72,7 @@ from ansible.module_utils.basic import AnsibleModule
 _POLL_SECONDS = 0.5
 _ASK_SECONDS = 10
 _RESTARTS_MAX = 2
+_ALL_THERE = ("whole", "present")
 
 
 def _asked(odradek: str, bootstrap: str) -> tuple[dict | None, str]:
@@ -100,7 +102,7 @@ def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
     quorum = status["quorum"]
     if quorum is None or quorum["leader"] is None or quorum["leader"] < 0:
         found.append("the quorum of controllers has no leader")
-    elif want == "whole" and quorum["silent_voters"]:
+    elif want in _ALL_THERE and quorum["silent_voters"]:
         found.append(f"controllers that vote are silent: {_some(quorum['silent_voters'])}")
     for key, text in (
         ("offline", "have no leader"),
@@ -111,7 +113,7 @@ def missing_of(status: dict, want: str, online: list[int]) -> list[str]:
             found.append(f"partitions {text}: {_some(names)}")
     there = {broker["broker"] for broker in status["brokers"] if broker["online"]}
     absent = [broker for broker in online if broker not in there]
-    if want == "whole":
+    if want in _ALL_THERE:
         absent += [broker["broker"] for broker in status["brokers"] if not broker["online"]]
     if absent:
         found.append(f"brokers are not online: {_some(sorted(set(absent)))}")
@@ -161,7 +163,7 @@ def main() -> None:
         argument_spec={
             "bootstrap": {"type": "str", "required": True},
             "odradek": {"type": "path", "default": "/opt/odradek/current/bin/odradek"},
-            "want": {"type": "str", "choices": ["whole", "serving", "report"], "default": "whole"},
+            "want": {"type": "str", "choices": ["whole", "present", "serving", "report"], "default": "whole"},
             "online": {"type": "list", "elements": "int", "default": []},
             "service": {"type": "str"},
             "timeout_seconds": {"type": "int", "default": 180},
