@@ -48,6 +48,9 @@ class FreeConn:
     async def writable(self) -> None:
         raise AssertionError("it takes everything at once")
 
+    def wait_for(self, count: int) -> None:
+        """Everything is here at once."""
+
     def recv_into(self, buffer: memoryview) -> int:
         self._turns -= 1
         buffer[: len(self._data)] = self._data

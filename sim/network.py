@@ -165,6 +165,7 @@ class SimConn:
         self._taken = 0
         """Taken out of the buffer, and not told yet to whom sends."""
         self._received = bytearray()
+        self._low_water = 1
         self._ended = False
         self._closed = False
         self._lost: str | None = None
@@ -185,7 +186,14 @@ class SimConn:
 
     @property
     def _is_readable(self) -> bool:
-        return bool(self._received) or self._ended or self._lost is not None or self._closed
+        return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
+
+    def wait_for(self, count: int) -> None:
+        # As in Linux, what the buffer cannot hold is not waited for: a sender that waits for a third of it to be free,
+        # and has not been told of a quarter, may have filled no more than this.
+        self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
+        if self._is_readable:
+            self._readable.wake()
 
     async def writable(self) -> None:
         # As in Linux: not for every byte of room, or a stream ends up in segments of one byte.

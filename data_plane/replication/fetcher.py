@@ -59,6 +59,8 @@ APPEND_BYTES_PER_TURN = 1 << 20
 BACKOFF_SECONDS_MIN = 0.02
 CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS = 0.02
+LOW_WATER_BYTES_MAX = 1024 * 1024
+"""So much of a large answer is waited for at once, instead of being woken for each segment."""
 NEVER = float("inf")
 _SESSION_ERRORS = frozenset(
     (
@@ -149,6 +151,8 @@ class LeaderFetcher:
         self._watch: Timer | None = None
         """Looks at `_answer_due`, now and then."""
         self._failures = 0
+        self._low_water = 1
+        """What `_conn.wait_for` was told last."""
         self.is_running = False
         self.rounds = 0
         self.bytes_fetched = 0
@@ -294,6 +298,7 @@ class LeaderFetcher:
         if self._conn is None:
             raise ConnectionLost(f"broker {self.leader_id} does not answer")
         self._connected_to = address
+        self._low_water = 1
         self._wire = ClientConnection(
             self._settings.response_bytes_max + (64 << 20),
             client_id=f"broker-{self._node_id}-fetcher-0",
@@ -333,6 +338,10 @@ class LeaderFetcher:
             await conn.readable()
             self._receive(conn, wire)
             event = wire.next_event()
+            low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
+            if low_water != self._low_water:
+                self._low_water = low_water
+                conn.wait_for(low_water)
             if isinstance(event, ResponseReceived):
                 self._answer_due = NEVER
                 return event.response

@@ -215,6 +215,9 @@ class Conn(Protocol):
 
     async def writable(self) -> None: ...
 
+    def wait_for(self, count: int) -> None:
+        """Let `readable` wait for about so many bytes (1: for any); a hint, which saves wakes for what is large."""
+
     def recv_into(self, buffer: memoryview) -> int | None:
         """Bytes received, 0 at the end of the stream, None where it would block. Raises `ConnectionLost`."""
 

@@ -79,6 +79,12 @@ class TcpConn:
         except (trio.ClosedResourceError, OSError, ValueError) as error:
             raise ConnectionLost("closed while waiting for room") from error
 
+    def wait_for(self, count: int) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
     def recv_into(self, buffer: memoryview) -> int | None:
         try:
             return self._socket.recv_into(buffer)

@@ -63,6 +63,41 @@ async def test_recv_into_tells_would_block_from_end() -> None:
     there.close()
 
 
+async def test_readable_waits_for_as_much_as_it_was_told() -> None:
+    """socket(7), SO_RCVLOWAT: 'select(2), poll(2), and epoll(7) indicate a socket as readable only if' so much is there."""
+    here, there = await pair(RealEnv())
+    there.wait_for(150_000)
+    block = bytes(50_000)
+    counts: list[int | None] = []
+
+    async def take() -> None:
+        await there.readable()
+        counts.append(there.recv_into(memoryview(bytearray(1 << 20))))
+
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(take)
+        for _ in range(3):
+            assert counts == []
+            sent = 0
+            while sent < len(block):
+                sent += here.send([block[sent:]])
+                if sent < len(block):
+                    await here.writable()
+            await trio.testing.wait_all_tasks_blocked()
+    assert counts[0] == 150_000
+    # The end is told at once, and any byte when it is told so while some are there.
+    assert here.send([b"abc"]) == 3
+    there.wait_for(1)
+    assert await receive(there, 3) == b"abc"
+    there.wait_for(10)
+    here.send([b"abc"])
+    here.close()
+    assert await receive(there, 10) == b"abc"
+    there.close()
+    with pytest.raises(ConnectionLost):
+        there.wait_for(1)
+
+
 async def test_send_joins_chunks_and_bounds_their_number() -> None:
     """More chunks than IOV_MAX are taken in part, not refused."""
     here, there = await pair(RealEnv())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_plane.replication.throttle import FOLLOWER, LEADER, rate_key, replicas_key
+from sim.weather import Weather
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 
@@ -59,6 +60,19 @@ def test_the_gate() -> None:
         await cluster.until(lambda: cluster.members[1].partition().log.high_watermark == 1)
 
     ReplicatedTopic(min_isr=2).play(script)
+
+
+@pytest.mark.parametrize("socket_bytes", [5000, 1 << 20])
+def test_large_batches_pass_through_any_buffer(socket_bytes: int) -> None:
+    """A follower waits for much of a large answer at once, but never for more than its socket can hold."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for size in (200_000, 10, 300_000):
+            assert (await cluster.produce(1, b"v" * size))[0] == 0
+        assert [len(value) for value in cluster.contents(2).values()] == [200_000, 10, 300_000]
+
+    weather = Weather(socket_buffer_bytes=socket_bytes, split_probability=0.5, short_recv_probability=0.2)
+    ReplicatedTopic(weather=weather).play(script)
 
 
 def test_a_follower_gives_up_a_leader_that_does_not_answer() -> None:

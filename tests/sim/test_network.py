@@ -125,6 +125,39 @@ def test_a_full_window_blocks_the_sender_until_the_receiver_reads() -> None:
     in_world(scenario, Weather(socket_buffer_bytes=1000))
 
 
+def test_readable_waits_for_as_much_as_it_was_told() -> None:
+    """SO_RCVLOWAT: not for more than the buffer can hold, and not beyond the end of the stream."""
+
+    async def scenario(world: World) -> None:
+        here, there = await pair(world)
+        woken: list[float] = []
+
+        async def wait() -> None:
+            await there.readable()
+            woken.append(world.now)
+
+        there.wait_for(10_000)
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(wait)
+            here.send([bytes(332)])
+            await world.sleep(1)
+            assert woken == []
+            here.send([b"x"])
+        assert there.recv_into(memoryview(bytearray(1000))) == 333
+        here.send([b"abc"])
+        await world.sleep(1)
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(wait)
+            await world.sleep(1)
+            assert len(woken) == 1
+            there.wait_for(1)
+        there.wait_for(100)
+        here.close()
+        assert await receive_all(there) == b"abc"
+
+    in_world(scenario, Weather(socket_buffer_bytes=1000))
+
+
 def test_spurious_wakes_read_nothing() -> None:
     """`readable` may return though there is nothing; a loop that trusts it would misread None."""
 
