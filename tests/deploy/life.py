@@ -335,14 +335,22 @@ def replace(life: Life) -> None:
 
 
 def grow(life: Life) -> None:
-    """A fourth host gets its share."""
-    with life.step("grow by a host, and balance") as step:
-        life.told[FOURTH] = host_entry(life.hosts, FOURTH, voter=False)
+    """A fourth host with a node for each of its disks gets its share; replicas never share a host."""
+    with life.step("grow by a host of two nodes, and balance") as step:
+        entry = host_entry(life.hosts, FOURTH, voter=False)
+        entry["odradek_nodes"] = [{"id": 4, "disks": ["a"]}, {"id": 14, "disks": ["b"]}]
+        life.told[FOURTH] = entry
         life.playbooks.run("add_host", odradek_host=FOURTH)
         status = life.status()
         assert is_whole(status)
         replicas = {broker["broker"]: broker["replicas"] for broker in status["brokers"]}
-        assert min(replicas.values()) > 0.8 * max(replicas.values()), replicas
+        assert sorted(replicas) == [1, 2, 3, 4, 14]
+        assert min(replicas.values()) > 0, replicas
+        listed = life.hosts.ssh(
+            "stork", f"{_ODRADEK} partition list --json --bootstrap-server {life.bootstrap}"
+        )
+        sets = [set(partition["replicas"]) for partition in json.loads(listed or "")["partitions"]]
+        assert not any({4, 14} <= each for each in sets), sets
         step.note = f"replicas {list(replicas.values())}"
 
 
@@ -360,9 +368,8 @@ def drain(life: Life) -> None:
         del life.told["heron"]
         status = life.status()
         assert is_whole(status)
-        wanted = sorted(life.hosts[name].number for name in life.told)
-        assert [broker["broker"] for broker in status["brokers"]] == wanted
-        assert sorted(status["quorum"]["voters"]) == wanted
+        assert sorted(broker["broker"] for broker in status["brokers"]) == [1, 3, 4, 14]
+        assert sorted(status["quorum"]["voters"]) == [1, 3, 4]
         life.hosts.kill("heron")
 
 
@@ -379,7 +386,7 @@ def rollback(life: Life) -> None:
 def look_and_keep(life: Life) -> None:
     """Status, and a backup that can be read."""
     with life.step("status and backup"):
-        assert "3 of 3 online" in life.playbooks.run("status").output
+        assert "4 of 4 online" in life.playbooks.run("status").output
         backups = life.hosts.work / "backups"
         life.playbooks.run("backup", odradek_backups=str(backups))
         (archive,) = backups.glob("*.tar.gz")
