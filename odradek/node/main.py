@@ -61,6 +61,11 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
     return status
 
 
+STARTING_GC_THRESHOLD = 100_000
+"""A start makes a million objects that stay and next to no garbage: usual collections look at them again and again
+(a sixth of the CPU time of a start with 10,000 partitions)."""
+
+
 async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None) -> None:
     env = RealEnv()
     levels = LogLevels()
@@ -69,7 +74,11 @@ async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None
         log.warning("config.unknown_key", message=warning)
     stop = env.event()
 
+    usual = gc.get_threshold()
+    gc.set_threshold(STARTING_GC_THRESHOLD)
+
     def on_started(facts: Mapping[str, Any]) -> None:
+        gc.set_threshold(*usual)
         # What exists now lives as long as the node: keep it out of every later collection.
         gc.collect()
         gc.freeze()
