@@ -1,0 +1,264 @@
+"""How many rows a second Spark reads from topics: our source, Spark's own Kafka connector, and the ceiling of the Python way.
+
+    python -m bench.spark_source [--rows 2000000] [--rounds 3] [--server odradek|kafka] [--only TEXT] [--latency-seconds 30]
+
+One session, local[2]; the formats take turns, medians are shown, the first round warms up and is not counted. The ceiling
+is a Python source that yields one ready Arrow batch again and again. Latency: records come one by one at 1,000 a second, and
+their age is taken when a micro-batch with the default trigger hands them over. The connector's jars come from Maven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bench.kafka_server import KafkaUnavailable, kafka_server
+from bench.odradek_server import odradek_server
+from bench.processes import ServerProcess
+from bench.spark_jars import spark_jars
+from odradek import Producer
+from odradek.client.admin import NewTopic
+from odradek.client.blocking import Client
+from spark.decode import SCHEMA
+from spark.source import schema
+
+PARTITIONS = 4
+SIZES = (100, 1024)
+RATE = 1000
+_BATCH_ROWS = 10_000
+
+
+class _Ready(DataSource):
+    """A source of `rows` rows in `tasks` tasks: one Arrow batch, made once in each task, again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> StructType:
+        return schema({"kafka.bootstrap.servers": "none:1", "subscribe": "none"})
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _ReadyReader(dict(self.options))
+
+
+class _ReadyReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.rows = int(options["rows"]) // PARTITIONS
+        self.size = int(options["size"])
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        count = _BATCH_ROWS
+        columns = [
+            pa.array([None] * count, pa.binary()),
+            pa.array([b"x" * self.size] * count, pa.binary()),
+            pa.array(["ready"] * count, pa.string()),
+            pa.array([partition.value] * count, pa.int32()),
+            pa.array(range(count), pa.int64()),
+            pa.array([0] * count, pa.timestamp("us", tz="UTC")),
+            pa.array([0] * count, pa.int32()),
+        ]
+        ready = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        for _ in range(self.rows // count):
+            yield ready
+
+
+def session(jars: str | None) -> SparkSession:
+    """local[2], quiet."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.memory", "2g").config("spark.sql.shuffle.partitions", "2")
+    if jars is not None:
+        builder = builder.config("spark.jars", jars)
+    spark: SparkSession = builder.getOrCreate()
+    return spark
+
+
+def fill(spark: SparkSession, bootstrap: str, topic: str, rows: int, size: int) -> None:
+    """A topic of `rows` rows with values of `size` bytes, written by our sink."""
+    with Client(bootstrap) as client:
+        client.admin.create_topics([NewTopic(topic, PARTITIONS)])
+    frame = spark.range(rows).selectExpr(
+        f"rpad(cast(id as string), {size}, 'x') as value", f"cast(id % {PARTITIONS} as int) as partition"
+    )
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+    frame.write.format("odradek").options(**options).mode("append").save()
+
+
+class Bench:
+    """Ways to read one topic."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, topic: str, rows: int, size: int) -> None:
+        self.spark = spark
+        self.options = {
+            "kafka.bootstrap.servers": bootstrap,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "rows": str(rows),
+            "size": str(size),
+        }
+        self.ways: dict[str, Callable[[str], None]] = {
+            "batch -> noop": lambda which: self.batch(which).write.format("noop").mode("overwrite").save(),
+            "batch -> sum(length(value))": self._sum,
+            "batch -> Parquet": self._parquet,
+            "AvailableNow -> noop": self._available_now,
+        }
+
+    def batch(self, which: str) -> DataFrame:
+        """A batch query of all columns."""
+        return self.spark.read.format(which).options(**self.options).load()
+
+    def _sum(self, which: str) -> None:
+        self.batch(which).selectExpr("sum(length(value))").collect()
+
+    def _parquet(self, which: str) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            self.batch(which).write.parquet(f"{place}/out")
+
+    def _available_now(self, which: str) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            frame = self.spark.readStream.format(which).options(**self.options).load()
+            writer = frame.writeStream.format("noop").option("checkpointLocation", place)
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+
+
+def throughput(
+    spark: SparkSession, bootstrap: str, formats: list[str], arguments: argparse.Namespace
+) -> None:
+    """Print a table for each size."""
+    for size in SIZES:
+        rows = arguments.rows if size == SIZES[0] else arguments.rows // 4
+        topic = f"bench-{size}"
+        fill(spark, bootstrap, topic, rows, size)
+        bench = Bench(spark, bootstrap, topic, rows, size)
+        print(f"\n{rows:,} rows of {size} B, thousand rows/s (ours over the JVM connector)")
+        for name, way in bench.ways.items():
+            if arguments.only not in name:
+                continue
+            usable = [each for each in formats if each != "ready" or "Available" not in name]
+            found: dict[str, list[float]] = {each: [] for each in usable}
+            for number in range(arguments.rounds + 1):
+                for each in usable:
+                    started = time.perf_counter()
+                    way(each)
+                    if number:
+                        found[each].append(rows / (time.perf_counter() - started))
+            medians = {each: statistics.median(values) for each, values in found.items()}
+            figures = "  ".join(f"{each} {medians[each] / 1000:8.0f}" for each in usable)
+            ratio = f"  {medians['odradek'] / medians['kafka']:.2f}x" if "kafka" in medians else ""
+            print(f"{name:28} {figures}{ratio}", flush=True)
+
+
+def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: float) -> None:
+    """Print the age of records when a micro-batch hands them over."""
+    for which in formats:
+        if which == "ready":
+            continue
+        topic = f"latency-{which}"
+        with Client(bootstrap) as client:
+            client.admin.create_topics([NewTopic(topic, PARTITIONS)])
+        ages: list[float] = []
+        warm = time.time() + 10
+
+        def take(rows: DataFrame, _: int, ages: list[float] = ages, warm: float = warm) -> None:
+            sent = [row[0] for row in rows.selectExpr("unix_millis(timestamp)").collect()]
+            now = time.time()
+            if now > warm:
+                ages.extend(now * 1000 - each for each in sent)
+
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+        with tempfile.TemporaryDirectory() as place:
+            frame = spark.readStream.format(which).options(**options).load()
+            query = frame.writeStream.foreachBatch(take).option("checkpointLocation", place).start()
+            with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
+                over = threading.Event()
+                threading.Timer(10 + seconds, over.set).start()
+                sent, begun = 0, time.perf_counter()
+                while not over.is_set():
+                    due = int((time.perf_counter() - begun) * RATE)
+                    for number in range(sent, due):
+                        producer.send(topic, value=b"x" * 100, partition=number % PARTITIONS)
+                    sent = due
+                    over.wait(0.005)
+            batches = sum(1 for each in query.recentProgress if each.numInputRows)
+            query.stop()
+        ages.sort()
+        if not ages:
+            print(f"{which}: no record came")
+            continue
+        p50, p99 = ages[len(ages) // 2], ages[int(len(ages) * 0.99)]
+        print(
+            f"micro-batch at {RATE:,} msg/s, {which}: p50 {p50:.0f} ms, p99 {p99:.0f} ms ({batches} last batches)"
+        )
+
+
+def memory(spark: SparkSession) -> str:
+    """What Python's processes under this session's Java hold: proportional set size, the largest and all."""
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    sizes = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"pyspark" not in (each / "cmdline").read_bytes() or int(each.name) == java:
+                continue
+            lines = (each / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        sizes.append(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024)
+    return f"{len(sizes)} Python processes, {max(sizes):.0f} MiB the largest, {sum(sizes):.0f} MiB all (PSS)"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=2_000_000, help="of 100 B; a quarter of 1 KiB")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
+    parser.add_argument("--only", default="", help="ways with this in their name")
+    parser.add_argument("--latency-seconds", type=float, default=30.0, help="0: not at all")
+    arguments = parser.parse_args()
+    formats: list[Any] = ["odradek", "ready"]
+    jars: str | None = None
+    try:
+        jars = spark_jars()
+        formats.insert(1, "kafka")
+    except KafkaUnavailable as reason:
+        print(f"without the JVM connector: {reason}", file=sys.stderr)
+    starting: AbstractContextManager[ServerProcess] = (
+        kafka_server() if arguments.server == "kafka" else odradek_server()
+    )
+    with starting as server:
+        spark = session(jars)
+        spark.dataSource.register(_Ready)
+        throughput(spark, server.bootstrap, formats, arguments)
+        if arguments.latency_seconds:
+            latency(spark, server.bootstrap, formats, arguments.latency_seconds)
+        print(memory(spark))
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
