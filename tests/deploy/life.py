@@ -309,6 +309,8 @@ def broken_release(life: Life) -> None:
         assert f"was put back to release {NEW}" in said, outcome.output[-3000:]
         assert "no other host was touched" in said
         assert life.versions() == {NEW}
+        for name in life.told:
+            assert life.hosts.ssh(name, "readlink /opt/odradek/previous") == f"versions/{OLD}\n"
         life.wait_until(is_whole, "a whole cluster")
 
 

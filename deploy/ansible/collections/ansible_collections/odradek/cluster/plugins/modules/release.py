@@ -26,6 +26,9 @@ options:
     type: str
     choices: [installed, active]
     default: installed
+  previous:
+    description: The release to go back to later, with C(active); by default the one that was current.
+    type: str
   bytes_free_min:
     description: Refuse to install with less room than this.
     type: int
@@ -136,6 +139,7 @@ def main() -> None:
             "archive": {"type": "path"},
             "root": {"type": "path", "default": "/opt/odradek"},
             "state": {"type": "str", "choices": ["installed", "active"], "default": "installed"},
+            "previous": {"type": "str"},
             "bytes_free_min": {"type": "int", "default": 300_000_000},
         },
         supports_check_mode=True,
@@ -160,8 +164,9 @@ def main() -> None:
             )
         changed = True
         if not module.check_mode:
-            if current is not None:
-                _switch(root, "previous", current)
+            previous = module.params["previous"] or current
+            if previous is not None:
+                _switch(root, "previous", previous)
             _switch(root, "current", name)
     module.exit_json(
         changed=changed,
