@@ -208,6 +208,11 @@ class Hosts:
         ]
         return [*options, "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-i", str(self.work / "key")]
 
+    @property
+    def control_path(self) -> str:
+        """Where ssh keeps connections for the next command, by address."""
+        return f"{self.work}/ssh-%h"
+
     def kill(self, name: str) -> None:
         """The host's power fails."""
         host = self.hosts[name]
@@ -220,6 +225,9 @@ class Hosts:
         host.process.kill()
         host.process.wait()
         host.process = None
+        # Ansible's connection to it would be taken for good until it is used.
+        leave = ["ssh", "-O", "exit", "-o", f"ControlPath={self.control_path}", f"root@{host.address}"]
+        subprocess.run(leave, capture_output=True, check=False)
         for device in host.disks.values():
             _wait_until_unused(device)
 

@@ -82,7 +82,7 @@ class Playbooks:
         return {
             **os.environ,
             "ANSIBLE_CONFIG": str(ROOT / "deploy" / "ansible" / "ansible.cfg"),
-            "ANSIBLE_SSH_ARGS": " ".join([*ssh, f"-o ControlPath={home}/%h"]),
+            "ANSIBLE_SSH_ARGS": " ".join([*ssh, f"-o ControlPath={self.hosts.control_path}"]),
             "ANSIBLE_HOME": str(home),
             "ANSIBLE_NOCOLOR": "1",
         }
