@@ -57,7 +57,10 @@ def what_is_missing(*, with_tree: bool) -> str | None:
     if with_tree and not (TREE / "etc" / "odradek-tree").exists():
         return "there is no Debian tree to boot from (make deploy-test makes it)"
     probe = ["ip", "link", "add", "odradek0", "type", "bridge"]
-    tried = subprocess.run([*SANDBOX, *probe], capture_output=True, text=True, check=False, timeout=20)
+    try:
+        tried = subprocess.run([*SANDBOX, *probe], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no namespaces here: {error}"
     if tried.returncode:
         return f"no namespaces with a bridge here: {tried.stderr.strip()}"
     return None
