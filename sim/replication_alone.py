@@ -6,7 +6,7 @@ of the metadata when it pleases; processes die and keep their page cache, or los
 (the fault model of `sim.storm`); leaders are elected, pause, and learn late that they lead no more.
 
 Two idempotent producers send batches with acks=all, one under way each, and send again what was not acknowledged. Held
-against every schedule: what is below a high watermark is the same on every replica for ever, and in the end nothing that
+against every schedule: what was synced survives, what is below a high watermark is the same on every replica for ever, and in the end nothing that
 was acknowledged is lost, moved, doubled or out of order, the replicas are equal, and all are in sync again.
 """
 
@@ -165,6 +165,8 @@ class _Node:
         self.lives = False
         self.broker_epoch = -1
         self.images_seen = 0
+        self.synced = 0
+        """Where the log ends at least that a loss of power has left."""
         self.high_watermark_kept = 0
         """As the checkpoint says; older than the truth."""
         self.fetching: _Fetching | None = None
@@ -178,6 +180,11 @@ class _Node:
         options = LoadOptions(is_clean=False, high_watermark=self.high_watermark_kept, now_ms=START_MS)
         directory = self.disk.open_dir(ROOT, create=True)
         self.log: PartitionLog = open_partition_log(directory, "t", 0, config, None, options)
+        if self.log.log_end_offset < self.synced:
+            raise SafetyViolation(
+                f"{self.node_id} had synced all below {self.synced}, but its log ends at {self.log.log_end_offset}"
+            )
+        self.synced = 0
         self.partition = Partition(self.log, self)
         self.sessions = FetchSessions(100, 120_000, Random(f"{self.node_id}/{self.life}"))
         self.session = ReplicaFetchSession()
@@ -193,6 +200,7 @@ class _Node:
                 min(self.high_watermark_kept, self.log.high_watermark), self.log.high_watermark
             )
         if power:
+            self.synced = self.log.recovery_point
             # A cut that was not synced may be undone, so the checkpoint may speak of records that are there no more.
             self.high_watermark_kept = min(self.high_watermark_kept, self.log.recovery_point)
         self.partition.resign()

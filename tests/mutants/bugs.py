@@ -211,11 +211,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lost-directory-sync-at-segment-roll",
         "A new segment's file is synced, its entry in the directory is not: after a loss of power it is not there.",
-        "data_plane.log.partition_log:PartitionLog.new_segment",
-        "        self.entry_is_dirty = True\n",
+        "data_plane.log.log_upkeep:flush",
+        "        log.directory.sync()\n",
         "",
-        "node",
-        100,
+        "replication",
+        500,
     ),
     Mutant(
         "unclean-restart-stays-in-sync",
@@ -229,10 +229,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "answers-out-of-order",
         "Kafka's protocol: a connection's answers come in the order of its requests.",
-        "odradek.node.connection_loop:Connection._answer",
-        "        if self.slots:\n",
-        "        if self.slots and self.closing:\n",
-        "cluster",
+        "odradek.node.connection_loop:Connection._move_answers",
+        """        while slots and slots[0].response is not None:
+            slot = slots.popleft()
+""",
+        """        while slots and slots[-1].response is not None:
+            slot = slots.pop()
+""",
+        "order",
         20,
     ),
 )

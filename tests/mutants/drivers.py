@@ -1,4 +1,4 @@
-"""What seeds are run with: the quorum alone, partitions alone, one node, whole clusters.
+"""What seeds are run with: the quorum alone, a partition alone, whole clusters.
 
 Where a driver is aimed (fewer kinds of trouble than a seed would draw, or more of them), its docstring says so: such a
 mutant is within the reach of the default profile, too, and takes more seeds there.
@@ -6,16 +6,17 @@ mutant is within the reach of the default profile, too, and takes more seeds the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import pytest
 
+from odradek.env.ports import Buffer
 from sim import raft_alone, replication_alone
 from sim.cluster import SETTINGS
+from sim.network import SimConn
 from sim.options import RunOptions
-from sim.raft_alone import RaftPlan
 from sim.run import run
-from sim.scenario import Scenario
 from sim.weather import Weather
 from tests.mutants.mutant import Driver
 
@@ -52,9 +53,50 @@ def power(seed: int) -> str:
     )
 
 
-def node(seed: int) -> str:
-    """One node that dies five times, with topics that sync each batch."""
-    return _verdict_of(lambda _: Scenario(seed, crashes=5).run())(seed)
+def order(seed: int) -> str:
+    """Aimed: two seconds of producers and no troubles. Each answer that a connection sends is held against its requests.
+
+    Clients of the product end a connection on which an answer is not the one that they wait for, and go on with another:
+    that heals it before the checkers of a run can see it.
+    """
+    options = attrs.evolve(RunOptions.draw(seed, "calm", seconds=2.0), workloads=("produce",))
+    watch = AnswerOrder()
+    send = SimConn.send
+
+    def watched(conn: SimConn, chunks: Sequence[Buffer], more: bool = False) -> int:
+        data = b"".join(chunks)
+        count = send(conn, chunks, more)
+        watch.sent(conn.name, data[:count])
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimConn, "send", watched)
+        return _run_options(seed, options) or watch.broken
+
+
+class AnswerOrder:
+    """Holds the answers of each connection against its requests. `broken` says what was wrong first."""
+
+    def __init__(self) -> None:
+        self.broken = ""
+        self._buffers: dict[str, bytearray] = {}
+        self._asked: dict[str, list[int]] = {}
+
+    def sent(self, end: str, data: bytes) -> None:
+        """`end` is the name of a connection's end: `c7>` is the client's, `c7<` the server's."""
+        buffer = self._buffers.setdefault(end, bytearray())
+        buffer += data
+        while len(buffer) >= 4 and len(buffer) >= (size := 4 + int.from_bytes(buffer[:4], "big")):
+            asked = self._asked.setdefault(end[:-1], [])
+            if end.endswith(">"):
+                asked.append(int.from_bytes(buffer[8:12], "big"))
+            else:
+                correlation_id = int.from_bytes(buffer[4:8], "big")
+                if correlation_id in asked and asked[0] != correlation_id and not self.broken:
+                    self.broken = f"{end} answers {correlation_id}, {asked[0]} was asked before"
+                if correlation_id in asked:
+                    asked.remove(correlation_id)
+            del buffer[:size]
 
 
 DRIVERS: Mapping[str, Driver] = {
@@ -62,5 +104,5 @@ DRIVERS: Mapping[str, Driver] = {
     "replication": _verdict_of(replication_alone.run),
     "cluster": cluster,
     "power": power,
-    "node": node,
+    "order": order,
 }
