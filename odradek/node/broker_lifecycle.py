@@ -3,6 +3,10 @@
 The broker speaks to the controller in messages only, over its `PeerChannel`, wherever that is. A heartbeat that is
 refused because the controller knows another epoch of this broker, or none, makes it register again; a change of the
 controller alone does not, for the registration stands in the metadata log.
+
+Two live copies of a broker's disk would take the registration from each other for ever (on one host the locks of the
+directories keep them from it). So a broker ends that has lost it to the same other process again and again, for longer than
+any request of a dead one can be under way: the other one holds it then, and is left in peace.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Any
 
 from data_plane.broker import Broker
 from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.image import BrokerImage
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -34,6 +39,10 @@ DUPLICATE_SESSIONS = 2.5
 More than two: a new controller gives everybody a session anew, also this broker's incarnation that died, and one whose
 disks were replaced holds no directory of that one.
 """
+RIVAL_TIMES = 3
+"""How often another incarnation must have taken this one's registration, over at least as long as `DUPLICATE_SESSIONS`."""
+RIVAL_SEEN_SECONDS_MAX = 1.0
+"""How long a broker whose heartbeat is refused waits for the metadata that say why, before it registers again."""
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.INVALID_REGISTRATION,
@@ -68,13 +77,17 @@ class BrokerLifecycle:
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
         self._wants_shut_down = False
+        self._rival = b""
+        self._rival_since = 0.0
+        self._rival_times = 0
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
         self.may_shut_down = broker.env.event()
         self._hurry = broker.env.event()
 
     async def run(self) -> None:
-        """Register, then send heartbeats until the controller lets the broker go. Raises `RegistrationRefused`."""
+        """Register, then send heartbeats until the controller lets the broker go. Raises `RegistrationRefused`, also
+        when another live process is registered as this broker again and again."""
         await self._register()
         unanswered = 0
         while not self.may_shut_down.is_set():
@@ -89,6 +102,8 @@ class BrokerLifecycle:
                 continue
             unanswered = 0
             if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                if not self._wants_shut_down:
+                    await self._watch_rival()
                 await self._register()
                 continue
             if response.error_code:
@@ -103,9 +118,33 @@ class BrokerLifecycle:
                 return
             await self._pause(self._interval_seconds if self.is_unfenced.is_set() else CATCH_UP_SECONDS)
 
+    async def _watch_rival(self) -> None:
+        """Take note of who holds the registration. Raises `RegistrationRefused` for another live process."""
+        clock = self._broker.clock
+        patience = clock.monotonic() + RIVAL_SEEN_SECONDS_MAX
+        while (own := self._registration()) is not None and own.epoch <= self.broker_epoch:
+            if clock.monotonic() >= patience:
+                return
+            await clock.sleep_until(clock.monotonic() + CATCH_UP_SECONDS)
+        if own is None or own.incarnation_id == self._incarnation_id:
+            return
+        if own.incarnation_id != self._rival:
+            self._rival, self._rival_since, self._rival_times = own.incarnation_id, clock.monotonic(), 0
+        self._rival_times += 1
+        lasted = clock.monotonic() - self._rival_since
+        if self._rival_times >= RIVAL_TIMES and lasted > DUPLICATE_SESSIONS * self._session_seconds:
+            where = ", ".join(f"{each.host}:{each.port}" for each in own.listeners)
+            raise RegistrationRefused(
+                f"another process at {where} registers as broker {own.broker_id} with the same directories, again and again: "
+                "one of the two has a copy of the other's disk, and only one may run; this one ends"
+            )
+
+    def _registration(self) -> BrokerImage | None:
+        return self._broker.image.brokers.get(self._broker.settings.node_id)
+
     def _sees_itself(self) -> bool:
         """Whether the metadata that this broker serves shows it unfenced: it tells its clients of itself, too."""
-        own = self._broker.image.brokers.get(self._broker.settings.node_id)
+        own = self._registration()
         return own is not None and own.epoch == self.broker_epoch and not own.fenced
 
     async def shut_down(self) -> None:

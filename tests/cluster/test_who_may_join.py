@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.storage_format import format_storage
 from odradek.client.aio import AsyncClient
 from odradek.env.ports import Env
@@ -18,18 +19,31 @@ from sim.cluster import CLUSTER_ID, Cluster, Shape
 from sim.weather import Weather
 from sim.world import World
 from tests.node.test_connection_loop import Log
+from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.unregister_broker import UnregisterBrokerRequest
 
 OTHER_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 Script = Callable[[World, Cluster], Awaitable[None]]
 
 
-def play(script: Script, *, dynamic_voters: bool = True, controllers: int = 0) -> None:
+QUICK = {"broker.session.timeout.ms": "400", "broker.heartbeat.interval.ms": "100"}
+
+
+def play(
+    script: Script,
+    *,
+    dynamic_voters: bool = True,
+    nodes: int = 3,
+    controllers: int = 0,
+    settings: dict[str, str] | None = None,
+) -> None:
     """A cluster of three nodes that serves."""
     world = World(1, Weather())
 
     async def main() -> None:
-        cluster = Cluster(world, Shape(nodes=3, controllers=controllers, dynamic_voters=dynamic_voters))
+        shape = Shape(nodes, controllers, dynamic_voters=dynamic_voters, settings=settings or {})
+        cluster = Cluster(world, shape)
         cluster.format()
         for serving in [member.launch() for member in cluster.members]:
             await serving.wait()
@@ -57,10 +71,18 @@ class Newcomer:
     """A node that is not one of the cluster's members."""
 
     def __init__(
-        self, world: World, cluster: Cluster, node_id: int, *, role: str = "broker,controller"
+        self,
+        world: World,
+        cluster: Cluster,
+        node_id: int,
+        *,
+        role: str = "broker,controller",
+        host: str = "",
     ) -> None:
         self.world = world
-        self.host = f"new-{node_id}"
+        self.host = host or f"new-{node_id}"
+        self.reasons: list[BaseException] = []
+        self.gone = world.event()
         settings = dict(cluster.brokers[0].config.explicit)
         listeners = [f"PLAINTEXT://{self.host}:9092"]
         if "controller" in role:
@@ -75,7 +97,7 @@ class Newcomer:
         self.log = Lines()
         self.ready = False
 
-    def format(self, cluster_id: str = CLUSTER_ID) -> None:
+    def format(self, cluster_id: str = CLUSTER_ID, directory_id: bytes = b"") -> None:
         env = self.world.node_env(self.host)
         directory = env.open_dir("/data", create=True)
         format_storage(
@@ -83,14 +105,14 @@ class Newcomer:
             directory,
             cluster_id=cluster_id,
             node_id=self.config.node_id,
-            directory_ids=[env.new_uuid()],
+            directory_ids=[directory_id or env.new_uuid()],
             timestamp_ms=env.clock.wall_ms(),
         )
 
     async def run(self) -> BaseException | None:
         """Start; None when it serves, else why it does not."""
         ended = self.world.event()
-        reasons: list[BaseException] = []
+        reasons = self.reasons
 
         async def main(env: Env) -> None:
             def started(_: Any) -> None:
@@ -102,6 +124,7 @@ class Newcomer:
             except* (NodeCannotStart, RegistrationRefused) as group:
                 reasons.extend(group.exceptions)
                 ended.set()
+                self.gone.set()
 
         self.world.start(self.host, main)
         await self.world.wait(ended, 60.0)
@@ -150,6 +173,97 @@ def test_a_broker_with_the_id_of_another() -> None:
         assert "another broker with node.id 2 is running" in str(reason)
 
     play(script, controllers=3)
+
+
+def test_of_two_live_copies_of_a_disk_one_ends() -> None:
+    """They hold the same directory ids, so each takes the registration from the other; one sees that it goes on."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        copies = [Newcomer(world, cluster, 7, role="broker", host=host) for host in ("a", "b")]
+        for copy in copies:
+            copy.format(directory_id=b"directory 7 ....")
+            assert await copy.run() is None
+        deadline = world.now + 120.0
+        while not any(copy.gone.is_set() for copy in copies):
+            assert world.now < deadline
+            await world.sleep(0.1)
+        (ended,) = [copy for copy in copies if copy.gone.is_set()]
+        (other,) = [copy for copy in copies if copy is not ended]
+        (reason,) = ended.reasons
+        assert isinstance(reason, RegistrationRefused)
+        assert f"another process at {other.host}:9092 registers as broker 7" in str(reason)
+        times = other.log.events.count("broker.registered")
+        await world.sleep(1.0)
+        assert not other.gone.is_set()
+        assert other.log.events.count("broker.registered") == times
+
+    play(script, nodes=1, settings=QUICK)
+
+
+def former_registration(node_id: int, directory_id: bytes) -> BrokerRegistrationRequest:
+    """What an earlier process of the same disk asked."""
+    return BrokerRegistrationRequest(
+        node_id,
+        CLUSTER_ID,
+        b"a former process",
+        [Listener("PLAINTEXT", "former", 9092, 0)],
+        [Feature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())],
+        None,
+        False,
+        [directory_id],
+        -1,
+    )
+
+
+async def ask_controller(world: World, cluster: Cluster, request: Any) -> Any:
+    """The active controller's answer."""
+    (active,) = [
+        member.node.metadata
+        for member in cluster.members
+        if member.node is not None and member.node.metadata is not None and member.node.metadata.is_active
+    ]
+    answers: list[Any] = []
+    active.submit(request).on_release(answers.append)
+    while not answers:
+        await world.sleep(0.01)
+    return answers[0]
+
+
+def test_late_requests_of_a_former_process_end_nobody() -> None:
+    """What a process asked before it died may be decided after its successor registered: that one registers again."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 7, role="broker")
+        node.format(directory_id=b"directory 7 ....")
+        assert await node.run() is None
+        for wait_seconds in (0.0, 0.0, 0.0, 0.1):
+            before = node.log.events.count("broker.registered")
+            await world.sleep(wait_seconds)
+            answer = await ask_controller(world, cluster, former_registration(7, b"directory 7 ...."))
+            assert answer.error_code == 0
+            while node.log.events.count("broker.registered") == before:
+                await world.sleep(0.1)
+        await world.sleep(1.0)
+        assert not node.gone.is_set()
+        assert node.log.events.count("broker.registered") == 5
+
+    play(script, nodes=1, settings=QUICK)
+
+
+def test_a_broker_that_was_unregistered_while_it_runs_registers_again() -> None:
+    """Nobody has taken its place: as in Kafka it comes back."""
+
+    async def script(world: World, cluster: Cluster) -> None:
+        node = Newcomer(world, cluster, 7, role="broker")
+        node.format()
+        assert await node.run() is None
+        client = AsyncClient(world.node_env("client"), world.tasks, [("node-1", 9092)])
+        assert (await client.request(UnregisterBrokerRequest(7))).error_code == 0
+        while node.log.events.count("broker.registered") < 2:
+            await world.sleep(0.1)
+        assert not node.gone.is_set()
+
+    play(script, nodes=1, settings=QUICK)
 
 
 def test_a_broker_joins() -> None:
