@@ -1,7 +1,8 @@
 """The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming query. SHELL.
 
 Spark makes a reader in one process, pickles it into another and runs its tasks in a third, so a reader has options when it is
-made, and connections when it first asks for something.
+made, and connections when it first asks for something. Each of these processes is new, and imports anew: what a step does
+not need is imported by the step that does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
@@ -24,13 +24,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.batch_plan import plan_batch
-from spark.fetching import read_ranges
 from spark.filters import Pushed, push
 from spark.range_partition import RangePartition
 from spark.source_options import OptionError, Query, SourceOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
     from spark.source_stream import OdradekStreamReader
@@ -110,12 +109,16 @@ class OdradekReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
+        from spark.batch_plan import plan_batch
+
         # Of no partition at all Spark makes one with None in it.
         ranges = plan_batch(self.options, self.pushed)
         return [RangePartition((each,)) for each in ranges] or [RangePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
+        from spark.fetching import read_ranges
+
         assert isinstance(partition, RangePartition)
         return read_ranges(partition.ranges, self.options)
 

@@ -11,11 +11,11 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from odradek.client import offsets
-from odradek.client.admin_methods import BlockingAdminMethods
 from odradek.client.bootstrap import parse_bootstrap
 from odradek.client.cluster import Cluster
 from odradek.client.config import ClientConfig
@@ -25,6 +25,9 @@ from odradek.client.requests import refresh_metadata, request
 from odradek.client.sockets import Sockets
 
 __all__ = ["Client"]
+
+if TYPE_CHECKING:
+    from odradek.client.admin_methods import BlockingAdminMethods
 
 T = TypeVar("T")
 
@@ -51,8 +54,14 @@ class Client:
         self.core = ClientCore(
             parse_bootstrap(bootstrap), config, random.Random(os.urandom(16)), now=time.monotonic()
         )
-        self.admin = BlockingAdminMethods(self.core, self.run)
         self._sockets = Sockets(self.core)
+
+    @cached_property
+    def admin(self) -> BlockingAdminMethods:
+        """All of administration; imported when it is asked for, since a process that only reads starts faster without."""
+        from odradek.client.admin_methods import BlockingAdminMethods
+
+        return BlockingAdminMethods(self.core, self.run)
 
     def __enter__(self) -> Client:
         return self
