@@ -13,10 +13,11 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sim import raft_alone, replication_alone
 from sim.options import PROFILES, RunOptions
 from sim.replay import options_with, replay_command
 from sim.run import EXIT_STATUS, RunResult, commit, is_event, run
@@ -25,6 +26,7 @@ from sim.world import Liveness
 
 USAGE = 64
 """argparse's own status for this, 2, would be taken for liveness."""
+ALONE: Mapping[str, Callable[[int], object]] = {"raft": raft_alone.run, "replication": replication_alone.run}
 PROGRESS_VIRTUAL_SECONDS = 10.0
 LAST_EVENTS = 12
 """How much of what a human wants to read is printed of the end of a failing run."""
@@ -45,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         return campaign([each for each in given if each != "--campaign"])
     parser = _parser()
     options = parser.parse_args(given)
+    if options.alone is not None:
+        return _run_alone(options.alone, options.seed)
     if options.nodes is None:
         options.nodes = 3 if options.crashes is None else 1
     if options.nodes == 1:
@@ -84,6 +88,11 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--seconds", type=float, help="of a cluster: how long the storm is, in virtual time")
     parser.add_argument("--crashes", type=int, help="of a single node: how often it dies (default: 3)")
+    parser.add_argument(
+        "--alone",
+        choices=ALONE,
+        help="no cluster: the cores of the quorum, or of a partition, under a schedule",
+    )
     parser.add_argument("--trace", action="store_true", help="print every event of the run, a line for each")
     parser.add_argument("--log", action="store_true", help="print what the nodes log, and what befalls them")
     return parser
@@ -148,6 +157,16 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
     print(f"digest: {digest}")
     print(f"virtual: {virtual_seconds:.3f}")
     print(f"real: {real_seconds:.3f}")
+
+
+def _run_alone(part: str, seed: int) -> int:
+    """`sim.raft_alone`, `sim.replication_alone`: no bytes pass a port, so there is no digest."""
+    print(f"seed: {seed}")
+    verdict = _verdict_of(lambda: ALONE[part](seed))
+    if verdict != "ok":
+        print(f"again: python -m sim --alone {part} --seed {seed} (commit {commit()})")
+    print(f"verdict: {verdict}")
+    return EXIT_STATUS[verdict]
 
 
 def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:

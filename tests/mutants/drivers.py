@@ -16,6 +16,7 @@ from sim import raft_alone, replication_alone
 from sim.cluster import SETTINGS
 from sim.network import SimConn
 from sim.options import RunOptions
+from sim.raft_alone import RaftPlan
 from sim.run import run
 from sim.weather import Weather
 from tests.mutants.mutant import Driver
@@ -35,6 +36,24 @@ def _verdict_of(function: Callable[[int], object]) -> Driver:
 def _run_options(seed: int, options: RunOptions) -> str:
     result = run(seed, options)
     return "" if result.verdict == "ok" else result.signature
+
+
+def voters(seed: int) -> str:
+    """Aimed: four voters who change all the time, and hardly any records."""
+    weights = {
+        "deliver": 10.0,
+        "tick": 3.0,
+        "sync": 4.0,
+        "start": 2.0,
+        "quiet": 0.5,
+        "isolate": 0.5,
+        "crash": 0.3,
+        "voters": 2.0,
+        "append": 0.3,
+        "lose": 0.5,
+    }
+    plan = RaftPlan(voters=4, steps=500, weights=weights)
+    return _verdict_of(lambda each: raft_alone.run(each, plan))(seed)
 
 
 def cluster(seed: int) -> str:
@@ -101,6 +120,7 @@ class AnswerOrder:
 
 DRIVERS: Mapping[str, Driver] = {
     "raft": _verdict_of(raft_alone.run),
+    "voters": voters,
     "replication": _verdict_of(replication_alone.run),
     "cluster": cluster,
     "power": power,

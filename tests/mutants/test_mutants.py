@@ -1,0 +1,71 @@
+"""The checker is checked: some of the bugs that are found fast are found, within few seeds, and the harness refuses nonsense.
+
+The whole set runs under `make sim-mutants`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from data_plane.replication.truncation import truncation_offset
+from tests.mutants.__main__ import BY_NAME, table
+from tests.mutants.bugs import MUTANTS
+from tests.mutants.drivers import DRIVERS
+from tests.mutants.mutant import Mutant, search
+from tests.mutants.patching import changed_code, find, patched
+
+FAST = {
+    "metadata-acknowledged-before-sync": 2,
+    "vote-answered-before-saved": 4,
+    "snapshot-over-newer-entries": 10,
+    "truncation-by-high-watermark": 20,
+    "fast-double-failover": 20,
+    "stale-leader-acknowledges": 20,
+    "high-watermark-over-a-removed-replica": 20,
+    "producer-state-lost-at-leader-change": 4,
+    "fetch-session-serves-a-truncated-offset": 10,
+    "high-watermark-below-min-isr": 20,
+}
+"""Seeds at most."""
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_bug_of_history_is_found_within_few_seeds(name: str) -> None:
+    """A simulator that finds nothing is worth nothing; and the seed that shows the bug is sound without it."""
+    found = search(BY_NAME[name], DRIVERS, seeds_max=FAST[name])
+    assert found.seed is not None, found.line()
+    assert found.line() == f"{name} found seed={found.seed} seeds={found.seeds}"
+    assert name in table([found])
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_each_patch_still_fits_its_function(mutant: Mutant) -> None:
+    """Code moves on; a mutant whose text is gone would be sound, and missed for the wrong reason."""
+    assert mutant.driver in DRIVERS
+    assert changed_code(find(mutant.function), mutant.old, mutant.new) != find(mutant.function).__code__
+
+
+def test_a_patch_is_taken_back() -> None:
+    """Whoever has the function by name runs the bug, while it is there."""
+    name = "data_plane.replication.truncation:truncation_offset"
+    sound = truncation_offset.__code__
+    with patched(name, "if epoch < 0:", "if epoch < 1:"):
+        assert truncation_offset.__code__ is not sound
+    assert truncation_offset.__code__ is sound
+    with pytest.raises(ValueError, match="0 times"):
+        changed_code(truncation_offset, "no such text", "")
+
+
+def test_what_is_not_found_is_missed() -> None:
+    """A change that is no bug fails no seed."""
+    harmless = Mutant(
+        "harmless",
+        "",
+        "data_plane.replication.truncation:truncation_offset",
+        "epoch < 0",
+        "0 > epoch",
+        "replication",
+        3,
+    )
+    found = search(harmless, DRIVERS)
+    assert found.line() == "harmless MISSED seeds=3 (no seed has failed)"
