@@ -105,7 +105,7 @@ def _split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 places.append(place)
                 keys.append(key)
                 values.append(part)
-                acknowledged.append(part is line and json.loads(line)["outcome"] == "ok")
+                acknowledged.append(int(part is line and json.loads(line)["outcome"] == "ok"))
         taken = batch.select(["file", "block", "number"]).take(pa.array(places, pa.int64()))
         yield pa.RecordBatch.from_arrays(
             [
