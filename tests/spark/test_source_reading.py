@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from bench.odradek_server import launch_odradek, prepare_odradek
 from odradek import Admin
 from spark import source
 from spark.filters import push
@@ -509,6 +511,32 @@ class TestStreamDataLoss:
             DataLoss, match=rf"startingOffsets asks for offset 9 of {name}-0, and its log ends at 3"
         ):
             beyond.batch()
+
+    def test_other_records_of_a_later_leader(
+        self, query: StartQuery, tmp_path: Path, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """KIP-320: what was read in an epoch whose records end below was truncated, though the log is longer again."""
+        properties = prepare_odradek(tmp_path)
+        server = launch_odradek(properties)
+        try:
+            topics = Topics(server.bootstrap)
+            name = topics.create(fresh_topic("truncated"))
+            topics.send(name, [b"first"] * 3)
+            server.stop()
+            server = launch_odradek(properties)
+            topics.send(name, [b"second"] * 6)
+            given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": name}
+            running = query(given)
+            running.end = {name: {"0": 5}, "@epoch": {name: {"0": 0}}}
+            with pytest.raises(
+                DataLoss, match=rf"offsets 3 to 4 of {name}-0 were read, and its leader has other"
+            ):
+                running.batch()
+            running.end = {name: {"0": 3}, "@epoch": {name: {"0": 0}}}
+            assert [offset for _, offset, _ in running.batch() or ()] == [3, 4, 5, 6, 7, 8]
+            running.reader.stop()
+        finally:
+            server.stop()
 
     def test_a_batch_that_starts_behind_its_end(
         self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
