@@ -1,0 +1,106 @@
+"""How long a broker waits for the incarnation that holds its id: long enough for a dead one, not for ever for a live one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odradek.env.ports import ConnectionLost
+from odradek.node.broker_lifecycle import DUPLICATE_SESSIONS, BrokerLifecycle, RegistrationRefused
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_connection_loop import Log
+from wire.errors import ErrorCode
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationResponse
+
+SESSION_SECONDS = 9.0
+EPOCH = 71
+TAKEN = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+class Controller:
+    """Answers registrations by the time that has passed; lets every broker go that it has taken."""
+
+    def __init__(self, clock: Any, answer: Callable[[float], ErrorCode | None]) -> None:
+        self._clock = clock
+        self._answer = answer
+        self._begin = clock.monotonic()
+
+    def elapsed_sessions(self) -> float:
+        passed: float = self._clock.monotonic() - self._begin
+        return passed / SESSION_SECONDS
+
+    async def request(self, message: Any, deadline: float) -> Any:
+        if isinstance(message, BrokerHeartbeatRequest):
+            return BrokerHeartbeatResponse(0, ErrorCode.NONE, True, True, True)
+        code = self._answer(self.elapsed_sessions())
+        if code is None:
+            await self._clock.sleep_until(deadline)
+            raise ConnectionLost("nobody leads")
+        return BrokerRegistrationResponse(0, code, EPOCH if code is ErrorCode.NONE else -1)
+
+
+def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, str]:
+    """(broker epoch, -1 for a broker that ended; sessions that it took; why it ended)."""
+    world = World(1, Weather())
+
+    async def main() -> tuple[int, float, str]:
+        env = world.node_env("broker")
+        controller = Controller(env.clock, answer)
+        broker: Any = SimpleNamespace(
+            env=env,
+            clock=env.clock,
+            controller=controller,
+            log_dirs=[],
+            image=SimpleNamespace(offset=0, brokers={}),
+            placement=SimpleNamespace(cordoned=[]),
+            replication=SimpleNamespace(registered=lambda epoch: None),
+            settings=SimpleNamespace(node_id=1, cluster_id="c", request_timeout_ms=30_000),
+        )
+        lifecycle = BrokerLifecycle(
+            broker,
+            listeners=[],
+            rack=None,
+            previous_broker_epoch=-1,
+            heartbeat_interval_ms=2000,
+            session_timeout_ms=int(SESSION_SECONDS * 1000),
+            log=Log(),
+        )
+        why = ""
+        try:
+            await lifecycle.run()
+        except RegistrationRefused as refused:
+            why = str(refused)
+        return lifecycle.broker_epoch, controller.elapsed_sessions(), why
+
+    return world.run(main)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda at: TAKEN if at < 1.05 else ErrorCode.NONE,
+        # The controller changes as the session ends, and the new one gives everybody a session, also the dead (seed 2111).
+        lambda at: TAKEN if at < 2.05 else ErrorCode.NONE,
+        # It took a while until there was a new one: what was heard of the old one says nothing any more.
+        lambda at: None if 0.95 < at < 1.9 else TAKEN if at < 2.95 else ErrorCode.NONE,
+        lambda at: None if int(at / 0.4) % 2 else TAKEN if at < 9 else ErrorCode.NONE,
+    ],
+    ids=["one session", "two sessions", "no answer between them", "often no answer"],
+)
+def test_a_dead_incarnation_is_waited_for(answer: Callable[[float], ErrorCode | None]) -> None:
+    """A broker that comes back with other disks must not end because of itself."""
+    epoch, _, why = outcome(answer)
+    assert (epoch, why) == (EPOCH, "")
+
+
+def test_a_live_one_is_not_waited_for_for_ever() -> None:
+    """Whoever answers in all that time is another broker."""
+    epoch, sessions, why = outcome(lambda at: TAKEN)
+    assert epoch == -1
+    assert "another broker with node.id 1 is running" in why
+    assert DUPLICATE_SESSIONS < sessions < DUPLICATE_SESSIONS + 0.5
