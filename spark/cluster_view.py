@@ -24,6 +24,7 @@ __all__ = ["ClusterView", "Known", "new_client"]
 
 T = TypeVar("T")
 _READ_COMMITTED = 1
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @attrs.frozen
@@ -80,8 +81,8 @@ class ClusterView:
 
     # Which partitions
 
-    def partitions(self) -> dict[TopicPartition, Known]:
-        """The partitions to be read, on fresh metadata, in order.
+    def partitions(self, *, all_must_exist: bool = True) -> dict[TopicPartition, Known]:
+        """The partitions to be read, on fresh metadata, in order; without those that are not there if that is allowed.
 
         Raises:
             ReadError: a topic or a partition that was named does not exist.
@@ -100,21 +101,19 @@ class ClusterView:
             )
         found: dict[TopicPartition, Known] = {}
         for name in sorted(names or ()):
-            topic = cluster.topics.get(name)
-            if topic is None:
-                code = cluster.topic_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                unknown = code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise ReadError(
-                    f"topic {name} cannot be read: {'it does not exist' if unknown else code.message}"
-                )
+            if cluster.topic_errors.get(name, _UNKNOWN) is _UNKNOWN and name not in cluster.topics:
+                if all_must_exist:
+                    raise ReadError(f"topic {name} cannot be read: it does not exist")
+                continue
+            topic = cluster.topic(name)
             for index, partition in sorted(topic.partitions.items()):
                 found[name, index] = Known(topic.topic_id, partition.leader_epoch)
-        if options.assigned is not None:
-            for key in options.assigned:
-                if key not in found:
-                    raise ReadError(f"assign names {key[0]}-{key[1]}, and there is no such partition")
-            found = {key: found[key] for key in options.assigned}
-        return found
+        if options.assigned is None:
+            return found
+        for key in options.assigned:
+            if key not in found and all_must_exist:
+                raise ReadError(f"assign names {key[0]}-{key[1]}, and there is no such partition")
+        return {key: found[key] for key in options.assigned if key in found}
 
     # Offsets
 

@@ -49,6 +49,8 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 _PARTITION_BYTES = 4 << 20
 """What a Fetch asks for, unless kafka.max.partition.fetch.bytes says so: twenty thousand rows of 100 B and more."""
 _ROWS = 10_000
+_CLIENTS_MAX = 8
+"""The least recently used one goes."""
 
 _PASSING = frozenset(
     {
@@ -72,9 +74,10 @@ _clients: dict[tuple[tuple[str, str], ...], Client] = {}
 def _cached_client(options: SourceOptions) -> Client:
     """This process's client for these options. Spark's workers are forked before they get their first task."""
     key = tuple(sorted(options.properties.items()))
-    client = _clients.get(key)
-    if client is None:
-        client = _clients[key] = new_client(options)
+    client = _clients.pop(key, None) or new_client(options)
+    _clients[key] = client
+    while len(_clients) > _CLIENTS_MAX:
+        _clients.pop(next(iter(_clients))).close()
     return client
 
 

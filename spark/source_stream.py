@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -40,6 +40,7 @@ from pyspark.sql.streaming.datasource import (
 from odradek.client.admin_offsets import CommittedOffset, alter_group_offsets, record_times
 from odradek.client.cluster import NO_TOPIC_ID
 from odradek.client.errors import ClientError
+from odradek.client.offsets import LATEST
 from spark.cluster_view import ClusterView, Known
 from spark.fetching import read_ranges
 from spark.news import News, epoch_ends
@@ -114,7 +115,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def _find_initial(self) -> dict[str, Any]:
-        known = self._refresh(force=True)
+        self._known = known = self._view.partitions()
+        self._known_at = time.monotonic()
         starts = self._view.resolve(self.options.starting, known, is_start=True)
         group = self.options.group_id or f"{self.options.group_id_prefix}-{uuid.uuid4()}"
         ids, epochs = self._identities(starts)
@@ -132,7 +134,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Whatever comes from now on is left to a later run."""
-        self._target = self._view.patiently(self._look)
+        self._target = self._view.patiently(lambda: self._look(()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the batch that begins at `start`; `start` itself where there is nothing (or too little) to read.
@@ -149,25 +151,38 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, begun: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
         """The end of the batch; None where there is nothing (or too little) to read."""
-        self._seen = seen = self._target or self._view.patiently(self._look)
+        expected = begun.offsets.keys()
+        if self._target is not None and not expected <= self._target.offsets.keys():
+            self._target = self._view.patiently(lambda: self._look(expected))
+        self._seen = seen = self._target or self._view.patiently(lambda: self._look(expected))
         starts = self._starts(begun, seen, limit)
         ends = self._limited(starts, seen.offsets, limit)
         self._planned = ends
         return self._end(begun, seen, starts, ends)
 
-    def _look(self) -> _Seen:
-        known = self._refresh()
-        listed = self._view.listed(dict.fromkeys(known, -1))
+    def _look(self, expected: Collection[TopicPartition]) -> _Seen:
+        known = self._refresh(expected)
+        listed = self._view.listed(dict.fromkeys(known, LATEST))
         offsets = {key: each.offset for key, each in listed.items()}
         ids, _ = self._identities(offsets)
         return _Seen(offsets, {key: each.leader_epoch for key, each in listed.items()}, ids)
 
-    def _refresh(self, *, force: bool = False) -> dict[TopicPartition, Known]:
-        """The partitions, asked for anew once in a while: new ones are read as soon as they are seen."""
+    def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
+        """The partitions, asked for anew once in a while: new ones are read as soon as they are seen.
+
+        That one is gone is believed when the cluster says so again: a broker that has just started may not know it yet.
+        """
         now = time.monotonic()
-        if force or self._known_at is None or now - self._known_at > _METADATA_SECONDS:
-            self._known = self._view.partitions()
-            self._known_at = now
+        fresh = self._known_at is not None and now - self._known_at <= _METADATA_SECONDS
+        if fresh and all(key in self._known for key in expected):
+            return self._known
+        self._known = self._view.partitions(all_must_exist=False)
+        for _ in range(self.options.retries):
+            if all(key in self._known for key in expected):
+                break
+            time.sleep(self.options.retry_interval_ms / 1000)
+            self._known = self._view.partitions(all_must_exist=False)
+        self._known_at = now
         return self._known
 
     def _identities(
@@ -332,7 +347,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """From the checkpoint; one that the JVM connector has written does not have it."""
         if last.topic_id(key[0]) != NO_TOPIC_ID:
             return last.topic_id(key[0])
-        known = self._view.patiently(self._refresh).get(key)
+        known = self._view.patiently(lambda: self._refresh((key,))).get(key)
         return known.topic_id if known is not None else NO_TOPIC_ID
 
     # What is told

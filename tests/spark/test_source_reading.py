@@ -468,6 +468,25 @@ class TestStreamTold:
 
 
 class TestStreamDataLoss:
+    def test_the_topic_is_not_there_any_more(
+        self, topics: Topics, options: Options, query: StartQuery, fresh_topic: Callable[[str], str]
+    ) -> None:
+        """A topic that was named: an error, or the query lives on with the others."""
+        name, other = topics.create(fresh_topic("named")), topics.create(fresh_topic("other"))
+        topics.send(name, [b"x"] * 3)
+        given = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": 1}
+        running = query(options(f"{name},{other}", **given))
+        running.batch()
+        topics.delete(name)
+        running.restart()
+        with pytest.raises(DataLoss, match=rf"{name}-0 does not exist any more; it was read to offset 3"):
+            running.batch()
+        lenient = query(running.given | {"failondataloss": "false"})
+        lenient.end = running.end
+        assert lenient.batch() == []
+        topics.send(other, [b"y"])
+        assert lenient.batch() == [(0, 0, b"y")]
+
     def test_another_topic_of_the_same_name(
         self,
         topics: Topics,
@@ -569,7 +588,8 @@ class TestStreamDataLoss:
         name = topics.create(fresh_topic("gone"))
         kept = topics.create(f"{name}-kept")
         topics.send(name, [b"x"] * 3)
-        running = query(options(subscribePattern=f"{name}.*", startingOffsets="earliest"))
+        given = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": 1}
+        running = query(options(subscribePattern=f"{name}.*", **given))
         running.batch()
         topics.delete(name)
         running.restart()
