@@ -98,7 +98,7 @@ class ClusterScenario:
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
         operator = Operator(self.cluster, self.load.partitions, REPLICAS, trimmed, self.history)
         others = ("reader", FOLLOWER, *MEMBERS)
-        self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator)
+        self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator, self._whole)
 
     @classmethod
     def of(cls, seed: int, options: RunOptions) -> ClusterScenario:

@@ -13,7 +13,8 @@ from odradek.client.aio_consumer import AsyncConsumer
 from odradek.client.consumer_types import TopicPartition
 from odradek.client.errors import ClientError
 from sim.history import Partition, SafetyViolation, Told
-from sim.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, Workload
+from sim.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
+from wire.batch_errors import CorruptBatch
 from wire.errors import KafkaError
 
 GROUP = "readers"
@@ -57,6 +58,8 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Part
             records = await consumer.poll(POLL_SECONDS)
         except (KafkaError, ClientError) as error:
             load.world.trace.record(load.world.now, name, "poll", error)
+            if isinstance(error, CorruptBatch):
+                await load.world.sleep(ROT_SECONDS)
             continue
         told: list[Told] = []
         for record in records:
@@ -113,6 +116,8 @@ class GroupReading:
                     self._committed[key] = max(self._committed[key], positions[key])
             except (KafkaError, ClientError) as error:
                 load.world.trace.record(load.world.now, name, "group", error)
+                if isinstance(error, CorruptBatch):
+                    await load.world.sleep(ROT_SECONDS)
         await consumer.close(CLOSE_SECONDS)
 
     def check(self) -> None:

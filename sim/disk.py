@@ -102,6 +102,8 @@ class SimDisk:
         """How often `File.is_warm` says no."""
         self.broken_errno: int | None = None
         """Set: every operation fails with it (a dead disk)."""
+        self.dead_paths: dict[str, int] = {}
+        """Devices that are dead by themselves: every operation below such a path fails with its error."""
         self.used_bytes = 0
         self.generation = 0
         self.wall_ms = wall_ms
@@ -239,10 +241,19 @@ class SimDisk:
                 self.on_power_cut()
             raise PowerCut
         number = (
-            self.broken_errno or self._fail_at.pop(self.operation_count, 0) or self._fault(operation, path)
+            self.broken_errno
+            or (self.dead_paths and self._dead(path))
+            or self._fail_at.pop(self.operation_count, 0)
+            or self._fault(operation, path)
         )
         if number:
             raise self.error(directory, path, operation, number)
+
+    def _dead(self, path: str) -> int:
+        for root, number in self.dead_paths.items():
+            if path == root or path.startswith(f"{root}/"):
+                return number
+        return 0
 
     def _fault(self, operation: str, path: str) -> int:
         for fault in self._faults:

@@ -62,6 +62,8 @@ class SimEnv:
         self.operation_count = 0
         self.work_factor = 1.0
         """How much longer than by the weather off-loop work takes."""
+        self.hangs_until = 0.0
+        """Virtual time before which no off-loop work ends."""
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
@@ -124,6 +126,7 @@ class SimWorkers:
             raise NodeCrashed
         done = Signal(env)
         seconds = env.weather.work(self._random) * env.work_factor
+        seconds = max(seconds, env.hangs_until - env.agenda.now)
         env.record("work", getattr(function, "__qualname__", "function"), seconds)
         env.agenda.at(env.agenda.now + seconds, done.wake, env)
         await run_shielded(done)

@@ -141,8 +141,12 @@ class Member:
         assert running is not None
         disk = world.machine(self.name).disk
         self.disk_is_bad = True
-        for _ in range(random.choice((1, 1, 3))):
-            disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
+        aimed = random.choice(("", "", "sync", "read", "append", "rename"))
+        if aimed:  # the next ones of a kind: a sync that fails, reads of a bad place
+            disk.fail_next(errno.EIO, operation=aimed, times=random.choice((1, 3)))
+        else:
+            for _ in range(random.choice((1, 1, 3))):
+                disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
         await world.sleep(random.uniform(0.0, 5.0))
         disk.forget_faults()
         world.node_env(self.name)  # a process that has failed leaves a machine that is up

@@ -16,12 +16,16 @@ whose disk reports errors may stop, if it says why; one whose disk is full, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import attrs
 
 from odradek.env.ports import Event
+from sim.atlas import FaultAtlas
 from sim.cluster import Cluster
+from sim.disk_troubles import DISK_TROUBLES
+from sim.history import Partition
 from sim.members import Member
 from sim.operators import Operator
 from sim.troubles import TROUBLES
@@ -35,7 +39,8 @@ REPLICAS = 3
 """The replication factor of everything in the storm."""
 KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
 RARE_KINDS = ("full", "wipes", "voters")
-MORE_KINDS = tuple(TROUBLES)
+MORE_TROUBLES = {**TROUBLES, **DISK_TROUBLES}
+MORE_KINDS = tuple(MORE_TROUBLES)
 """Drawn by a stream of their own: see `with_more`."""
 MORE_PROBABILITY = 0.3
 FULL_BYTES_MAX = 5000
@@ -67,8 +72,16 @@ class Storm:
     """One storm. `counts` tell afterwards what it did."""
 
     def __init__(
-        self, cluster: Cluster, plan: StormPlan, clients: tuple[str, ...], operator: Operator
+        self,
+        cluster: Cluster,
+        plan: StormPlan,
+        clients: tuple[str, ...],
+        operator: Operator,
+        partitions: Sequence[Partition] = (),
     ) -> None:
+        """`partitions` are those of the load, whose bytes may rot."""
+        self.atlas = FaultAtlas()
+        self.partitions = partitions
         self._operator = operator
         self.counts: dict[str, int] = {}
         self.cluster = cluster
@@ -105,7 +118,7 @@ class Storm:
             if kind in makers:
                 tasks.append(world.spawn(makers[kind], random))
             else:
-                tasks.append(world.spawn(TROUBLES[kind], self, random))
+                tasks.append(world.spawn(MORE_TROUBLES[kind], self, random))
         for task in tasks:
             await task.wait()
         await world.sleep(max(0.0, self._ends_at - world.now))
@@ -127,9 +140,10 @@ class Storm:
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
         return self.world.now < self._ends_at
 
-    async def last(self, random: Random) -> None:
-        """How long a trouble lasts: a moment, some seconds, or longer than a session."""
-        seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
+    async def last(self, random: Random, seconds: float | None = None) -> None:
+        """How long a trouble lasts, unless it is said: a moment, some seconds, or longer than a session."""
+        if seconds is None:
+            seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
         await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
 
     # --- deaths
@@ -227,13 +241,41 @@ class Storm:
 
     async def may_lose_power(self, member: Member) -> bool:
         """Whether the cluster is whole and nothing else goes on."""
-        if self._under_way:
+        if self._under_way or not self.atlas.is_clear:
             return False
         begun = self._begun
         if await self.cluster.trouble() is not None or self._begun != begun:
             return False
         self.lost_power = None
         return True
+
+    async def may_damage(self, member: Member) -> bool:
+        """Whether a node's disk may be damaged now; then a broker counts as one that has lost its page cache."""
+        if not self.plan.power or not member.is_up() or member.disk_is_bad:
+            return False
+        if member in self.cluster.brokers:
+            if not await self.may_lose_power(member) or not member.is_up():
+                return False
+            self.lost_power = member
+            self.died_since = (member.name,)
+        return True
+
+    def paths_to_lose(self, member: Member) -> tuple[str, ...]:
+        """The directories that a node may lose: not the one with what it has promised to the quorum.
+
+        Unless it can be replaced by its new self (KIP-853).
+        """
+        paths = member.config.log_dirs
+        if self._operator.is_voter(member) and not self._operator.may_replace_voters(self.plan.kinds):
+            return paths[1:]
+        return paths
+
+    async def bring_back(self, member: Member, paths: Sequence[str]) -> None:
+        """Start a node whose disks `paths` are new, and let it vote again if it did."""
+        if not member.is_up():
+            member.launch()
+        if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
+            await self._operator.replace_voter(member)
 
     # --- links, pauses, clocks
 
@@ -332,23 +374,12 @@ class Storm:
         """Replace a broker's disks, or those of a voter that can be replaced by its new self (KIP-853)."""
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
-            paths = member.config.log_dirs
-            if self._operator.is_voter(member) and not self._operator.may_replace_voters(self.plan.kinds):
-                paths = paths[1:]  # what the quorum promises is on the first
-            is_broker = member in self.cluster.brokers
-            if not self.plan.power or not paths or not member.is_up() or member.disk_is_bad:
+            paths = self.paths_to_lose(member)
+            if not paths or not await self.may_damage(member):
                 continue
-            if (is_broker and not await self.may_lose_power(member)) or not member.is_up():
-                continue
-            if is_broker:
-                self.lost_power = member
-                self.died_since = (member.name,)
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
             await self.last(random)
-            if not member.is_up():
-                member.launch()
-            if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
-                await self._operator.replace_voter(member)
+            await self.bring_back(member, paths)
             self.end()

@@ -23,6 +23,7 @@ from sim.fetching import FetchConfig, Fetcher
 from sim.history import History, Partition, Told
 from sim.producing import ProduceConfig, Producing, RecordToSend
 from sim.world import World
+from wire.batch_errors import CorruptBatch
 from wire.errors import ErrorCode, KafkaError
 
 REQUEST_SECONDS = 20.0
@@ -31,6 +32,7 @@ UNAVAILABLE_SECONDS = 300.0
 FETCH_BYTES_MAX = 1 << 18
 """As much as the slowest line of the weather carries well within `REQUEST_SECONDS`."""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
+ROT_SECONDS = 0.5
 IN_FLIGHT_MAX = 200
 """Records of one async producer that have no outcome yet."""
 
@@ -196,11 +198,27 @@ class Workload:
         while not self.is_over:
             # An answer may have been on its way for long; none is left over between polls.
             began = self.world.now
-            for fetched in await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS)):
+            try:
+                polled = await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS))
+            except CorruptBatch as error:
+                await self._meet_rot(name, error)
+                continue
+            for fetched in polled:
                 key = (fetched.topic, fetched.partition)
-                told = [Told(key, each.offset, each.value or b"", began) for each in fetched.records()]
+                try:
+                    records = fetched.records()
+                except CorruptBatch as error:
+                    fetcher.assign(*key, fetched.start_offset)
+                    await self._meet_rot(name, error)
+                    continue
+                told = [Told(key, each.offset, each.value or b"", began) for each in records]
                 self.history.see(name, told, self.world.now)
         client.close()
+
+    async def _meet_rot(self, name: str, error: CorruptBatch) -> None:
+        """A disk has given back other bytes than it took, and the client has noticed: it asks again."""
+        self.world.trace.record(self.world.now, name, "poll", error)
+        await self.world.sleep(ROT_SECONDS)
 
     def reader_is_done(self, positions: Mapping[Partition, int]) -> bool:
         """Whether a reader at these positions has read everything that there will be in its partitions."""

@@ -243,6 +243,11 @@ class World:
         if machine.env is not None:
             machine.env.work_factor = factor
 
+    def hang(self, name: str, seconds: float) -> None:
+        """Let nothing that a machine's processes do off their loops end before so many seconds have passed."""
+        env = self.node_env(name)
+        env.hangs_until = max(env.hangs_until, self.now + seconds)
+
     def set_clocks(self, name: str, *, rate: float, drift: float) -> None:
         """Let a machine's oscillator run at `rate`, and its wall clock run away from that by `drift`."""
         machine = self.machine(name)

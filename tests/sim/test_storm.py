@@ -9,6 +9,7 @@ import pytest
 from sim.cluster import Cluster, Shape
 from sim.operators import Operator
 from sim.storm import KINDS, MORE_KINDS, REPLICAS, Storm, StormPlan
+from sim.troubles import TROUBLES
 from sim.world import World
 
 
@@ -64,7 +65,7 @@ def test_a_storm_undoes_what_it_did() -> None:
 
 def test_every_further_trouble_befalls_somebody_and_ends() -> None:
     """Narrow, closed and forgetful links, slow machines, drifting clocks, older configurations: all is well after it."""
-    made, cluster = storm(1, *MORE_KINDS, seconds=120.0)
+    made, cluster = storm(1, *TROUBLES, seconds=120.0)
     run(made, cluster)
     words = {word.split()[0] for word in made.counts}
     assert words == {"narrow", "closed", "forgotten", "slow", "configuration"}
@@ -76,6 +77,23 @@ def test_every_further_trouble_befalls_somebody_and_ends() -> None:
     clocks = [cluster.world.node_env(name).clock for name in names]
     assert any(clock.wall_drift for clock in clocks)
     assert all(abs(clock.rate - 1.0) <= 0.001 for clock in clocks)
+
+
+def test_disks_are_damaged_on_one_machine_and_only_while_all_is_well() -> None:
+    """'One machine at a time has rot, and only from a moment on at which all replicas were in sync.'"""
+    made, cluster = storm(2, "rot", "dying", "hang", "deaths", seconds=200.0)
+    run(made, cluster)
+    words = {word.split()[0] for word in made.counts}
+    assert {"rot", "dying", "hang", "wipe"} <= words
+    assert made.atlas.is_clear
+    for member in cluster.members:
+        assert cluster.world.machine(member.name).disk.dead_paths == {}
+        assert not member.disk_is_bad
+    made, cluster = storm(2, "rot", "dying", "deaths", seconds=200.0)
+    cluster.wrong = "a replica is behind"
+    run(made, cluster)
+    assert made.atlas.made == 0
+    assert not any(word.startswith(("rot", "dying")) and "node" in word for word in made.counts)
 
 
 def test_a_drifting_clock_never_jumps() -> None:
