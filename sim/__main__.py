@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import runpy
 import shlex
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 
 from sim import raft_alone, replication_alone
 from sim.options import PROFILES, RunOptions
+from sim.own import OwnWorkload, found_in
 from sim.replay import options_with, replay_command
 from sim.run import EXIT_STATUS, RunResult, commit, is_event, run
 from sim.scenario import SafetyViolation, Scenario
@@ -63,9 +65,10 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if options.options is not None:
             chosen = options_with(chosen, _read_options(options.options))
+        own = None if options.workload is None else found_in(runpy.run_path(options.workload))
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    return _run_cluster(options.seed, chosen, options.trace, options.log)
+    return _run_cluster(options, chosen, own)
 
 
 def _parser() -> _Parser:
@@ -81,6 +84,9 @@ def _parser() -> _Parser:
         "--options",
         metavar="JSON|FILE",
         help="options that are not drawn from the seed: a part of what a run prints as `options:`",
+    )
+    parser.add_argument(
+        "--workload", metavar="FILE", help="Python: a workload of your own (docs/simulation.md)"
     )
     parser.add_argument("--nodes", type=int, help="brokers; 1: no cluster, a single node (default: 3)")
     parser.add_argument(
@@ -106,17 +112,18 @@ def _read_options(text: str) -> dict[str, Any]:
     return given
 
 
-def _run_cluster(seed: int, options: RunOptions, every_event: bool, log: bool) -> int:
+def _run_cluster(given: argparse.Namespace, options: RunOptions, own: OwnWorkload | None) -> int:
+    seed, every_event, log = given.seed, given.trace, given.log
     print(f"seed: {seed}")
     print(f"shape: {options.shape}")
     print(f"storm: {options.storm}")
     print(f"weather: {options.weather}")
     print(f"options: {options.to_json()}", flush=True)
-    result = run(seed, options, trace=_Printer(every_event, log))
+    result = run(seed, options, trace=_Printer(every_event, log), own=() if own is None else (own,))
     if result.verdict == "ok":
         print(f"summary: {dict(result.statistics)}")
     else:
-        _print_failure(result, with_end=not (every_event or log))
+        _print_failure(result, given.workload, with_end=not (every_event or log))
     _print_end(result.verdict, result.digest, result.virtual_seconds, result.real_seconds)
     return EXIT_STATUS[result.verdict]
 
@@ -142,14 +149,15 @@ class _Printer:
             print(f"progress: {now:.0f} s virtual, {real:.1f} s real, {self._events} events", flush=True)
 
 
-def _print_failure(result: RunResult, with_end: bool) -> None:
+def _print_failure(result: RunResult, workload: str | None, *, with_end: bool) -> None:
     if with_end:
         events = [line for line in result.last_lines if is_event(line.split(" ", 3)[2])]
         for line in events[-LAST_EVENTS:]:
             print(f"before: {line}")
     print(f"{result.verdict}: {result.message.rstrip()}")
     print(f"signature: {result.signature}")
-    print(f"again: {replay_command(result.seed, result.options)} (commit {commit()})")
+    own = "" if workload is None else f" --workload {shlex.quote(workload)}"
+    print(f"again: {replay_command(result.seed, result.options)}{own} (commit {commit()})")
 
 
 def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: float) -> None:

@@ -12,7 +12,7 @@ permits). Then all is healed, and:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -23,6 +23,7 @@ from sim.consuming import GroupReading, follow
 from sim.history import History, SafetyViolation
 from sim.operators import Operator
 from sim.options import RunOptions
+from sim.own import OwnWorkload
 from sim.replicas import (
     Committed,
     check_log_matching,
@@ -90,6 +91,8 @@ class ClusterScenario:
         topics = {TOPIC: PARTITIONS, TRIMMED: 1} if "trim" in options.workloads else {TOPIC: PARTITIONS}
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
+        self.own: Sequence[OwnWorkload] = ()
+        """Workloads of the user."""
         self.committed = Committed()
         self.watch = Watch(self.cluster)
         self._has_group = "group" in options.workloads
@@ -106,8 +109,23 @@ class ClusterScenario:
         return cls(seed, options=options)
 
     def run(self) -> Mapping[str, int]:
-        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail."""
-        return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail.
+
+        In the profile `broken` harm is no violation where a node has told of an error: see `sim.breakage`.
+        """
+        if self.options.profile != "broken":
+            return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+        try:
+            summary = self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+        except (SafetyViolation, Liveness) as error:
+            told = self._errors_told()
+            if not told:
+                raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
+            return {"harmed": 1, "told": told}
+        return {**summary, "harmed": 0, "told": self._errors_told()}
+
+    def _errors_told(self) -> int:
+        return sum(member.errors for member in self.cluster.members if member.may_be_damaged)
 
     async def _main(self) -> Mapping[str, int]:
         world, cluster, load = self.world, self.cluster, self.load
@@ -121,6 +139,8 @@ class ClusterScenario:
         wanted = [NewTopic(name, count, REPLICAS, configs) for name, count in load.topics.items()]
         await load.create_topics(admin, wanted, load.request_seconds)
         cluster.topics += load.topics
+        for each in self.own:
+            await each.setup(load)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
         world.spawn(cluster.watch_quorum, self.committed)
         half = (len(self._producers) + 1) // 2
@@ -132,6 +152,7 @@ class ClusterScenario:
             readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
+        own = [world.spawn(each.run, load) for each in self.own]
         await self._storm.run()
         for member in cluster.members:
             if not member.is_up():
@@ -140,6 +161,10 @@ class ClusterScenario:
         load.is_over = True
         for worker in workers:
             await worker.wait()
+        for number, done in enumerate(own):
+            await world.wait(done, READ_SECONDS_MAX)
+            if not done.is_set():
+                raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
         await load.find_ends(admin)
         await self._readers_must_come_to_the_end(readers)
         if self._has_group:
@@ -147,6 +172,8 @@ class ClusterScenario:
             await group.check_commits("auditor")
         summary = await load.check(admin)
         self.history.check_anomalies()
+        for each in self.own:
+            await each.check(load)
         await self._replicas_must_be_equal()
         admin.close()
         await self._stop()

@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -18,6 +18,7 @@ import attrs
 from sim.cluster_scenario import ClusterScenario
 from sim.history import SafetyViolation
 from sim.options import RunOptions
+from sim.own import OwnWorkload
 from sim.world import Liveness
 
 EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
@@ -66,9 +67,14 @@ def run(
     *,
     trace: Callable[[str, str], None] | None = None,
     with_events: bool = False,
+    own: Sequence[OwnWorkload] = (),
 ) -> RunResult:
-    """Run to the end. `trace(word, line)` is called for each event of the world, which it must not change."""
+    """Run to the end. `trace(word, line)` is called for each event of the world, which it must not change.
+
+    `own` are workloads of the user's beside those of the options.
+    """
     scenario = ClusterScenario.of(seed, options)
+    scenario.own = own
     events: list[Event] = []
 
     def on_line(word: str, line: str) -> None:

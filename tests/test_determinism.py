@@ -1,6 +1,7 @@
 """'Every failure found by the simulator replays from its seed, byte for byte.'
 
-The simulator seeds a private generator of trio's scheduler, so this guards the pin of trio as well.
+The simulator seeds a private generator of trio's scheduler, so this guards the pin of trio as well. Whole clusters are held
+to the same in `tests/sim/test_seeds.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import os
 import subprocess
 import sys
 
-from sim.cluster_scenario import ClusterScenario
 from sim.scenario import Scenario
 from sim.weather import Weather
 from sim.world import World
@@ -25,19 +25,12 @@ def node_digest(seed: int) -> str:
     return scenario.world.digest()
 
 
-def cluster_digest(seed: int) -> str:
-    """Digest of a run of three nodes, in a storm."""
-    scenario = ClusterScenario(seed, seconds=6.0)
-    scenario.run()
-    return scenario.world.digest()
-
-
 def _digests(hash_seed: str) -> list[str]:
     """Digests of runs in a process of its own, with another memory layout."""
     script = (
         f"import sys, random; pad = [bytearray(random.randrange(1, 5000)) for _ in range({hash_seed} * 500)];"
-        "from tests.sim import echo_world; from tests.test_determinism import cluster_digest, node_digest;"
-        "[print(*echo_world.run(int(text)), node_digest(int(text)), cluster_digest(int(text)))"
+        "from tests.sim import echo_world; from tests.test_determinism import node_digest;"
+        "[print(*echo_world.run(int(text)), node_digest(int(text)))"
         " for text in sys.argv[1:]]"
     )
     done = subprocess.run(
@@ -53,10 +46,7 @@ def _digests(hash_seed: str) -> list[str]:
 def test_two_processes_with_different_hash_seeds_agree() -> None:
     """Crashes, timeouts, cancellations and torn disks included: one digest per seed, in any process."""
     first, second = _digests("1"), _digests("3")
-    here = [
-        " ".join(map(str, (*echo_world.run(int(text)), node_digest(int(text)), cluster_digest(int(text)))))
-        for text in SEEDS
-    ]
+    here = [" ".join(map(str, (*echo_world.run(int(text)), node_digest(int(text))))) for text in SEEDS]
     assert first == second == here
     assert len(set(first)) == len(SEEDS)
 
