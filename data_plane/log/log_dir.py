@@ -109,6 +109,8 @@ class LogDir:
         self.directory_id = meta.directory_id
         self.high_watermarks: Offsets = {}
         """As of the last start, for partitions that are created again or not loaded yet."""
+        self._gone: set[tuple[str, int]] = set()
+        """Logs that were set aside, and may still be in the checkpoints."""
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
         self._is_loaded = False
@@ -179,6 +181,8 @@ class LogDir:
             self.disk_failed(error)
             return
         self._is_loaded = True
+        known = (*self._recovery_points, *self._log_starts, *self.high_watermarks)
+        self._gone.update(key for key in known if key not in self.logs)
         self._recovery_points = {}
         self._log_starts = {}
 
@@ -239,6 +243,8 @@ class LogDir:
         options = LoadOptions(
             is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
         )
+        if (topic, partition) in self._gone:
+            self._forget_gone()
         directory = self.directory.subdir(f"{topic}-{partition}", create=True)
         write_topic_id(directory, topic_id)
         log = open_partition_log(directory, topic, partition, config, self, options)
@@ -275,7 +281,21 @@ class LogDir:
                 self.disk_failed_unless_full(error)
         return renamed
 
+    def _forget_gone(self) -> None:
+        """Write the checkpoints without the logs that are gone: they know logs by name, and another one takes that name.
+
+        It must not inherit a recovery point, a high watermark or a log start. Blocks. Raises `DiskError`.
+        """
+        gone = frozenset(self._gone)
+        self.background.forget_written()
+        with self._small_files_lock:
+            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+            self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
+        self._gone -= gone
+
     def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
+        self._gone.add((log.topic, log.partition))
         log.abandon()
         if self.offline_reason is not None:
             return None
@@ -340,13 +360,13 @@ class LogDir:
         """Only what the names of the segments do not tell (Kafka's rule)."""
         starts = {
             key: log.log_start_offset
-            for key, log in self.logs.items()
+            for key, log in dict(self.logs).items()
             if log.log_start_offset > log.segments[0].base_offset
         }
         return encode_offsets({**self._log_starts, **starts})
 
     def high_watermark_offsets(self) -> bytes:
-        return encode_offsets({key: log.high_watermark for key, log in self.logs.items()})
+        return encode_offsets({key: log.high_watermark for key, log in dict(self.logs).items()})
 
     def write_recovery_points(self) -> None:
         """Blocking, in a worker or on the loop. Raises `DiskError`.

@@ -178,6 +178,10 @@ class Background:
             for segment in log.segments[:-1]:
                 segment.grow_idle()
 
+    def forget_written(self) -> None:
+        """Somebody else writes the checkpoints: what they say is not known here any more."""
+        self._written = {}
+
     async def _write(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Replace a checkpoint, unless it says this already. A full disk keeps the old one, which is safe.
 

@@ -533,3 +533,35 @@ def test_loading_many_partitions_syncs_nothing_per_partition() -> None:
         f"{ROOT}/t-7/00000000000000000000.log"
     }
     assert len(operations) < 50 * 8
+
+
+@pytest.mark.parametrize("gone", ["deleted", "stray", "deleted in another life"])
+def test_a_log_does_not_inherit_what_the_checkpoints_say_of_its_namesake(gone: str) -> None:
+    """They know logs by name. A topic that was deleted and is made anew would lose records to the other's log start, show
+    uncommitted ones by its high watermark, and not look at bytes below its recovery point after a crash."""
+    config = LogConfig(segment_bytes=4 * SIZE)
+    node = Node(config)
+    log = node.log()
+    fill(log, 10)
+    log.set_log_start_offset(7)
+    for _ in range(2):
+        node.look(60_000)
+    assert offsets_in(node, LOG_START_FILE) == {("t", 0): 7}
+    assert offsets_in(node, RECOVERY_POINT_FILE) == {("t", 0): 10}
+    if gone != "stray":
+        node.log_dir.delete_log("t", 0)
+    if gone == "deleted in another life":
+        node.disk.crash("all")
+        node.start()
+    log = node.log_dir.create_log("t", 0, bytes(range(100, 116)), config)
+    for _ in range(6):
+        append(log, batch())
+    log.advance_high_watermark(2)
+    node.disk.crash("all")
+    node.start()
+    log = node.log()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 6)
+    assert log.high_watermark <= 2
+    (event,) = node.events("log.recovered")
+    assert event["bytes"] == 6 * SIZE
+    assert log.recovery_point == 0
