@@ -182,6 +182,15 @@ class SimDisk:
         assert isinstance(node, Inode)
         node.data[offset] ^= mask
 
+    def rewrite(self, path: str, data: bytes) -> None:
+        """Let a file hold other bytes, durably, as if those had been written: a disk that lies."""
+        *parents, name = path_parts(path)
+        node = self.folder_of(self._root, "/".join(parents)).entries[name]
+        assert isinstance(node, Inode)
+        self.used_bytes += len(data) - len(node.data)
+        node.data[:] = data
+        node.sync()
+
     def replace(self, path: str) -> None:
         """An empty, unformatted disk in the place of what was mounted at `path`, which no process has open."""
         *parents, name = path_parts(path)

@@ -31,13 +31,19 @@ class TraceLog:
         self._world = world
         self._who = who
         self.directory_is_offline = False
+        self.errors = 0
+        """What it has told at this level."""
 
     def _note(self, event: str, **fields: object) -> None:
         self.directory_is_offline |= event == "directory.offline"
         self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
 
-    debug = info = warning = error = _note
-    exception = _note
+    def error(self, event: str, **fields: object) -> None:
+        self.errors += 1
+        self._note(event, **fields)
+
+    debug = info = warning = _note
+    exception = error
 
 
 class Member:
@@ -53,7 +59,10 @@ class Member:
         """What its file said before somebody tuned it."""
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
+        self.may_be_damaged = False
+        """Whether the fault model was broken on purpose: then it may fail for whatever reason it says."""
         self.failures: list[str] = []
+        self._errors = 0
         self.node: Node | None = None
         """What runs in its process, for those who watch it; of a dead one whatever is left."""
         self._stop: Event | None = None
@@ -91,6 +100,7 @@ class Member:
         stop = self._stop = env.event()
         serving = self._started
         assert serving is not None
+        self._errors += self.log.errors
         log = self.log = TraceLog(self.world, self.name)
 
         def made(node: Node) -> None:
@@ -103,10 +113,22 @@ class Member:
         try:
             await run_node(self.config, env, made=made, started=started, stop=stop, log=log, poison=True)
         except* (NodeFailed, DiskError) as group:
-            if not self.disk_is_bad:
+            if not self.disk_is_bad and not self.may_be_damaged:
                 raise
-            self.failures.append(str(_first(group)))
-            log.error("process.failed", reason=self.failures[-1])
+            self._fail(group, log)
+        except* Exception as group:
+            if not self.may_be_damaged:
+                raise
+            self._fail(group, log)
+
+    def _fail(self, group: BaseExceptionGroup[BaseException], log: TraceLog) -> None:
+        self.failures.append(str(_first(group)))
+        log.error("process.failed", reason=self.failures[-1])
+
+    @property
+    def errors(self) -> int:
+        """How often a process of this node has told of an error."""
+        return self._errors + self.log.errors
 
     # --- ways to die
 

@@ -10,6 +10,7 @@ Profiles:
 * `lite`: the same, but less of it: a short storm of at most two kinds.
 * `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the simulator is.
 * `calm`: no trouble at all; what fails here fails everywhere.
+* `broken`: the fault model is broken once, on purpose (`sim.breakage`): damage must be told, or do no harm.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 
 import attrs
 
+from sim.breakage import BREAKAGES
 from sim.cluster import Shape
 from sim.storm import StormPlan
 from sim.weather import Weather
 
-PROFILES = ("default", "lite", "perf", "calm")
+PROFILES = ("default", "lite", "perf", "calm", "broken")
 WORKLOADS = ("produce", "consume", "follow", "group", "trim")
 """`produce` (lists and single records, half of the clients each), a plain reader, a follower's reader, a group, and
 records that an operator deletes."""
@@ -34,6 +36,7 @@ LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
 PERF_CLIENTS = 4
 PERF_KINDS = ("deaths", "links", "pauses", "slow")
+BROKEN_SECONDS = 12.0
 _CALM = Weather()
 
 __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
@@ -89,6 +92,11 @@ class RunOptions:
             storm = StormPlan(PERF_SECONDS if seconds is None else seconds, PERF_KINDS)
             shape = attrs.evolve(self.shape, controllers=3 if controllers is None else controllers)
             return attrs.evolve(self, storm=storm, shape=shape, clients=PERF_CLIENTS)
+        if self.profile == "broken":
+            storm = StormPlan(
+                BROKEN_SECONDS if seconds is None else seconds, (random.choice(tuple(BREAKAGES)),)
+            )
+            return attrs.evolve(self, storm=storm, workloads=("produce", "consume"))
         if self.profile == "calm":
             return attrs.evolve(self, storm=attrs.evolve(self.storm, kinds=()), weather=_CALM)
         return self

@@ -23,6 +23,7 @@ import attrs
 
 from odradek.env.ports import Event
 from sim.atlas import FaultAtlas
+from sim.breakage import BREAKAGES
 from sim.cluster import Cluster
 from sim.disk_troubles import DISK_TROUBLES
 from sim.history import Partition
@@ -40,6 +41,7 @@ REPLICAS = 3
 KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
 RARE_KINDS = ("full", "wipes", "voters")
 MORE_TROUBLES = {**TROUBLES, **DISK_TROUBLES}
+ALL_TROUBLES = {**MORE_TROUBLES, **BREAKAGES}
 MORE_KINDS = tuple(MORE_TROUBLES)
 """Drawn by a stream of their own: see `with_more`."""
 MORE_PROBABILITY = 0.3
@@ -118,7 +120,7 @@ class Storm:
             if kind in makers:
                 tasks.append(world.spawn(makers[kind], random))
             else:
-                tasks.append(world.spawn(MORE_TROUBLES[kind], self, random))
+                tasks.append(world.spawn(ALL_TROUBLES[kind], self, random))
         for task in tasks:
             await task.wait()
         await world.sleep(max(0.0, self._ends_at - world.now))

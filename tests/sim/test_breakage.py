@@ -1,0 +1,59 @@
+"""The fault model broken on purpose: damage is told, or does no harm; and what is silent is found out."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+import pytest
+
+from sim.breakage import BREAKAGES, lose_end, misdirect
+from sim.cluster_scenario import ClusterScenario
+from sim.history import SafetyViolation
+from sim.options import RunOptions
+from sim.world import Liveness
+from tests.log.support import batch
+from wire.record_batch import iter_batches
+
+
+def test_what_a_lying_disk_leaves() -> None:
+    """Lost: whole batches at the end. Misdirected: the last one lies elsewhere, and zeros are in its place."""
+    data = bytearray(batch(1) + batch(2) + batch(3))
+    for seed in range(10):
+        lost = lose_end(data, Random(seed))
+        assert data.startswith(lost)
+        assert len(lost) < len(data)
+        assert sum(1 for _ in iter_batches(lost)) < 3
+        moved = misdirect(data, Random(seed))
+        assert len(moved) == len(data)
+        assert moved != bytes(data)
+    assert lose_end(bytearray(), Random(1)) == misdirect(bytearray(), Random(1)) == b""
+
+
+def test_each_way_of_breaking_is_drawn() -> None:
+    """A run of this profile has one, and nothing else."""
+    kinds = [RunOptions.draw(seed, "broken").storm.kinds for seed in range(40)]
+    assert {kind for (kind,) in kinds} == set(BREAKAGES)
+
+
+@pytest.mark.parametrize("failure", [SafetyViolation("lost"), Liveness("stuck")])
+def test_harm_that_nobody_has_told_is_a_violation(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """'Damage is detected and reported, never silent.'"""
+    scenario = ClusterScenario.of(1, RunOptions.draw(1, "broken"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(scenario.world, "run", fail)
+    with pytest.raises(SafetyViolation, match="silent damage"):
+        scenario.run()
+    member = scenario.cluster.members[0]
+    member.may_be_damaged = True
+    member.log.error("metadata.disk_failed")
+    assert scenario.run() == {"harmed": 1, "told": 1}
+    other = ClusterScenario.of(1, attrs.evolve(RunOptions.draw(1, "broken"), profile="default"))
+    monkeypatch.setattr(other.world, "run", fail)
+    with pytest.raises(type(failure), match=str(failure)):
+        other.run()
