@@ -1,0 +1,63 @@
+"""docs/simulation.md: its example of a workload, as printed, and what it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sim import __main__ as command
+from tests.docs.markdown import ROOT, blocks
+from tests.mutants.bugs import MUTANTS
+
+PAGE = "docs/simulation.md"
+CALM = ["--profile", "calm", "--seconds", "2", "--options", '{"workloads": ["produce"]}']
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """The example, in a file."""
+    (example,) = blocks(PAGE, "python")
+    file = tmp_path / "ledger.py"
+    file.write_text(example.code)
+    return file
+
+
+def test_the_example_runs_as_printed(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader who copies the workload can run it; its clients take part in the run."""
+    assert command.main(["--seed", "1", *CALM, "--workload", str(ledger), "--trace"]) == 0
+    printed = capsys.readouterr().out
+    assert "verdict: ok" in printed
+    assert " bookkeeper send " in printed
+
+
+def test_what_the_example_finds_is_a_verdict(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its check speaks for the run, and the command that replays it names the file."""
+    ledger.write_text(
+        ledger.read_text()
+        .replace('entry = b"entry %d" % number', 'entry = b""')
+        .replace("self.promised[where.offset] = entry", 'self.promised[where.offset] = b"another"')
+    )
+    assert command.main(["--seed", "1", *CALM, "--workload", str(ledger)]) == 1
+    printed = capsys.readouterr().out
+    assert "safety: b'another' was promised at 0" in printed
+    assert f"--workload {ledger}" in printed
+
+
+def test_a_file_without_a_workload_is_refused(tmp_path: Path) -> None:
+    """Exit status 64, as for everything that is not understood."""
+    file = tmp_path / "empty.py"
+    file.write_text("workload = 7\n")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--seed", "1", "--workload", str(file)])
+    assert ended.value.code == 64
+
+
+def test_the_page_names_every_mutant_and_only_files_that_are_there() -> None:
+    """The table of seeds to detection is of the mutants that there are."""
+    page = (ROOT / PAGE).read_text()
+    assert [mutant.name for mutant in MUTANTS if f"| {mutant.name} |" not in page] == []
+    named = re.findall(r"`((?:sim|tests)/[\w/]+\.py)`", page)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert len(named) > 5
