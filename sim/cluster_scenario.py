@@ -47,6 +47,8 @@ MEMBERS = ("member-1", "member-2")
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """From the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
+BROKEN_HEAL_SECONDS = 30.0
+"""Where the model was broken: who has stopped for good is not waited for."""
 QUIET_SECONDS_MAX = 60.0
 """From the last acknowledgement until all replicas are equal."""
 READ_SECONDS_MAX = 120.0
@@ -124,6 +126,10 @@ class ClusterScenario:
             return {"harmed": 1, "told": told}
         return {**summary, "harmed": 0, "told": self._errors_told()}
 
+    @property
+    def _heal_seconds(self) -> float:
+        return BROKEN_HEAL_SECONDS if self.options.profile == "broken" else HEAL_SECONDS_MAX
+
     def _errors_told(self) -> int:
         return sum(member.errors for member in self.cluster.members if member.may_be_damaged)
 
@@ -157,7 +163,7 @@ class ClusterScenario:
         for member in cluster.members:
             if not member.is_up():
                 member.launch()
-        await self._must_be_whole("after the storm", HEAL_SECONDS_MAX)
+        await self._must_be_whole("after the storm", self._heal_seconds)
         load.is_over = True
         for worker in workers:
             await worker.wait()
