@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
+
+# No test asserts times: how long an example takes says how busy the machine is.
+settings.register_profile(
+    "odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("odradek")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
