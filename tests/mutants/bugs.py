@@ -182,15 +182,6 @@ MUTANTS: tuple[Mutant, ...] = (
         500,
     ),
     Mutant(
-        "fetch-of-an-earlier-broker-epoch-counts",
-        "KIP-903: a fetch of the life before the crash must not count for the life after it.",
-        REPLICATION + "partition:Partition.note_fetch",
-        "if broker_epoch < max(0, registered):",
-        "if broker_epoch < 0:",
-        "replication",
-        5000,
-    ),
-    Mutant(
         "older-epoch-not-fenced",
         "KIP-320: a leader answers a follower that follows another term of its.",
         REPLICATION + "partition:Partition.epoch_error",
