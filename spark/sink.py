@@ -62,6 +62,8 @@ __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 _GATHERED_BYTES_MAX = 16 << 20
 _ENCODED_BYTES_MAX = 64 << 20
 """Rows are encoded together up to this; one Arrow array of bytes holds 2 GiB."""
+_ROW_OVERHEAD = 100
+"""A batch's header, and a record's numbers."""
 _CLOSE_SECONDS_MAX = 1.0
 _LOGGER = logging.getLogger("odradek.spark")
 
@@ -302,6 +304,7 @@ class _Task:
             raise ValueError(
                 f"the column 'partition' has {error}, and the topic '{topic}' has the partitions 0 to {count - 1}."
             ) from None
+        self._check_sizes(topic, rows)
         report = self._report
         for encoded in encode(
             rows,
@@ -319,6 +322,17 @@ class _Task:
                 self._producer.send_encoded(topic, encoded.lane, encoded.data, encoded.record_count)
             )
             self._settle()
+
+    def _check_sizes(self, topic: str, rows: Rows) -> None:
+        """As Kafka's producer does: by what a row has before compression."""
+        limit = self._settings.max_request_size
+        sizes = [pc.fill_null(pc.binary_length(column), 0) for column in (rows.key, rows.value)]
+        largest = pc.max(pc.add(*sizes)).as_py()
+        if largest is not None and largest + _ROW_OVERHEAD > limit:
+            raise ValueError(
+                f"a row for the topic '{topic}' has {largest} bytes, which is above max.request.size ({limit}): set the option"
+                " 'kafka.max.request.size', and the topic's max.message.bytes."
+            )
 
     def _settle(self) -> None:
         """Take note of the batches that are done. Raises when one of them was not delivered."""

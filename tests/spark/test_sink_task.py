@@ -1,0 +1,173 @@
+"""A task of the sink by itself, as a Python worker runs it, without a Spark around it: what it sends and what it refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+import pyarrow as pa
+
+from odradek import Consumer
+from odradek.client.partitioner import partition_for_key
+from spark.sink import BatchWriter, TaskReport
+from spark.sink_plan import SinkPlan
+from tests.node_process import RunningNode
+from tests.spark.topics import Topics
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def topics(node: RunningNode) -> Topics:
+    return Topics(node.bootstrap)
+
+
+def run_task(
+    bootstrap: str,
+    columns: Mapping[str, pa.Array],
+    *,
+    rows_per_batch: int = 1000,
+    topic: str | None = None,
+    **keys: str,
+) -> TaskReport:
+    """Write these columns in Arrow batches, as Spark hands them over."""
+    properties = {
+        "bootstrap.servers": bootstrap,
+        **{key.replace("_", "."): value for key, value in keys.items()},
+    }
+    plan = SinkPlan({name: place for place, name in enumerate(columns)}, topic, properties, None)
+    table = pa.table(dict(columns))
+    report = BatchWriter(plan).write(iter(table.to_batches(max_chunksize=rows_per_batch)))
+    assert isinstance(report, TaskReport)
+    return report
+
+
+def stored(bootstrap: str, topic: str, count: int) -> list[Any]:
+    """The `count` records of a topic."""
+    with Consumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([(topic, partition.index) for partition in consumer.partitions_for(topic)])
+        found: list[Any] = []
+        while len(found) < count:
+            polled = consumer.poll(timeout=60)
+            assert polled, f"{len(found)} records of {count}"
+            found += polled
+        return found
+
+
+def test_partitions_and_topics_by_column(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
+    """`topic` and `partition` of each row; a null partition leaves it to the key; the option goes before the column."""
+    both = [topics.create(fresh_topic("sink"), partitions=4) for _ in range(2)]
+    numbers = range(400)
+    columns = {
+        "topic": pa.array([both[number % 2] for number in numbers]),
+        "key": pa.array([str(number) for number in numbers]),
+        "partition": pa.array([number % 3 if number % 4 < 2 else None for number in numbers], pa.int32()),
+        "value": pa.array([b"%d" % number for number in numbers], pa.binary()),
+    }
+    report = run_task(topics.bootstrap, columns, rows_per_batch=64)
+    assert report.rows == 400
+    for odd, topic in enumerate(both):
+        records = stored(topics.bootstrap, topic, 200)
+        assert sorted(int(record.key) for record in records) == list(range(odd, 400, 2))
+        for record in records:
+            number = int(record.key)
+            assert record.value == record.key
+            assert record.partition == (number % 3 if number % 4 < 2 else partition_for_key(record.key, 4))
+        for partition in range(4):
+            offsets = [record.offset for record in records if record.partition == partition]
+            written = report.written[topic, partition]
+            assert (written.rows, written.first_offset, written.last_offset) == (
+                len(offsets),
+                0,
+                len(offsets) - 1,
+            )
+    report = run_task(topics.bootstrap, columns, topic=both[1])
+    assert {topic for topic, _ in report.written} == {both[1]}
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_rows_without_keys_are_spread_and_counted(
+    topics: Topics, fresh_topic: Callable[[str], str], codec: str
+) -> None:
+    """Every row once, over all partitions; the report has the sums."""
+    topic = topics.create(fresh_topic("sink"), partitions=3)
+    values = pa.array([b"%0100d" % number for number in range(20_000)], pa.binary())
+    report = run_task(
+        topics.bootstrap, {"value": values}, topic=topic, batch_size="100000", compression_type=codec
+    )
+    assert (report.rows, report.record_bytes, report.batches_repeated) == (20_000, 2_000_000, 0)
+    assert (report.batch_bytes < 2_000_000) is (codec == "lz4")
+    records = stored(topics.bootstrap, topic, 20_000)
+    assert Counter(int(record.value) for record in records) == Counter(range(20_000))
+    assert min(Counter(record.partition for record in records).values()) > 3000
+    assert not any(record.key is not None or record.headers for record in records)
+
+
+def test_batches_hold_what_they_may(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
+    """Rows larger than a batch go alone, large ones are cut by the topic's `max.message.bytes`; headers and nulls travel."""
+    topic = topics.create(fresh_topic("sink"), max_message_bytes="150000")
+    values = [b"a" * 100_000, None, b"b" * 70_000, b"c" * 70_000, b"", b"d"]
+    headers = [[("h", b"1"), ("n", None)], None, [], None, None, [("é", b"")]]
+    lists = pa.array(
+        [
+            None if each is None else [{"key": name, "value": value} for name, value in each]
+            for each in headers
+        ],
+        HEADERS,
+    )
+    columns = {"value": pa.array(values, pa.large_binary()), "headers": lists}
+    assert run_task(topics.bootstrap, columns, topic=topic).rows == 6
+    records = stored(topics.bootstrap, topic, 6)
+    assert [record.value for record in records] == values
+    assert [list(record.headers) for record in records] == [each or [] for each in headers]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        (
+            {"partition": pa.array([0, 7], pa.int32())},
+            "the column 'partition' has 7, and the topic '{topic}' has",
+        ),
+        (
+            {"topic": pa.array(["{topic}", None])},
+            "the column 'topic' is null in 1 of 2 rows: name a topic in each row",
+        ),
+        ({"topic": pa.array(["a/b", "a/b"])}, "the topic 'a/b' cannot be written to at"),
+        (
+            {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS)},
+            "the column 'headers' has a header without a key: every header has a name.",
+        ),
+        (
+            {"value": pa.array([b"", b"x" * 2_000_000])},
+            "has 2000000 bytes, which is above max.request.size (1048576): set the option 'kafka.max.request.size'",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_written(
+    topics: Topics, fresh_topic: Callable[[str], str], columns: dict[str, pa.Array], sentence: str
+) -> None:
+    """One sentence, before any of the rows around them is sent; the worker goes on with another task."""
+    topic = topics.create(fresh_topic("sink"), partitions=2)
+    good = {"value": pa.array([b"1", b"2"], pa.binary())}
+    named = None if "topic" in columns else topic
+    with pytest.raises(Exception, match=r".") as caught:
+        run_task(topics.bootstrap, {**good, **columns}, topic=named)
+    assert sentence.format(topic=topic) in str(caught.value)
+    assert run_task(topics.bootstrap, good, topic=topic).rows == 2
+    assert sorted(record.value for record in stored(topics.bootstrap, topic, 2)) == [b"1", b"2"]
+
+
+def test_no_rows_are_no_mistake(topics: Topics, fresh_topic: Callable[[str], str]) -> None:
+    """Tasks without rows are usual: after a filter, in the last micro-batch."""
+    topic = topics.create(fresh_topic("sink"))
+    assert run_task(topics.bootstrap, {"value": pa.array([], pa.binary())}, topic=topic) == TaskReport(
+        seconds=pytest.approx(0.0, abs=1e9)
+    )
