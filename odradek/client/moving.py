@@ -53,6 +53,7 @@ __all__ = [
 TopicPartition: TypeAlias = tuple[str, int]
 _POLL_SECONDS = 0.25
 _POLL_SECONDS_MAX = 2.0
+_IMAGE_SECONDS_MAX = 30.0
 _MEASURE_SECONDS = 2.0
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -204,22 +205,32 @@ def _copied(core: ClientCore, moving: Mapping[TopicPartition, Move]) -> Operatio
 def _checked(
     core: ClientCore, moves: Sequence[Move], outcomes: Mapping[TopicPartition, CallError | None]
 ) -> Operation[dict[TopicPartition, KafkaError]]:
-    """An error for each partition that ended otherwise than planned."""
+    """An error for each partition that ended otherwise than planned.
+
+    The controller says what has ended, any broker which replicas there are: one whose image is behind still shows
+    replicas of before and after together, and is asked again.
+    """
     done = [move for move in moves if outcomes[move.topic, move.partition] is None]
     if not done:
         return {}
-    topics = {topic.name: topic for topic in (yield from describe_topics(core))}
-    wrong = {}
-    for move in done:
-        topic = topics.get(move.topic)
-        found = topic.partitions.get(move.partition) if topic is not None else None
-        if found is None or set(found.replicas) != set(move.after):
-            replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
-            wrong[move.topic, move.partition] = KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{move.topic}-{move.partition} is {replicas}: somebody else changed it meanwhile",
-            )
-    return wrong
+    until = core.now + _IMAGE_SECONDS_MAX
+    while True:
+        topics = {topic.name: topic for topic in (yield from describe_topics(core))}
+        wrong = {}
+        behind = False
+        for move in done:
+            topic = topics.get(move.topic)
+            found = topic.partitions.get(move.partition) if topic is not None else None
+            if found is None or set(found.replicas) != set(move.after):
+                behind |= found is not None and set(found.replicas) == {*move.before, *move.after}
+                replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
+                wrong[move.topic, move.partition] = KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"{move.topic}-{move.partition} is {replicas}: somebody else changed it meanwhile",
+                )
+        if not behind or core.now >= until:
+            return wrong
+        yield Wait(until=core.now + _POLL_SECONDS)
 
 
 def elect_preferred(

@@ -1,0 +1,61 @@
+"""Plans of moves carried out: what counts as their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from odradek.client import moving
+from odradek.client.balance import Move
+from odradek.client.cluster import Partition, Topic
+from odradek.client.core import ClientCore
+from odradek.client.operation import Wait
+from wire.errors import ErrorCode, KafkaError
+
+_KEY = ("orders", 6)
+
+
+def _outcome(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, ...]) -> tuple[dict[Any, KafkaError], int]:
+    """What `_checked` says of a move from 3, 2, 1 to 3, 1, 4 that has ended, and how many answers it took."""
+    asked = 0
+
+    def describe_topics(core: ClientCore) -> Iterator[Wait]:
+        nonlocal asked
+        replicas = answers[min(asked, len(answers) - 1)]
+        asked += 1
+        yield from ()
+        return [Topic("orders", bytes(16), False, {6: Partition(6, 3, 0, replicas, replicas)})]
+
+    monkeypatch.setattr(moving, "describe_topics", describe_topics)
+    core = SimpleNamespace(now=100.0)
+    move = Move("orders", 6, (3, 2, 1), (3, 1, 4), 0)
+    running = moving._checked(cast(ClientCore, core), [move], {_KEY: None})
+    while True:
+        try:
+            wait = next(running)
+        except StopIteration as ended:
+            return ended.value, asked
+        assert wait.until is not None
+        core.now = wait.until
+
+
+def test_a_broker_whose_image_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller says that a move has ended; a broker that shows old and new replicas together is asked again."""
+    assert _outcome(monkeypatch, (3, 1, 4, 2), (3, 1, 4, 2), (3, 1, 4)) == ({}, 3)
+
+
+def test_a_move_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas that are those of before say that somebody cancelled the move: no broker is asked twice for that."""
+    wrong, asked = _outcome(monkeypatch, (3, 2, 1))
+    assert wrong[_KEY].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert asked == 1
+
+
+def test_an_image_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that stays behind does not hold up the command for ever."""
+    wrong, asked = _outcome(monkeypatch, (3, 1, 4, 2))
+    assert _KEY in wrong
+    assert asked > 2
