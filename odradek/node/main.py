@@ -11,10 +11,12 @@ from typing import Any
 import trio
 
 from data_plane.log_levels import LogLevels
+from data_plane.metadata_log import BEGUN_FILE
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.image import InvalidMetadata
 from metadata_quorum.meta_properties import NotALogDirectory
 from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.node.broker_lifecycle import RegistrationRefused
@@ -56,9 +58,20 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
         trio.run(_serve, config, started)
     except* STOPPING_ERRORS as group:
         for reason in _leaves(group):
-            print(f"odradek: node {config.node_id} stops: {reason}", file=sys.stderr)
+            print(f"odradek: node {config.node_id} stops: {_with_remedy(reason)}", file=sys.stderr)
         status = 1
     return status
+
+
+def _with_remedy(reason: BaseException) -> str:
+    """What a stopping node says: what is wrong, and for a damaged metadata log what to do."""
+    text = str(reason)
+    if isinstance(reason, MetadataLogCorrupt) and "restore" not in text:
+        text += (
+            ". Restore this node's metadata directory from a copy; or, while the other controllers have a leader, move "
+            f"{METADATA_LOG_DIRECTORY} and {BEGUN_FILE} out of it: the node fetches the log from them"
+        )
+    return text
 
 
 STARTING_GC_THRESHOLD = 100_000

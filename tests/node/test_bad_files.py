@@ -263,7 +263,9 @@ def test_damage_in_the_metadata_stops_the_node(take: Callable[[str], Path]) -> N
     assert f"{FIRST}.log" in refusal(directory)
     directory = take("killed")
     (directory / "data" / "__cluster_metadata-0" / "quorum-state").write_text("{ not json")
-    assert "quorum-state" in refusal(directory)
+    said = refusal(directory)
+    assert "quorum-state" in said
+    assert "move __cluster_metadata-0 and metadata-log-begun out of it" in said
 
 
 @pytest.fixture
