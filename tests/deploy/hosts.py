@@ -31,15 +31,23 @@ _PREFIX = "odradek-deploy-"
 _BOOT_SECONDS_MAX = 120
 _GROUPS = Path("/sys/fs/cgroup")
 
-# udev does not run in a container: this stands in for the one link of it that the mounts go by.
-_BY_UUID = r"""[Unit]
+# udev does not run in a container: this stands in for the one link of it that the mounts go by. As with udev, links of
+# disks that are there at boot come before the mounts.
+_LINKS = r"""#!/bin/sh
+mkdir -p /dev/disk/by-uuid
+for device in /dev/loop[0-9]*; do
+  uuid=$(blkid -p -s UUID -o value $device) && [ -n "$uuid" ] && ln -sfn $device /dev/disk/by-uuid/$uuid
+done
+exit 0
+"""
+_BY_UUID = """[Unit]
 DefaultDependencies=no
 Before=local-fs-pre.target
 Wants=local-fs-pre.target
 [Service]
 Type=exec
-ExecStart=/bin/sh -c 'mkdir -p /dev/disk/by-uuid; while :; do for d in /dev/loop[0-9]*; do \
-  u=$(blkid -p -s UUID -o value $d) && [ -n "$u" ] && ln -sfn $d /dev/disk/by-uuid/$u; done; sleep 0.5; done'
+ExecStartPre=/usr/local/sbin/by-uuid
+ExecStart=/bin/sh -c 'while sleep 0.5; do /usr/local/sbin/by-uuid; done'
 [Install]
 WantedBy=sysinit.target
 """
@@ -120,6 +128,8 @@ class Hosts:
         (root / "etc/machine-id").write_text("")
         units = root / "etc/systemd/system"
         (units / "by-uuid.service").write_text(_BY_UUID)
+        (root / "usr/local/sbin/by-uuid").write_text(_LINKS)
+        (root / "usr/local/sbin/by-uuid").chmod(0o755)
         (units / "sysinit.target.wants").mkdir(exist_ok=True)
         (units / "sysinit.target.wants/by-uuid.service").symlink_to("../by-uuid.service")
         # Nobody logs in at its console, and no timer of Debian's is part of a test.
