@@ -90,6 +90,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_at: float | None = None
         self._news: News | None = None
         self._commit: tuple[str, Task[Any]] | None = None
+        self._published: dict[TopicPartition, int] | None = None
         self._lag: tuple[float, float] = (0.0, 0.0)
         """Seconds, and when they were found out."""
 
@@ -143,6 +144,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: what was read already is not there, or something that was not read.
         """
         begun = StreamOffset.from_json(start)
+        if not begun.is_initial:
+            # Spark asks when the batch that ended here is done, and commits it only when it has another one.
+            self._publish(begun)
         end = self._plan(begun, limit)
         if end is None and self._target is None and self._seen is not None:
             self._wait_for_news(self._seen.offsets)
@@ -381,10 +385,13 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish what the query has done with. A group that refuses it costs a warning, not the query."""
-        done = StreamOffset.from_json(end)
-        self._finish_commit()
-        if done.group is None:
+        self._publish(StreamOffset.from_json(end))
+
+    def _publish(self, done: StreamOffset) -> None:
+        """Tell the group, without waiting for the answer; once."""
+        if done.group is None or done.offsets == self._published:
             return
+        self._finish_commit()
         offsets = {
             key: CommittedOffset(offset, leader_epoch=done.epochs.get(key, -1))
             for key, offset in done.offsets.items()
@@ -392,6 +399,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = self._view.client
         operation = alter_group_offsets(client.core, done.group, offsets, timeout=client.timeout)
         self._commit = (done.group, client.begin(operation))
+        self._published = done.offsets
 
     def _finish_commit(self) -> None:
         if self._commit is None:

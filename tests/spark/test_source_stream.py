@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from odradek import Admin
 from tests.node_process import RunningNode
 from tests.spark.streaming import kill_workers, started, wait_for
 from tests.spark.topics import Topics
+from wire.errors import KafkaError
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
@@ -78,17 +80,24 @@ class TestStream:
         query = stream(name, seen, startingOffsets="earliest")
         wait_for(lambda: len(rows_of(seen)) == 9, query)
         assert rows_of(seen) == [*((0, at) for at in range(5)), *((1, at) for at in range(4))]
-        progress = [json.loads(each.json) for each in query.recentProgress if each.numInputRows]
-        told = progress[-1]["sources"][0]["latestOffset"]
-        told = json.loads(told) if isinstance(told, str) else told
-        assert told[name] == {"0": 5, "1": 4}
-        assert told["@lag"] == {"records": 0, "seconds": 0.0}
-        end = progress[-1]["sources"][0]["endOffset"]
-        group = (json.loads(end) if isinstance(end, str) else end)["@group"]
+
+        def told() -> list[dict[str, Any]]:
+            found = [json.loads(each.json)["sources"][0] for each in query.recentProgress]
+            return [
+                each for each in found if each["endOffset"] and each["endOffset"][name] == {"0": 5, "1": 4}
+            ]
+
+        wait_for(lambda: any(each["latestOffset"] for each in told()), query)
+        latest = next(each["latestOffset"] for each in told() if each["latestOffset"])
+        assert latest[name] == {"0": 5, "1": 4}
+        assert latest["@lag"] == {"records": 0, "seconds": 0.0}
+        group = told()[-1]["endOffset"]["@group"]
 
         def lag() -> list[int | None]:
-            with Admin(bootstrap_servers=node.bootstrap) as admin:
+            """Empty before the first commit, when there is no such group."""
+            with Admin(bootstrap_servers=node.bootstrap) as admin, suppress(KafkaError):
                 return [each.lag for each in admin.describe_group_lag(group)]
+            return []
 
         topics.send(name, [b"last"])
         wait_for(lambda: lag() == [0, 0], query)
