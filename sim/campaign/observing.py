@@ -16,6 +16,7 @@ import attrs
 
 from data_plane.replication.partition import Partition
 from sim.campaign.timeline import Timeline
+from sim.links import Links
 from sim.network import Fabric, SimConn
 from sim.options import RunOptions
 from sim.replay import replay_command
@@ -84,9 +85,10 @@ class _Observer:
             for owner, name, after in (
                 (SimConn, "send", self._sent),
                 (SimConn, "recv_into", self._received),
-                (Fabric, "cut", self._cut),
-                (Fabric, "heal", self._healed),
-                (Fabric, "slow", self._slowed),
+                (Links, "cut", self._cut),
+                (Links, "heal", self._healed),
+                (Links, "slow", self._slowed),
+                (Links, "narrow", self._slowed),
                 (Fabric, "__init__", self._made),
                 (World, "pause", self._paused),
                 (World, "resume", self._resumed),
@@ -147,15 +149,15 @@ class _Observer:
     def _made(self, fabric: Fabric, _: Any, *args: Any) -> None:
         self._fabric = fabric
 
-    def _cut(self, _: Fabric, __: Any, source: str, target: str) -> None:
+    def _cut(self, _: Links, __: Any, source: str, target: str) -> None:
         self._timeline.begin(self._now, source, "cut", f"{source} \N{RIGHTWARDS ARROW} {target}")
 
-    def _healed(self, _: Fabric, __: Any, source: str, target: str) -> None:
+    def _healed(self, _: Links, __: Any, source: str, target: str) -> None:
         self._timeline.end(self._now, source, "cut", f"{source} \N{RIGHTWARDS ARROW} {target}")
 
-    def _slowed(self, _: Fabric, __: Any, source: str, target: str, seconds: float) -> None:
+    def _slowed(self, _: Links, __: Any, source: str, target: str, how_much: float) -> None:
         text = f"{source} \N{RIGHTWARDS ARROW} {target}"
-        if seconds:
+        if 0 < how_much < float("inf"):
             self._timeline.begin(self._now, source, "slow", text)
         else:
             self._timeline.end(self._now, source, "slow", text)
