@@ -61,7 +61,8 @@ class Landing:
     """See the module. `kind` is the directories' name before the `=`."""
 
     def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
-        self.table = table
+        # Spark's Java may have been started in another directory.
+        self.table = table.resolve()
         self.kind = kind
         self.step = step
         table.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+
+from pyspark.errors import StreamingQueryException
+
 from odradek.client.partitioner import partition_for_key
 from tests.kafka_jars import apache_kafka, kafka_jars  # noqa: F401 - fixtures by name
 from tests.node_process import RunningNode
@@ -136,7 +140,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     checkpoint: str,
     tmp_path: Path,
 ) -> None:
-    """At least once: the query fails with its task, and started again it writes what is missing; rows may be there twice."""
+    """At least once: the task, or the query started again, writes what is missing; rows may be there twice, none is not."""
     source = topics.create(fresh_topic("sink"), partitions=2)
     target = topics.create(fresh_topic("sink"), partitions=2)
     for partition in range(2):
@@ -153,10 +157,12 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
         writer = writer.option("topic", target).option("metricsPath", str(metrics))
         return streams(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
 
-    with pytest.raises(Exception, match=r"."):
-        start().awaitTermination(120)
+    try:
+        assert start().awaitTermination(300)
+    except StreamingQueryException:
+        # A session that gives tasks one attempt: who started the query starts it again.
+        assert start().awaitTermination(300)
     assert (tmp_path / "crashed").exists()
-    assert start().awaitTermination(120)
     values = Counter(int(value) for (value,) in read(spark, topics.bootstrap, target, "value"))
     assert set(values) == set(range(3000))
     sums = [json.loads(line) for line in metrics.read_text().splitlines()]
