@@ -91,6 +91,8 @@ class GroupReading:
             **{
                 "group.id": GROUP,
                 "session.timeout.ms": random.choice(("6000", "20000")),
+                # A join over a connection that a firewall has forgotten is given up after it, as in other clients.
+                "max.poll.interval.ms": "60000",
                 "heartbeat.interval.ms": "1500",
                 "max.poll.records": "200",
             },

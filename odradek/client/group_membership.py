@@ -23,7 +23,9 @@ Rules
 * `max.poll.interval.ms` without a poll: the member leaves, so that others get its partitions. The next poll rejoins.
 * Static members (KIP-345) keep their place when they go: they send no LeaveGroup.
 * A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout. Heartbeats
-  behind it find out that the connection is dead.
+  behind it find out that the connection is dead. A SyncGroup is held back for no longer than the leader needs, so one
+  that a firewall has forgotten (nobody refuses its bytes) costs two request timeouts and not a rebalance. A JoinGroup
+  costs that, as in Kafka's client.
 
 Deliberately absent: KIP-848, whose members are told instead of asked. It would be another class with this face.
 """
@@ -66,6 +68,8 @@ _PROTOCOL_TYPE = "consumer"
 _PROBES_MAX = 3
 _GRACE_SECONDS = 5.0
 """How much longer than the rebalance timeout a JoinGroup may take."""
+_SYNC_REQUEST_TIMEOUTS = 2
+"""How many request timeouts a SyncGroup may take: one for the metadata that the leader asks for, one for itself."""
 
 
 class MembershipState(Enum):
@@ -457,8 +461,7 @@ class GroupMembership:
             protocol_name=joined.protocol_name,
             assignments=[SyncGroupRequestAssignment(member_id, share) for member_id, share in shares.items()],
         )
-        deadline = self._core.now + self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
-        response = yield from self._ask(request, deadline)
+        response = yield from self._ask(request, self._core.now + self._sync_seconds_max())
         yield from self._check(error_code(response.error_code))
         try:
             return decode_assignment(response.assignment)
@@ -466,6 +469,11 @@ class GroupMembership:
             raise ClientError(
                 f"the group's leader gave an assignment that cannot be read: {error}"
             ) from error
+
+    def _sync_seconds_max(self) -> float:
+        """Long enough for the group's leader, which asks for metadata first, and no longer."""
+        rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
+        return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
     def _assign(self, joined: JoinGroupResponse) -> Operation[Assignment]:
         """As the leader: fresh metadata, then the assignor that the coordinator has chosen."""

@@ -136,6 +136,18 @@ def test_a_member_that_was_thrown_out_has_lost_its_partitions(code: ErrorCode) -
     assert joins[2:] == (["", "member-2"] if forgets else ["member-1"])
 
 
+def test_a_sync_without_an_answer_costs_two_request_timeouts_not_a_rebalance() -> None:
+    """A firewall forgot the connection, so nobody refuses its bytes: the member joins again over another."""
+    found = consumer(3, group_id="g", request_timeout_ms=10_000)
+    found.broker.trouble[ApiKey.SYNC_GROUP].append(SILENCE)
+    found.machine.subscription.subscribe(["t"])
+    found.machine.resubscribed()
+    assert found.values(19.0) == []
+    assert len(found.broker.asked(SyncGroupRequest)) == 1
+    assert found.values(10.0) == numbers(0, 2)
+    assert len(found.broker.asked(SyncGroupRequest)) == 2
+
+
 def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there() -> None:
     """They are not given out before the join, so a poll that did not wait for it went round without end (seed 3007)."""
     found = member(3, enable_auto_commit="false")
