@@ -216,7 +216,7 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
 
 def memory(spark: SparkSession) -> str:
     """What Python's processes under this session's Java hold: proportional set size, the largest and all."""
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     sizes = []
     for each in Path("/proc").glob("[0-9]*"):
         try:

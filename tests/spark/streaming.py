@@ -53,7 +53,7 @@ def kill_workers(spark: SparkSession) -> int:
 
     Workers are forked by a daemon of the same command, which stays.
     """
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
