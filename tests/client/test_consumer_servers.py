@@ -352,7 +352,12 @@ def test_a_cooperative_member_reads_on_while_the_group_rebalances(cluster: Clust
     poll_until([first], lambda: len(first.assignment()) == 2)
     second = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
     second.subscribe([topic])
-    poll_until([first, second], lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
+    both = (first, second)
+    # Stable too: the second may have its share while the first still waits for the answer to its own SyncGroup.
+    poll_until(
+        both,
+        lambda: [(len(c.assignment()), c.statistics()["member_state"]) for c in both] == [(1, "stable")] * 2,
+    )
     # A third joins; the second does not poll, so the first waits in its JoinGroup.
     third = cluster.consumer(group_id=topic, partition_assignment_strategy=strategy)
     third.subscribe([topic])
