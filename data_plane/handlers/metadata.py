@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.topics import sender_of
+from metadata_quorum.envelope import Sender
 from metadata_quorum.image import BrokerImage, PartitionImage, TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.env.ports import ConnectionLost
@@ -57,7 +59,7 @@ class MetadataHandler:
                 code = ErrorCode.INVALID_REQUEST
                 refused = [_missing(asked.name or "", asked.topic_id, code) for asked in asked_topics]
                 return MetadataResponse(0, [], None, -1, refused, NOT_REQUESTED, code)
-            found = [self._find(asked, request, version) for asked in asked_topics]
+            found = [self._find(asked, request, context) for asked in asked_topics]
             # A topic that is asked for twice, by name or by id, is described once.
             topics = list({(topic.name, topic.topic_id): topic for topic in found}.values())
         brokers = [
@@ -78,10 +80,11 @@ class MetadataHandler:
         return -1 if own is None or own.fenced else self._broker.settings.node_id
 
     def _find(
-        self, asked: MetadataRequestTopic, request: MetadataRequest, version: int
+        self, asked: MetadataRequestTopic, request: MetadataRequest, context: Context
     ) -> MetadataResponseTopic:
         image = self._broker.image
-        if asked.name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
+        by_id_allowed = context.api_version >= QUERY_BY_ID_SINCE
+        if asked.name is None or (asked.topic_id != ZERO_UUID and by_id_allowed):
             by_id = image.topics_by_id.get(asked.topic_id)
             if by_id is None:
                 return _missing(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -93,16 +96,16 @@ class MetadataHandler:
         if invalid_topic_name_reason(asked.name) is not None:
             return _missing(asked.name, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
         if request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable:
-            self._start_creation(asked.name)
+            self._start_creation(asked.name, sender_of(context))
         return _missing(asked.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
-    def _start_creation(self, name: str) -> None:
-        """Ask the controller once; the client tries again, as it does with Kafka."""
+    def _start_creation(self, name: str, sender: Sender) -> None:
+        """Ask the controller once, in the client's name (KIP-590); the client tries again, as it does with Kafka."""
         if name not in self._creating:
             self._creating[name] = None
-            self._broker.tasks.start_soon(self._create, name)
+            self._broker.tasks.start_soon(self._create, name, sender)
 
-    async def _create(self, name: str) -> None:
+    async def _create(self, name: str, sender: Sender) -> None:
         broker = self._broker
         topic = CreatableTopic(name, -1, -1, [], [])
         if name == OFFSETS_TOPIC:
@@ -110,7 +113,8 @@ class MetadataHandler:
         request = CreateTopicsRequest([topic], broker.settings.request_timeout_ms, False)
         deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
         try:
-            response = await broker.controller.request(request, deadline)
+            version = CreateTopicsRequest.VALID_VERSIONS[1]
+            response = await broker.controller.forward(sender, request, version, deadline)
             result = response.topics[0]
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 broker.log.warning(

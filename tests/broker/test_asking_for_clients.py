@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import structlog
 import trio
 
+from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import IncrementalAlterConfigsHandler
 from data_plane.handlers.contract import Context, Suspend
 from data_plane.handlers.forwarded import ForwardingHandler
+from data_plane.handlers.metadata import MetadataHandler
 from data_plane.handlers.topic_partitions import CreatePartitionsHandler
 from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
 from metadata_quorum.controller.refusals import refusal
 from metadata_quorum.envelope import Sender
+from metadata_quorum.image import MetadataImage
 from wire.errors import ErrorCode
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -25,6 +29,7 @@ from wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 TOPIC = 2
 
@@ -76,3 +81,31 @@ def test_the_controller_is_told_who_asks(handler: Any, request_message: Any) -> 
     ((sender, version, deadline),) = controller.asked
     assert sender == Sender("User:alice", "her client", "10.0.0.7")
     assert (version, deadline in (105.0, 107.0)) == (1, True)
+
+
+def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
+    """KIP-590: auto-creation is the client's act, so its principal is the one that the controller holds against ACLs."""
+    controller = Controller()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            broker = SimpleNamespace(
+                controller=controller,
+                clock=SimpleNamespace(monotonic=lambda: 100.0),
+                settings=SimpleNamespace(request_timeout_ms=7000, node_id=1, auto_create_topics_enable=True),
+                image=MetadataImage(),
+                tasks=nursery,
+                log=structlog.get_logger(),
+            )
+            context = Context("PLAINTEXT", "10.0.0.7")
+            context.principal, context.client_id, context.api_version = "User:alice", "her client", 9
+            asked = MetadataRequest([MetadataRequestTopic(name="fresh")], allow_auto_topic_creation=True)
+            answer = MetadataHandler(cast(Broker, broker)).handle(context, asked)
+            assert isinstance(answer, MetadataResponse)
+            assert [topic.error_code for topic in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            context.client_id = "another"
+
+    trio.run(run)
+    ((sender, version, deadline),) = controller.asked
+    assert sender == Sender("User:alice", "her client", "10.0.0.7")
+    assert (version, deadline) == (CreateTopicsRequest.VALID_VERSIONS[1], 107.0)
