@@ -86,6 +86,7 @@ def test_replicas_would_share_a_host() -> None:
         ("host2", {"odradek_voter": False}, "2 nodes vote: a majority needs an odd number"),
         ("host2", {"odradek_cluster_id": "x"}, "odradek_cluster_id must be one and the same"),
         ("host2", {"odradek_disks": []}, "host2: no disks"),
+        ("host2", {"odradek_disks": "all"}, "host2: odradek_disks is 'all': list its disks"),
         ("host2", {"odradek_disks": [{"name": "A!", "device": "/dev/sda"}]}, "disk name 'A!'"),
         ("host2", {"odradek_roles": "broker"}, "a node with the role broker cannot vote"),
         ("host2", {"odradek_roles": "king"}, "odradek_roles is 'king'"),
@@ -102,6 +103,15 @@ def test_bad_input(host: str, values: dict[str, Any], sentence: str) -> None:
     told = inventory()
     told[host].update(values)
     assert sentence in " ".join(layout(told)["problems"])
+
+
+def test_disks_that_are_not_known_yet() -> None:
+    """Disks of a host that is to discover them, and cannot be reached, are no fault of the inventory."""
+    told = inventory()
+    told["host2"]["odradek_disks"] = "discover"
+    plan = layout(told)
+    assert plan["problems"] == []
+    assert [node["disks"] for node in plan["nodes"]] == [["a", "b"], [], ["a", "b"]]
 
 
 def test_nobody_votes() -> None:

@@ -106,6 +106,41 @@ def test_a_signature_on_a_disk(disk: ModuleType, tmp_path: Path) -> None:
     assert (found["TYPE"], found["LABEL"]) == ("ext4", "photos")
 
 
+@pytest.mark.parametrize(
+    ("ours", "expected", "empty", "disks"),
+    [
+        ({}, {}, ["/dev/x", "/dev/y"], {"a": "/dev/x", "b": "/dev/y"}),
+        ({"b": "/dev/x", "a": "/dev/y"}, {"a": "uuid-a", "b": "uuid-b"}, [], {"a": "/dev/y", "b": "/dev/x"}),
+        ({"a": "/dev/x"}, {"a": "uuid-a", "b": "uuid-b"}, [], {"a": "/dev/x", "b": "uuid-b"}),
+        ({"a": "/dev/x"}, {"a": "uuid-a", "b": "uuid-b"}, ["/dev/z"], {"a": "/dev/x", "b": "/dev/z"}),
+        ({"a": "/dev/x"}, {"a": "uuid-a"}, ["/dev/z"], {"a": "/dev/x", "b": "/dev/z"}),
+    ],
+    ids=[
+        "bare",
+        "known by their labels",
+        "one is gone",
+        "one takes the place of one that is gone",
+        "a further one",
+    ],
+)
+def test_discovered_disks(
+    disk: ModuleType, ours: dict[str, str], expected: dict[str, str], empty: list[str], disks: dict[str, str]
+) -> None:
+    """A discovered disk keeps its name wherever it is plugged in; one that is gone stays named, so that it is missed."""
+    found = disk.assigned(ours, expected, empty)
+    assert {each["name"]: each["device"] for each in found} == disks
+    assert [each["name"] for each in found] == sorted(disks)
+
+
+def test_disks_of_before(disk: ModuleType, tmp_path: Path) -> None:
+    """The disks that a host was given are known by their mount units, those of others do not count."""
+    (tmp_path / "srv-odradek-b.mount").write_text(
+        "[Mount]\nWhat=/dev/disk/by-uuid/1-2\nWhere=/srv/odradek/b\n"
+    )
+    (tmp_path / "srv-photos.mount").write_text("[Mount]\nWhat=/dev/sdz\n")
+    assert disk._expected("/srv/odradek", str(tmp_path)) == {"b": "/dev/disk/by-uuid/1-2"}
+
+
 def test_files_are_put_back(files: ModuleType, tmp_path: Path) -> None:
     """A change that went wrong is undone: what was there is there again, what was not is gone."""
     old, new, keep = tmp_path / "old", tmp_path / "new", tmp_path / "keep"

@@ -34,6 +34,7 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 _DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
 _ROLES = ("broker,controller", "broker", "controller")
 _PORTS_PER_NODE = 10
+DISCOVER = "discover"
 
 
 def directory_id(cluster_id: str, node_id: int) -> str:
@@ -85,14 +86,23 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list[dict[str, Any]]:
-    disks = [disk["name"] for disk in values.get("odradek_disks") or []]
+    told_disks = values.get("odradek_disks") or []
+    # Discovered on the host: none are known of one that cannot be reached, which is refused elsewhere.
+    unknown = told_disks == DISCOVER
+    if isinstance(told_disks, str):
+        if not unknown:
+            problems.append(
+                f"{host}: odradek_disks is {told_disks!r}: list its disks, or write {DISCOVER!r} for all that are empty."
+            )
+        told_disks = []
+    disks = [disk["name"] for disk in told_disks]
     for name in disks:
         if not _DISK_NAME.match(str(name)):
             problems.append(f"{host}: disk name {name!r} must be one to eight small letters and digits.")
     if len(set(disks)) < len(disks):
         problems.append(f"{host}: two disks of one name: {', '.join(disks)}.")
-    if not disks:
-        problems.append(f"{host}: no disks: name them in odradek_disks.")
+    if not disks and not unknown:
+        problems.append(f"{host}: no disks: name them in odradek_disks, or write {DISCOVER!r} there.")
     told = values.get("odradek_nodes") or [{"id": values.get("odradek_node_id")}]
     address = str(values.get("odradek_address") or values.get("ansible_host") or host)
     rack = values.get("odradek_rack")
@@ -113,7 +123,7 @@ def _nodes_of(host: str, values: Mapping[str, Any], problems: list[str]) -> list
             continue
         mine = [str(name) for name in node.get("disks") or disks]
         for name in mine:
-            if name not in disks:
+            if name not in disks and not unknown:
                 problems.append(
                     f"{host}: node {node_id} names disk {name}, which odradek_disks does not have."
                 )

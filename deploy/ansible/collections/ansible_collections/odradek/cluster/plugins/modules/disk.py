@@ -9,6 +9,7 @@ short_description: Format the disks of a host for Odradek, if they are empty
 description:
   - All disks are looked at before the first is formatted. One that carries anything, a signature or data, is refused by name.
   - A disk of ours is known by the label of its XFS, C(odr-NAME).
+  - With C(discover) the disks of a host are those of ours that it has, and in fixed order its empty ones.
 options:
   disks:
     description: C(name) and C(device) of each disk.
@@ -30,6 +31,14 @@ options:
     default: 10000000000
   find:
     description: Only look which disks of the host are empty; format nothing.
+    type: bool
+    default: false
+  discover:
+    description: Only say which disks the host has for us; format nothing.
+    type: bool
+    default: false
+  take_new:
+    description: With C(discover), count empty disks, too; those that take the place of a missing one first.
     type: bool
     default: false
   find_prefixes:
@@ -60,13 +69,18 @@ disks:
   type: list
   elements: dict
   returned: always
+discovered:
+  description: Name and device of each disk, with C(discover); those that are gone by the UUID that they had.
+  type: list
+  elements: dict
+  returned: when discovering
 found:
   description: Device, size and model of each empty disk, with C(find).
   type: list
   elements: dict
   returned: when looking
 refused:
-  description: In words, what other disks hold, with C(find).
+  description: In words, what other disks hold, with C(find) and C(discover).
   type: list
   elements: str
   returned: when looking
@@ -77,13 +91,18 @@ missing:
   returned: always
 """
 
+import itertools
 import os
+import re
 import stat
+import string
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
 
+_LABEL = "odr-"
 _LABEL_BYTES_MAX = 12
+_UNITS = "/etc/systemd/system"
 _EDGE_BYTES = 4 << 20
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 << 10
@@ -91,7 +110,7 @@ _SAMPLE_BYTES = 64 << 10
 
 def label_of(name: str) -> str:
     """The label of a disk's file system: at most 12 bytes in XFS."""
-    return f"odr-{name}"[:_LABEL_BYTES_MAX]
+    return f"{_LABEL}{name}"[:_LABEL_BYTES_MAX]
 
 
 def _probe(device: str) -> dict[str, str]:
@@ -158,31 +177,94 @@ def _is_mounted(root: str, name: str) -> bool:
     )
 
 
-def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], list[str]]:
-    """Empty disks, by the name that stays theirs wherever they are plugged in; and why the others are not empty."""
+def _candidates(prefixes: list[str], bytes_min: int) -> tuple[list[dict], dict[str, list[str]], list[str]]:
+    """Empty disks, ours by name, and why all others are refused; by device names that stay wherever they are plugged in."""
     stable: dict[str, str] = {}
     if os.path.isdir("/dev/disk/by-id"):
         for name in sorted(os.listdir("/dev/disk/by-id")):
             stable.setdefault(os.path.realpath(f"/dev/disk/by-id/{name}"), f"/dev/disk/by-id/{name}")
-    found, refused = [], []
+    empty, ours, refused = [], {}, []
     for name in sorted(os.listdir("/sys/class/block")):
-        device = f"/dev/{name}"
-        is_partition = os.path.exists(f"/sys/class/block/{name}/partition")
+        device, facts = f"/dev/{name}", f"/sys/class/block/{name}"
+        is_partition = os.path.exists(f"{facts}/partition")
         if not name.startswith(tuple(prefixes)) or is_partition or not os.path.exists(device):
             continue
-        uuid, trouble = _judged({"name": name, "device": device}, bytes_min)
-        if trouble is None and os.listdir(f"/sys/class/block/{name}/holders"):
-            trouble = f"disk {name}: {device} is part of something else"
-        if trouble is not None or uuid is not None:
-            refused.append(trouble or f"disk {name}: {device} is one of ours")
+        found = _probe(device)
+        if found.get("TYPE") == "xfs" and found.get("LABEL", "").startswith(_LABEL):
+            ours.setdefault(found["LABEL"][len(_LABEL) :], []).append(stable.get(device, device))
             continue
-        model = f"/sys/class/block/{name}/device/model"
-        text = ""
-        if os.path.exists(model):
-            with open(model, encoding="utf-8") as file:
-                text = file.read().strip()
-        found.append({"device": stable.get(device, device), "bytes": _size(device), "model": text})
-    return found, refused
+        trouble = _judged({"name": name, "device": device}, bytes_min)[1]
+        if trouble is None and os.listdir(f"{facts}/holders"):
+            trouble = f"disk {name}: {device} is part of something else"
+        if trouble is None and _line(f"{facts}/removable") == "1":
+            trouble = f"disk {name}: {device} can be taken out by anybody (removable)"
+        if trouble is not None:
+            refused.append(trouble)
+            continue
+        model = _line(f"{facts}/device/model")
+        empty.append({"device": stable.get(device, device), "bytes": _size(device), "model": model})
+    return empty, ours, refused
+
+
+def _line(path: str) -> str:
+    """Content of a small file; empty if there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _expected(root: str, units: str = _UNITS) -> dict[str, str]:
+    """Disks that this host was given before, by their mount units: device by name."""
+    begin = f"{root.strip('/').replace('/', '-')}-"
+    names = [each for each in os.listdir(units) if each.startswith(begin) and each.endswith(".mount")]
+    found = {}
+    for unit in sorted(names):
+        what = re.search(r"^What=(.+)$", _line(os.path.join(units, unit)), re.MULTILINE)
+        if what is not None:
+            found[unit[len(begin) : -len(".mount")]] = what[1]
+    return found
+
+
+def assigned(ours: dict[str, str], expected: dict[str, str], empty: list[str]) -> list[dict]:
+    """Name and device of each disk: ours under their names, an empty one in the place of one that is gone, then further ones."""
+    devices = dict(ours)
+    gone = [name for name in sorted(expected) if name not in devices]
+    letters = list(string.ascii_lowercase)
+    fresh = (
+        name
+        for name in itertools.chain(letters, (a + b for a in letters for b in letters))
+        if name not in ours and name not in expected
+    )
+    for device, name in zip(empty, itertools.chain(gone, fresh), strict=False):
+        devices[name] = device
+    for name in gone:
+        devices.setdefault(name, expected[name])
+    return [
+        {"name": name, "device": devices[name]}
+        for name in sorted(devices, key=lambda each: (len(each), each))
+    ]
+
+
+def _discover(module: AnsibleModule) -> None:
+    """Ends the module with the disks of this host."""
+    params = module.params
+    empty, ours, refused = _candidates(params["find_prefixes"], params["bytes_min"])
+    for name, devices in ours.items():
+        if len(devices) > 1:
+            module.fail_json(
+                msg=f"Disk {name} is there more than once ({' and '.join(devices)}): take out the one that is not wanted, "
+                "or name the disks of this host in odradek_disks."
+            )
+    new = [disk["device"] for disk in empty] if params["take_new"] else []
+    found = assigned({name: devices[0] for name, devices in ours.items()}, _expected(params["root"]), new)
+    if not found:
+        module.fail_json(
+            msg=f"No disk of this host is empty or ours: {'; '.join(refused) or 'there is none'}. Empty those that nobody needs "
+            "yourself (wipefs --all, blkdiscard), or name disks in odradek_disks."
+        )
+    module.exit_json(changed=False, disks=[], missing=[], discovered=found, refused=refused)
 
 
 def main() -> None:
@@ -200,6 +282,8 @@ def main() -> None:
             },
             "bytes_min": {"type": "int", "default": 10_000_000_000},
             "find": {"type": "bool", "default": False},
+            "discover": {"type": "bool", "default": False},
+            "take_new": {"type": "bool", "default": False},
             "find_prefixes": {"type": "list", "elements": "str", "default": ["sd", "nvme", "vd"]},
             "root": {"type": "path", "default": "/srv/odradek"},
             "missing_ok": {"type": "bool", "default": False},
@@ -207,8 +291,13 @@ def main() -> None:
         supports_check_mode=True,
     )
     if module.params["find"]:
-        found, refused = _candidates(module.params["find_prefixes"], module.params["bytes_min"])
+        found, ours, refused = _candidates(module.params["find_prefixes"], module.params["bytes_min"])
+        refused += [
+            f"disk {name}: {device} is one of ours" for name, devices in ours.items() for device in devices
+        ]
         module.exit_json(changed=False, disks=[], missing=[], found=found, refused=refused)
+    if module.params["discover"]:
+        _discover(module)
     disks = module.params["disks"]
     missing = [disk for disk in disks if not os.path.exists(disk["device"])]
     there = [disk for disk in disks if disk not in missing]
