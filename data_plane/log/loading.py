@@ -10,7 +10,8 @@ that holds the offset before the recovery point on are read from their starts: e
 ascend, and a segment must begin where its predecessor ends (see `partition_log`: rolls leave no gap, except in
 compacted logs). What reaches over the next segment's beginning is the rest of a truncation that the crash undid.
 What follows the first damage is not a part of the log: the file is cut there and later segments
-are removed. Indexes, leader epochs and producer state of that part are derived anew on the way.
+are removed. Where the damage lies in what had been synced, no crash has done it, and what is cut is kept beside the log
+(`salvage`). Indexes, leader epochs and producer state of that part are derived anew on the way.
 
 Foreign files and directories are left alone. Kafka's `.swap` files (a compaction that had finished, but not yet
 replaced its sources) are put in place; `.deleted` and `.cleaned` ones are removed.
@@ -37,6 +38,7 @@ from data_plane.log.producer_recovery import (
     write_snapshot,
 )
 from data_plane.log.producer_state import ProducerState
+from data_plane.log.salvage import keep_segment, keep_tail
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES, SegmentScan
 from data_plane.log.segment import (
     CLEANED_SUFFIX,
@@ -257,7 +259,7 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
         # Index files are written when a segment is rolled or after this; what they hold now is of the past.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
-        damage = _recover_segment(log, segment, state, buffer, limit)
+        damage, kept_as = _recover_segment(log, segment, state, buffer, limit, options.recovery_point)
         if damage is not None:
             _tell(
                 options,
@@ -269,9 +271,11 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
                 is_synced_data=log.log_end_offset < options.recovery_point,
                 offset=log.log_end_offset,
                 reason=damage,
+                kept_as=kept_as,
             )
             if kept + 1 < len(segments):
-                _drop_from(log, kept + 1, "the segment before it was cut", options)
+                reason = "the segment before it was cut"
+                _drop_from(log, kept + 1, reason, options, is_kept=kept_as is not None)
             break
     log.producers = state
     active = log.segments[-1]
@@ -293,11 +297,17 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
 
 
 def _recover_segment(
-    log: PartitionLog, segment: Segment, state: ProducerState, buffer: bytearray, limit: int | None
-) -> str | None:
+    log: PartitionLog,
+    segment: Segment,
+    state: ProducerState,
+    buffer: bytearray,
+    limit: int | None,
+    recovery_point: int,
+) -> tuple[str | None, str | None]:
     """Check every batch, and derive index, epochs, producers. What is wrong with the first bad one, if any.
 
-    Batches from offset `limit` on, where the next segment begins, were truncated before that one was made.
+    Batches from offset `limit` on, where the next segment begins, were truncated before that one was made. The second
+    item is the file that keeps what was cut from below the recovery point.
     """
     interval = log.config.index_interval_bytes
     segment.index = None
@@ -326,20 +336,35 @@ def _recover_segment(
             latest = epochs.latest
         if header[9] >= 0:
             note_scanned(state, segment, position, header)
+    damage = None if scan.next_offset == limit else scan.damage
+    kept_as = None
     if segment.size > scan.position:
+        if damage is not None and scan.next_offset < recovery_point:
+            kept_as = keep_tail(log.directory, segment, scan.position)
         segment.size = scan.position
         segment.file.truncate(scan.position)
         # What was cut must not come back behind what is appended next.
         segment.file.sync()
     log.log_end_offset = scan.next_offset
-    return None if scan.next_offset == limit else scan.damage
+    return damage, kept_as
 
 
-def _drop_from(log: PartitionLog, at: int, reason: str, options: LoadOptions) -> None:
+def _drop_from(
+    log: PartitionLog, at: int, reason: str, options: LoadOptions, *, is_kept: bool = False
+) -> None:
     doomed = log.segments[at:]
     log.segments = log.segments[:at]
     for segment in doomed:
-        _tell(options, "log.segment_dropped", log, file=segment.file.path, bytes=segment.size, reason=reason)
+        kept_as = keep_segment(log.directory, segment) if is_kept else None
+        _tell(
+            options,
+            "log.segment_dropped",
+            log,
+            file=segment.file.path,
+            bytes=segment.size,
+            reason=reason,
+            kept_as=kept_as,
+        )
     remove_segments(log, doomed[::-1])
     # They must not come back behind what is appended next.
     log.directory.sync()

@@ -168,6 +168,60 @@ def test_what_follows_damage_is_no_part_of_the_log() -> None:
     ]
 
 
+def cut_files(disk: SimDisk) -> dict[str, bytes]:
+    directory = disk.open_dir(ROOT)
+    return {name: directory.read_bytes(name) for name in directory.list() if name.endswith(".cut")}
+
+
+def test_what_had_been_synced_is_kept_when_damage_cuts_it_off() -> None:
+    """Sound records behind the damage are no part of the log, and may be the only copy of what was acknowledged."""
+    disk, log = written()
+    last = log.segments[-1].base_offset
+    position = len(disk.open_dir(ROOT).read_bytes(file_name(last, ".log"))) // 2
+    before = disk.open_dir(ROOT).read_bytes(file_name(last, ".log"))
+    first_bad = [at for at, _ in iter_batches(before) if at <= position][-1]
+    disk.corrupt(f"{ROOT}/{file_name(last, '.log')}", position)
+    damaged = disk.open_dir(ROOT).read_bytes(file_name(last, ".log"))
+    log = reopened(disk, recovery_point=60)
+    assert log.log_end_offset < 60
+    assert cut_files(disk) == {f"{file_name(last, '.log')}.{first_bad}.cut": damaged[first_bad:]}
+    append(log, batch(3), epoch=9)
+    end_offset = log.log_end_offset
+    log.close()
+    assert reopened(disk, recovery_point=end_offset).log_end_offset == end_offset
+    assert len(cut_files(disk)) == 1
+
+
+def test_segments_behind_such_damage_are_kept_whole() -> None:
+    """They may not have been synced, but a process that dies leaves them sound in the page cache, and acknowledged."""
+    disk, log = written()
+    bases = [segment.base_offset for segment in log.segments]
+    sound = {base: disk.open_dir(ROOT).read_bytes(file_name(base, ".log")) for base in bases}
+    disk.corrupt(f"{ROOT}/{file_name(bases[1], '.log')}", 30)
+    assert reopened(disk, recovery_point=bases[1] + 3).log_end_offset == bases[1]
+    kept = cut_files(disk)
+    assert kept.pop(f"{file_name(bases[1], '.log')}.0.cut")[31:] == sound[bases[1]][31:]
+    assert kept == {f"{file_name(base, '.log')}.0.cut": sound[base] for base in bases[2:]}
+
+
+def test_a_torn_tail_leaves_no_copy() -> None:
+    """What was not synced a power loss may tear: nobody was promised it."""
+    disk, log = written()
+    disk.corrupt(f"{ROOT}/{file_name(log.segments[1].base_offset, '.log')}", 30)
+    assert reopened(disk, recovery_point=0).log_end_offset == log.segments[1].base_offset
+    assert cut_files(disk) == {}
+
+
+def test_a_disk_without_room_for_the_copy_is_recovered_all_the_same() -> None:
+    """The copy is a kindness; the log has to come up."""
+    disk, log = written()
+    last = log.segments[-1].base_offset
+    disk.corrupt(f"{ROOT}/{file_name(last, '.log')}", 30)
+    disk.capacity_bytes = disk.used_bytes
+    assert reopened(disk, recovery_point=60).log_end_offset == last
+    assert cut_files(disk) == {}
+
+
 def test_rot_below_the_recovery_point_is_found_by_verification() -> None:
     """It is not read at start; `odradek log dump --verify` names the file and the place."""
     disk, _ = written()
