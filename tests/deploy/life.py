@@ -219,19 +219,23 @@ def bad_input(life: Life) -> None:
             for device in life.hosts[host].disks.values():
                 assert f"device: {device}" in empty, empty
         device = life.hosts["heron"].disks["b"]
-        life.hosts.ssh("heron", f"mkfs.ext4 -q {device} 2>/dev/null || mkfs.xfs -q {device}")
-        outcome = play.run("deploy", fails=True)
-        for words in (
-            f"disk b: {device} holds something already",
-            "disk b: there is no /dev/nosuch",
-            "Nothing was formatted",
-        ):
-            assert words in " ".join(outcome.output.split()), outcome.output[-3000:]
-        life.hosts.ssh(
-            "heron",
-            f"wipefs --all --quiet {device}; dd if=/dev/zero of={device} bs=1M count=1000 status=none",
-        )
+        life.hosts.ssh("heron", f"mkfs.xfs -q -L photos {device}")
+        holds = f"disk b: {device} holds something already (xfs with the label photos)"
+        missing = "disk b: there is no /dev/nosuch"
+        refused(play.run("deploy", fails=True), holds, missing, "Nothing was formatted")
         told["crane"] = host_entry(life.hosts, "crane", voter=True)
+        told["heron"]["odradek_disks"] = "discover"
+        left = play.run("deploy", fails=True, odradek_release="9.9.9")
+        refused(left, "Left alone:", f"{device} holds something already", "build it with `make release`")
+        too_small = play.run("deploy", "-e", '{"disks_bytes_min": 2000000000}', fails=True)
+        refused(too_small, "No disk of this host is empty or ours", "has 1073 MB, 2000 are needed")
+        life.hosts.ssh("heron", f"wipefs --all --quiet {device}; blkdiscard --zeroout {device}")
+        told["heron"] = host_entry(life.hosts, "heron", voter=True)
+        life.hosts.ssh("crane", "mount -t tmpfs -o size=100m tmpfs /opt")
+        refused(
+            play.run("deploy", fails=True), "MB are free for /opt/odradek, a release needs 300: make room"
+        )
+        life.hosts.ssh("crane", "umount /opt")
 
 
 def birth(life: Life) -> None:

@@ -79,6 +79,19 @@ def _switch(root: str, link: str, name: str) -> None:
     os.rename(new, os.path.join(root, link))
 
 
+def _refuse_too_little_room(module: AnsibleModule) -> None:
+    """Fail where a release would fill the system's disk."""
+    root = place = module.params["root"]
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    if free < module.params["bytes_free_min"]:
+        module.fail_json(
+            msg=f"{free // 1_000_000} MB are free for {root}, a release needs "
+            f"{module.params['bytes_free_min'] // 1_000_000}: make room, for example remove old ones from {root}/versions."
+        )
+
+
 def _manifest_of(archive: str) -> bytes:
     with tarfile.open(archive) as tar:
         member = tar.extractfile("MANIFEST.json")
@@ -96,14 +109,7 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
             msg=f"Release {name} is for Python {facts['python']}, this host has {here}: "
             "build the release with the Python of the hosts."
         )
-    root = os.path.dirname(os.path.dirname(directory))
     os.makedirs(os.path.dirname(directory), exist_ok=True)
-    free = shutil.disk_usage(root).free
-    if free < module.params["bytes_free_min"]:
-        module.fail_json(
-            msg=f"{free // 1_000_000} MB are free below {root}, a release needs "
-            f"{module.params['bytes_free_min'] // 1_000_000}: remove old ones from {root}/versions."
-        )
     shutil.rmtree(directory, ignore_errors=True)
     os.makedirs(os.path.join(directory, "wheels"))
     with tarfile.open(archive) as tar:
@@ -152,7 +158,8 @@ def main() -> None:
     current = _linked(root, "current")
     changed = False
     if state == "installed" and not installed:
-        if archive is None:
+        _refuse_too_little_room(module)
+        if archive is None and not module.check_mode:
             module.fail_json(msg=f"Release {name} is not installed: name its archive.")
         changed = True
         if not module.check_mode:
