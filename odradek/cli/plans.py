@@ -95,6 +95,7 @@ def carry_out(
         return 0
     if not args.json:
         _print_plan(args, moves, survey)
+    _refuse_too_full(moves, survey)
     if not args.execute:
         if args.json:
             print_json(_document(args, moves, None))
@@ -120,6 +121,19 @@ def carry_out(
                 print(f"odradek: {error}", file=sys.stderr)
         raise call_failure(failed[0], changes=True)
     return 0
+
+
+def _refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
+    """A disk that is full takes its broker's partitions with it: a plan that ends there is not begun."""
+    full = [
+        f"broker {node} would take {bytes_text(gain)} more and has room for {bytes_text(room)}"
+        for node, (gain, room) in survey.too_full(moves).items()
+    ]
+    if full:
+        raise CliError(
+            f"too little room, nothing was changed: {'; '.join(full)}; add a broker or disks, or keep records for a shorter "
+            "time (retention.ms)"
+        )
 
 
 def _start(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:

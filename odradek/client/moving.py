@@ -63,13 +63,14 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 @attrs.frozen
 class ClusterSurvey:
     """All that a plan is made from. `sizes` has the bytes of the largest replica of each partition; `unmeasured` the
-    brokers that did not say what they hold."""
+    brokers that did not say what they hold, `usable` the bytes that are free on the disks of those that did."""
 
     cluster: ClusterDescription
     topics: tuple[Topic, ...]
     sizes: Mapping[TopicPartition, int]
     reassignments: Mapping[TopicPartition, Reassignment]
     unmeasured: tuple[int, ...]
+    usable: Mapping[int, int] = attrs.field(factory=dict)
 
     @property
     def sites(self) -> list[Site]:
@@ -101,6 +102,19 @@ class ClusterSurvey:
                     size += self.sizes.get((topic.name, index), 0)
         return leads, replicas, size
 
+    def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
+        """Brokers that have too little room for their share of a plan: the bytes that they gain, and those that they have."""
+        gains: dict[int, int] = {}
+        for move in moves:
+            for nodes, sign in ((move.removing, -1), (move.adding, 1)):
+                for node in nodes:
+                    gains[node] = gains.get(node, 0) + sign * move.size
+        return {
+            node: (gain, self.usable[node])
+            for node, gain in sorted(gains.items())
+            if gain > self.usable.get(node, gain)
+        }
+
 
 @attrs.frozen
 class MoveProgress:
@@ -128,16 +142,19 @@ def survey_cluster(core: ClientCore, *, patience: float | None = None) -> Operat
             raise
     alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
     sizes: dict[TopicPartition, int] = {}
+    usable: dict[int, int] = {}
     unmeasured = []
     for found in (yield from describe_log_dirs(core, alive, timeout=patience)):
         if found.error is not None:
             unmeasured.append(found.broker)
+        if found.directories and all(each.usable_bytes >= 0 for each in found.directories):
+            usable[found.broker] = sum(each.usable_bytes for each in found.directories)
         for directory in found.directories:
             for replica in directory.replicas:
                 if not replica.is_future:
                     key = (replica.topic, replica.partition)
                     sizes[key] = max(sizes.get(key, 0), replica.size)
-    return ClusterSurvey(cluster, tuple(topics), sizes, reassignments, tuple(unmeasured))
+    return ClusterSurvey(cluster, tuple(topics), sizes, reassignments, tuple(unmeasured), usable)
 
 
 def move_partitions(

@@ -104,6 +104,21 @@ def test_without_a_leader_of_the_quorum(
     admin.survey_cluster.assert_not_called()
 
 
+def test_too_little_room(run: Run, admin: Mock) -> None:
+    """What would fill a broker's disks is refused before the first partition moves, with what to do."""
+    brokers = tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3))
+    cluster = ClusterDescription("c", 1, brokers)
+    sizes = {("words", index): 600 for index in (0, 1)}
+    admin.survey_cluster.return_value = ClusterSurvey(cluster, (WORDS,), sizes, {}, (), {3: 1000})
+    refusal = run("broker", "drain", "2", "--execute").refusal()
+    assert "broker 3 would take 1.2 KiB more and has room for 1.0 KiB" in refusal
+    admin.move_partitions.assert_not_called()
+    admin.survey_cluster.return_value = ClusterSurvey(cluster, (WORDS,), sizes, {}, (), {3: 1200})
+    admin.move_partitions.return_value = {}
+    assert run("broker", "drain", "2", "--execute").status == 0
+    admin.move_partitions.assert_called_once()
+
+
 def test_who_may_not_ask_hears_so(run: Run, admin: Mock) -> None:
     """An answer that refuses is no missing leader."""
     admin.describe_quorum.side_effect = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from odradek.client import moving
+from odradek.client.admin_topics import ClusterDescription
 from odradek.client.balance import Move
-from odradek.client.cluster import Partition, Topic
+from odradek.client.cluster import Broker, Partition, Topic
 from odradek.client.core import ClientCore
 from odradek.client.operation import Wait
 from wire.errors import ErrorCode, KafkaError
@@ -59,3 +60,14 @@ def test_an_image_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, asked = _outcome(monkeypatch, (3, 1, 4, 2))
     assert _KEY in wrong
     assert asked > 2
+
+
+def test_room_for_a_plan() -> None:
+    """A plan is judged by what each broker gains in the end; a broker that does not say what is free is not refused."""
+    cluster = ClusterDescription("c", 1, tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3, 4)))
+    survey = moving.ClusterSurvey(cluster, (), {}, {}, (), {1: 50, 2: 100, 3: 100})
+    taken, given = Move("a", 0, (4,), (1,), 80), Move("b", 0, (1,), (2,), 40)
+    assert survey.too_full([taken]) == {1: (80, 50)}
+    assert survey.too_full([taken, given]) == {}
+    assert survey.too_full([Move("c", 0, (1,), (4,), 1 << 40)]) == {}
+    assert survey.too_full([given, Move("d", 0, (3,), (2,), 61)]) == {2: (101, 100)}
