@@ -115,7 +115,7 @@ def test_too_little_room(run: Run, admin: Mock) -> None:
     admin.move_partitions.assert_not_called()
     admin.survey_cluster.return_value = ClusterSurvey(cluster, (WORDS,), sizes, {}, (), {3: 1200})
     admin.move_partitions.return_value = {}
-    assert run("broker", "drain", "2", "--execute").status == 0
+    assert run("broker", "drain", "2", "--execute").code == 0
     admin.move_partitions.assert_called_once()
 
 
