@@ -27,6 +27,7 @@ from data_plane.replication.rotten_replicas import Fate, RottenReplicas
 from data_plane.replication.settings import ReplicationSettings
 from data_plane.timers import Timers
 from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
+from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.image import (
     LOST_DIRECTORY,
     RESOURCE_BROKER,
@@ -59,6 +60,7 @@ class BrokerSettings:
     groups: GroupSettings
     config_layers: BrokerConfigLayers
     """What the properties file says, below what brokers and topics are told while they run."""
+    release: Release = THIS_RELEASE
 
 
 class HostedTopic:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
+
+from wire.api import api_versions
+
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
@@ -25,10 +29,30 @@ KRAFT_VERSION_LEVEL = 1
 """Finalized by a control record, not by a feature record: voters are in the log (KIP-853)."""
 
 
-def unsupported_feature(finalized: Mapping[str, int]) -> str | None:
+@attrs.frozen
+class Release:
+    """What a node of one release speaks; nodes of two releases live in one cluster while it is upgraded.
+
+    `versions_behind` says by how many versions its answers to clients end before ours. What nodes ask each other is no
+    part of that: it is fixed by the finalized `metadata.version`, since nodes do not negotiate.
+    """
+
+    features: Mapping[str, tuple[int, int]]
+    versions_behind: int = 0
+
+    def client_versions(self, key: int) -> tuple[int, int]:
+        """The first and last version of an API that its brokers answer themselves."""
+        first, last = api_versions(key)
+        return first, max(first, last - self.versions_behind)
+
+
+THIS_RELEASE = Release(SUPPORTED_FEATURES)
+
+
+def unsupported_feature(finalized: Mapping[str, int], release: Release = THIS_RELEASE) -> str | None:
     """What is wrong with a cluster's finalized levels, None when this version supports them all."""
     for name, level in sorted(finalized.items()):
-        low, high = SUPPORTED_FEATURES.get(name, (0, 0))
+        low, high = release.features.get(name, (0, 0))
         if not low <= level <= high:
             return f"{name} is finalized at level {level}, this version supports {low} to {high}"
     return None

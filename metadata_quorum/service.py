@@ -21,7 +21,7 @@ from typing import Any
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.controller import Activate, Controller, PeriodicTask, periodic_tasks
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.features import unsupported_feature
+from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
@@ -62,6 +62,7 @@ class MetadataService:
         endpoints: Sequence[tuple[str, str, int]] = (),
         bootstrap: Sequence[Message] = (),
         snapshot_settings: SnapshotSettings | None = None,
+        release: Release = THIS_RELEASE,
         logger: Any,
     ) -> None:
         """`controller_settings` is None on a node that is no controller. `endpoints` are (listener name, host, port)
@@ -70,6 +71,7 @@ class MetadataService:
         self._env = env
         self._settings = controller_settings
         self._bootstrap = tuple(bootstrap) or bootstrap_records()
+        self._release = release
         self._logger = logger
         self._me = me
         self.quorum = RaftQuorum(
@@ -299,9 +301,8 @@ class MetadataService:
         self._caught_up.set()
         self.quorum.tell_observers()
 
-    @staticmethod
-    def _check_features(image: MetadataImage, first: dict[str, int] | None = None) -> None:
-        problem = unsupported_feature(image.features or first or {})
+    def _check_features(self, image: MetadataImage, first: dict[str, int] | None = None) -> None:
+        problem = unsupported_feature(image.features or first or {}, self._release)
         if problem is not None:
             raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
 

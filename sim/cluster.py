@@ -13,13 +13,19 @@ from random import Random
 import attrs
 
 from metadata_quorum.checkpoint_files import parse_snapshot_name
-from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY, format_storage, initial_voters
+from metadata_quorum.storage_format import (
+    METADATA_LOG_DIRECTORY,
+    bootstrap_features,
+    format_storage,
+    initial_voters,
+)
 from odradek.client.aio import AsyncClient
 from odradek.client.config import ClientConfig
 from odradek.client.errors import ClientError
 from odradek.node.config import NodeConfig
 from sim.members import Member
 from sim.replicas import Committed, StoredBatch, read_log
+from sim.upgrade import OLDER_LEVELS, OLDER_RELEASE
 from sim.world import World
 from wire.errors import KafkaError
 from wire.messages.describe_quorum import (
@@ -51,6 +57,8 @@ class Shape:
     log_dirs: int = 1
     dynamic_voters: bool = False
     settings: Mapping[str, str] = attrs.Factory(dict)
+    older: int = 0
+    """How many nodes begin one release behind (`sim.upgrade`)."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
@@ -112,6 +120,9 @@ class Cluster:
         self.members: list[Member] = (
             [*self.controllers, *self.brokers] if shape.controllers else list(self.brokers)
         )
+        older = min(shape.older, len(self.members))
+        for member in Random(f"{world.seed}/older").sample(self.members, older):
+            member.release = member.speaks = OLDER_RELEASE
         self.bootstrap: Sequence[tuple[str, int]] = [(member.name, BROKER_PORT) for member in self.brokers]
         self.topics: list[str] = []
         """Topics that every broker must know before the cluster is whole."""
@@ -147,6 +158,10 @@ class Cluster:
             self.world, name, NodeConfig.from_properties(properties), NodeConfig.from_properties(older)
         )
 
+    @property
+    def _first_levels(self) -> Mapping[str, int]:
+        return bootstrap_features(OLDER_LEVELS if self.shape.older else {})
+
     def format(self) -> None:
         """Format all disks, as an operator does before the first start; durably."""
         world = self.world
@@ -169,6 +184,7 @@ class Cluster:
                 directory_ids=[env.new_uuid() for _ in directories],
                 voters=voters if member in self.controllers else None,
                 timestamp_ms=env.clock.wall_ms(),
+                features=self._first_levels,
             )
             world.crash(member.name, "random")  # what was written must be durable
 
@@ -188,6 +204,7 @@ class Cluster:
             directory_ids=[env.new_uuid() for _ in directories],
             timestamp_ms=env.clock.wall_ms(),
             ignore_formatted=True,
+            features=self._first_levels,
         )
         world.crash(member.name, "random")
 

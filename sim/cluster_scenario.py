@@ -32,6 +32,7 @@ from sim.replicas import (
     first_difference,
 )
 from sim.storm import REPLICAS, Storm, StormPlan
+from sim.upgrade import level_must_be_decided
 from sim.watch import Watch
 from sim.weather import Weather
 from sim.workload import Workload
@@ -164,6 +165,8 @@ class ClusterScenario:
             if not member.is_up():
                 member.launch()
         await self._must_be_whole("after the storm", self._heal_seconds)
+        if self.shape.older:
+            await level_must_be_decided(cluster)
         load.is_over = True
         for worker in workers:
             await worker.wait()
@@ -188,6 +191,9 @@ class ClusterScenario:
             "starts": sum(world.machine(member.name).starts for member in cluster.members),
             "committed": self.committed.high_watermark,
             "troubles": sum(self._storm.counts.values()),
+            "upgrades": sum(
+                times for what, times in self._storm.counts.items() if what.startswith("upgrade ")
+            ),
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
 

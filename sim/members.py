@@ -11,6 +11,9 @@ from __future__ import annotations
 import errno
 from random import Random
 
+import attrs
+
+from metadata_quorum.features import THIS_RELEASE, Release
 from odradek.env.ports import DiskError, Env, Event
 from odradek.node.config import NodeConfig
 from odradek.node.node import Node, NodeFailed
@@ -57,6 +60,10 @@ class Member:
         self.config = self.newest_config = config
         self.older_config = config if older_config is None else older_config
         """What its file said before somebody tuned it."""
+        self.release: Release = THIS_RELEASE
+        """What is installed on the machine."""
+        self.speaks: Release = THIS_RELEASE
+        """What its process was started with, or the last one that it had."""
         self.disk_is_bad = False
         self.log = TraceLog(world, name)
         self.may_be_damaged = False
@@ -111,7 +118,9 @@ class Member:
             serving.set()
 
         try:
-            await run_node(self.config, env, made=made, started=started, stop=stop, log=log, poison=True)
+            self.speaks = self.release
+            config = attrs.evolve(self.config, release=self.speaks)
+            await run_node(config, env, made=made, started=started, stop=stop, log=log, poison=True)
         except* (NodeFailed, DiskError) as group:
             if not self.disk_is_bad and not self.may_be_damaged:
                 raise

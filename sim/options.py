@@ -37,6 +37,8 @@ PERF_SECONDS = 30.0
 PERF_CLIENTS = 4
 PERF_KINDS = ("deaths", "links", "pauses", "slow")
 BROKEN_SECONDS = 12.0
+OLDER_PROBABILITY = 0.3
+"""How many runs begin with nodes that are one release behind."""
 _CALM = Weather()
 
 __all__ = ["PROFILES", "WORKLOADS", "RunOptions"]
@@ -77,6 +79,10 @@ class RunOptions:
         delivery_seconds = random.choice((60.0, 60.0, 8.0, 2.0))
         if random.random() < 0.5:
             workloads.append("group")
+        releases = Random(f"{seed}/releases")
+        if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
+            shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
+            storm = attrs.evolve(storm, kinds=(*storm.kinds, "upgrade"))
         drawn = cls(profile, shape, storm, weather, tuple(workloads), 2, delivery_seconds)
         return drawn._fit_to_profile(random, controllers, seconds)
 
@@ -122,6 +128,7 @@ class RunOptions:
         if self.clients > 1:
             found.append(("fewer clients", attrs.evolve(self, clients=self.clients // 2)))
         plainer = (
+            ("older", attrs.evolve(self.shape, older=0)),
             ("log_dirs", attrs.evolve(self.shape, log_dirs=1)),
             ("dynamic_voters", attrs.evolve(self.shape, dynamic_voters=False)),
             ("controllers", attrs.evolve(self.shape, controllers=0)),

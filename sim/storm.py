@@ -30,6 +30,7 @@ from sim.history import Partition
 from sim.members import Member
 from sim.operators import Operator
 from sim.troubles import TROUBLES
+from sim.upgrade import rolling_upgrade
 
 CLOCK_OFF_MS_MAX = 1_800_000
 """Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
@@ -41,7 +42,7 @@ REPLICAS = 3
 KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
 RARE_KINDS = ("full", "wipes", "voters")
 MORE_TROUBLES = {**TROUBLES, **DISK_TROUBLES}
-ALL_TROUBLES = {**MORE_TROUBLES, **BREAKAGES}
+ALL_TROUBLES = {**MORE_TROUBLES, **BREAKAGES, "upgrade": rolling_upgrade}
 MORE_KINDS = tuple(MORE_TROUBLES)
 """Drawn by a stream of their own: see `with_more`."""
 MORE_PROBABILITY = 0.3

@@ -27,8 +27,7 @@ from data_plane.handlers.producers import DescribeProducersHandler
 from data_plane.handlers.table import ApiTable
 from data_plane.handlers.topic_partitions import CreatePartitionsHandler, DescribeTopicPartitionsHandler
 from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler, InitProducerIdHandler
-from metadata_quorum.features import SUPPORTED_FEATURES
-from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
+from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
 
 
 def build_table(broker: Broker) -> ApiTable:
@@ -66,9 +65,10 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
         **forwarding_handlers(broker),
     }
-    served = {int(key): api_versions(key) for key in (*handlers, ApiKey.API_VERSIONS)}
+    release = broker.settings.release
+    served = {int(key): release.client_versions(key) for key in (*handlers, ApiKey.API_VERSIONS)}
     advertised = dict(served)
     advertised[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_MIN, served[ApiKey.PRODUCE][1])
-    versions = ApiVersionsHandler(advertised, SUPPORTED_FEATURES, lambda: broker.image)
+    versions = ApiVersionsHandler(advertised, release.features, lambda: broker.image)
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, advertised, served, versions.unsupported)

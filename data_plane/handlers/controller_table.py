@@ -6,7 +6,7 @@ with the leader, where the response has room for it): nothing is passed on from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -44,11 +44,13 @@ def build_controller_table(
     image: Callable[[], MetadataImage],
     decided: Iterable[type[Message]],
     described: DescribedController | None = None,
+    *,
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
 ) -> ApiTable:
     """The API table of a controller's listener.
 
     `decided` are the requests that the controller decides; `image` gives the newest committed one; `described` is whose
-    configuration is told.
+    configuration is told, `features` are the levels that the node speaks.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
@@ -60,7 +62,7 @@ def build_controller_table(
         handlers[ApiKey.DESCRIBE_CONFIGS] = DescribeConfigsHandler(described.node_id, described).handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
-    versions = ApiVersionsHandler(served, SUPPORTED_FEATURES, image)
+    versions = ApiVersionsHandler(served, features, image)
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, served, served, versions.unsupported)
 

@@ -15,7 +15,7 @@ from metadata_quorum.features import (
     KRAFT_VERSION,
     KRAFT_VERSION_LEVEL,
     METADATA_VERSION,
-    SUPPORTED_FEATURES,
+    Release,
 )
 from metadata_quorum.image import RESOURCE_BROKER, FeatureRange, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
@@ -47,7 +47,7 @@ def update_features(
     try:
         # Of updates of one feature Kafka knows the last.
         for update in {update.feature: update for update in request.feature_updates}.values():
-            records += _update(image, update, context.api_version)
+            records += _update(image, update, context.api_version, settings.release)
     except KafkaError as error:
         message = (
             f"The update failed for all features since the following feature had an error: {error.message}"
@@ -64,7 +64,9 @@ def update_features(
     return Decision([] if request.validate_only else records, response)
 
 
-def _update(image: MetadataImage, update: FeatureUpdateKey, api_version: int) -> list[Message]:
+def _update(
+    image: MetadataImage, update: FeatureUpdateKey, api_version: int, release: Release
+) -> list[Message]:
     """The record of one level, none when it holds already. Raises `KafkaError` INVALID_UPDATE_VERSION."""
     name, level = update.feature, update.max_version_level
     upgrade_type = update.upgrade_type
@@ -75,9 +77,9 @@ def _update(image: MetadataImage, update: FeatureUpdateKey, api_version: int) ->
     current = KRAFT_VERSION_LEVEL if name == KRAFT_VERSION else image.features.get(name, 0)
     if level < 0:
         raise _invalid(update, "A feature version cannot be less than 0.")
-    if level == 0 and name not in SUPPORTED_FEATURES:
+    if level == 0 and name not in release.features:
         raise _invalid(update, f"Feature {name} not found.")
-    for what, low, high in _nodes(image, name):
+    for what, low, high in _nodes(image, name, release):
         if not low <= level <= high and (level != 0 or name == METADATA_VERSION):
             supports = (
                 "does not support this feature."
@@ -95,14 +97,14 @@ def _update(image: MetadataImage, update: FeatureUpdateKey, api_version: int) ->
         raise _invalid(update, "Can't downgrade to a newer version.")
     if level == current:
         return []
-    if not SUPPORTED_FEATURES[name][0] <= level or name == KRAFT_VERSION:
+    if not release.features[name][0] <= level or name == KRAFT_VERSION:
         raise _invalid(update, "This version of the cluster cannot do without it.")
     return [FeatureLevelRecord(name, level)]
 
 
-def _nodes(image: MetadataImage, name: str) -> Iterator[tuple[str, int, int]]:
+def _nodes(image: MetadataImage, name: str, release: Release) -> Iterator[tuple[str, int, int]]:
     """The levels that each node supports: this one, brokers, controllers."""
-    yield "Local controller", *SUPPORTED_FEATURES.get(name, (0, 0))
+    yield "Local controller", *release.features.get(name, (0, 0))
     for broker_id, broker in sorted(image.brokers.items()):
         yield f"Broker {broker_id}", *_supported(broker.features, name)
     for controller_id, controller in sorted(image.controllers.items()):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from metadata_quorum.features import THIS_RELEASE, Release
+
 
 @attrs.frozen
 class ControllerSettings:
@@ -20,3 +22,4 @@ class ControllerSettings:
     unclean_leader_election_interval_ms: int = 300_000
     remote_storage_enable: bool = False
     static_config: Mapping[str, str] = attrs.field(factory=dict)
+    release: Release = THIS_RELEASE

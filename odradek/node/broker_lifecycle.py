@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_plane.broker import Broker
-from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.image import BrokerImage
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
@@ -175,7 +174,10 @@ class BrokerLifecycle:
             cluster_id=broker.settings.cluster_id,
             incarnation_id=self._incarnation_id,
             listeners=list(self._listeners),
-            features=[Feature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())],
+            features=[
+                Feature(name, low, high)
+                for name, (low, high) in sorted(broker.settings.release.features.items())
+            ],
             rack=self._rack,
             log_dirs=sorted(
                 log_dir.directory_id for log_dir in broker.log_dirs if log_dir.offline_reason is None

@@ -21,6 +21,7 @@ from metadata_quorum.config_defs import (
 )
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.storage_format import VoterEndpoint
 from odradek.node.properties import MalformedProperties, parse_properties
 from odradek.node.quorum_config import (
@@ -102,6 +103,8 @@ class NodeConfig:
     """Controllers that tell who leads, as long as nobody else does: host and port."""
     metrics_address: tuple[str, int] | None
     """Host (empty: every interface) and port of the metrics page."""
+    release: Release = THIS_RELEASE
+    """What this node speaks. No file says it."""
 
     @classmethod
     def load(cls, path: str) -> NodeConfig:
@@ -184,6 +187,7 @@ class NodeConfig:
             leader_imbalance_check_interval_ms=1000 * self.get_int("leader.imbalance.check.interval.seconds"),
             unclean_leader_election_interval_ms=self.get_int("unclean.leader.election.interval.ms"),
             static_config=self.explicit,
+            release=self.release,
         )
 
 

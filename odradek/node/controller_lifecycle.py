@@ -6,10 +6,9 @@ keep up; that it votes, or does not, is the quorum's business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.broker_lifecycle import RegistrationRefused
@@ -23,9 +22,14 @@ RETRY_SECONDS = 1.0
 
 
 async def register_controller(
-    env: Env, channel: PeerChannel, node_id: int, endpoints: Sequence[tuple[str, str, int]], log: Any
+    env: Env,
+    channel: PeerChannel,
+    node_id: int,
+    endpoints: Sequence[tuple[str, str, int]],
+    features: Mapping[str, tuple[int, int]],
+    log: Any,
 ) -> None:
-    """Ask until the active controller has it; `endpoints` are (listener, host, port).
+    """Ask until the active controller has it; `endpoints` are (listener, host, port), `features` the levels it speaks.
 
     Raises `RegistrationRefused` when this version is not of the cluster's feature levels, or what it tells is refused.
     """
@@ -33,7 +37,7 @@ async def register_controller(
         controller_id=node_id,
         incarnation_id=env.new_uuid(),
         listeners=[Listener(name, host, port, 0) for name, host, port in endpoints],
-        features=[Feature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())],
+        features=[Feature(name, low, high) for name, (low, high) in sorted(features.items())],
     )
     clock = env.clock
     while True:

@@ -185,6 +185,7 @@ class Node:
             bootstrap_servers=config.bootstrap_servers,
             endpoints=self._controller_endpoints(),
             bootstrap=() if bootstrap is None else bootstrap.records,
+            release=config.release,
             logger=self._log,
         )
         peers = self._peers = PeerConnections(
@@ -201,7 +202,13 @@ class Node:
                 env.clock,
                 lambda: metadata.committed_image,
             )
-            table = build_controller_table(metadata, lambda: metadata.committed_image, decided, described)
+            table = build_controller_table(
+                metadata,
+                lambda: metadata.committed_image,
+                decided,
+                described,
+                features=config.release.features,
+            )
             services = self._connection_services(table, self._run_woken)
             for listener, listening in opened:
                 self._serve(
@@ -247,7 +254,12 @@ class Node:
     async def _register_controller(self) -> None:
         assert self._channel is not None
         await register_controller(
-            self._env, self._channel, self._config.node_id, self._controller_endpoints(), self._log
+            self._env,
+            self._channel,
+            self._config.node_id,
+            self._controller_endpoints(),
+            self._config.release.features,
+            self._log,
         )
 
     # -- the broker -----------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         request_partitions_max=config.get_int("max.request.partition.size.limit"),
         groups=_group_settings(config),
         config_layers=config.config_layers,
+        release=config.release,
     )
 
 

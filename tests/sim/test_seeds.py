@@ -38,7 +38,6 @@ def test_fixed_seeds_keep_every_promise_in_any_process() -> None:
     assert failed == []
     assert [(each.seed, each.digest) for each in first] == [(each.seed, each.digest) for each in second]
     assert len({each.digest for each in first}) == len(first)
-    totals = {
-        name: sum(each.statistics[name] for each in first) for name in ("acknowledged", "troubles", "read")
-    }
+    wanted = ("acknowledged", "troubles", "read", "upgrades")
+    totals = {name: sum(each.statistics[name] for each in first) for name in wanted}
     assert all(total > 0 for total in totals.values()), totals
