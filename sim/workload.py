@@ -33,6 +33,9 @@ FETCH_BYTES_MAX = 1 << 18
 """As much as the slowest line of the weather carries well within `REQUEST_SECONDS`."""
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
+END_SECONDS_MAX = 90.0
+"""How long a new leader may not know where its partition ends: as long as a follower waits for an answer on a connection
+that the network has forgotten (`replica.socket.timeout.ms`, 30 s) and is still in the ISR (`replica.lag.time.max.ms`)."""
 IN_FLIGHT_MAX = 200
 """Records of one async producer that have no outcome yet."""
 
@@ -228,7 +231,7 @@ class Workload:
     async def find_ends(self, client: AsyncClient) -> None:
         """Take down where the partitions end, after the last record."""
         found = await client.run(
-            list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=self.request_seconds)
+            list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=END_SECONDS_MAX)
         )
         self.ends = {(key[0], key[1]): listed.offset for key, listed in found.items()}
 
