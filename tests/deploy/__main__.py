@@ -1,25 +1,39 @@
-"""`python -m tests.deploy [whole|short|hosts]`: the life of a cluster on booted hosts, or just the hosts; for root.
+"""`python -m tests.deploy [whole|short|hosts|prepare]`: the life of a cluster on booted hosts, or just the hosts; for root.
 
 `hosts` boots four of them, writes an inventory, and opens a shell from which they can be reached; they end with it.
+`prepare` only brings here what is needed to boot them. Status 2: hosts cannot be booted here; 3: the time was up.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 from tests.deploy.hosts import sweep, work_directory
-from tests.deploy.needs import CACHE, ROOT, SANDBOX, make_tree, what_is_missing
+from tests.deploy.needs import CACHE, ROOT, SANDBOX, CannotPrepare, prepare, what_is_missing
 from tests.deploy.releases import CannotBuild, build_releases
+
+CANNOT, TIME_UP = 2, 3
+
+
+class TimeUp(Exception):
+    """--seconds are over."""
+
+
+def _on_alarm(number: int, frame: FrameType | None) -> None:
+    raise TimeUp
 
 
 def main() -> int:
     """Entry point; called once outside, and once more inside the sandbox."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("form", nargs="?", choices=("whole", "short", "hosts"), default="whole")
+    parser.add_argument("form", nargs="?", choices=("whole", "short", "hosts", "prepare"), default="whole")
+    parser.add_argument("--seconds", type=int, default=3600, help="give up after so long (default: an hour)")
     parser.add_argument(
         "--only", default="", help="steps by the names of their functions, with commas (birth always)"
     )
@@ -29,19 +43,35 @@ def main() -> int:
         from tests.deploy.life import live
 
         return live(args.inside, args.form, [name for name in args.only.split(",") if name])
-    missing = what_is_missing(with_tree=args.form == "short")
-    if missing:
-        print(f"hosts cannot be booted: {missing}", file=sys.stderr)
-        return 2
-    sweep()
-    make_tree()
-    work = work_directory()
+    signal.signal(signal.SIGALRM, _on_alarm)
+    signal.alarm(0 if args.form == "hosts" else args.seconds)
     try:
-        build_releases(work / "releases", whole=args.form != "short")
-    except CannotBuild as error:
+        if args.form == "short":
+            # It takes what is there: `make test` has prepared it, or could not.
+            missing = what_is_missing(with_tree=True)
+            if missing is not None:
+                raise CannotPrepare(missing)
+        else:
+            prepare(args.seconds)
+        if args.form == "prepare":
+            return 0
         sweep()
-        print(f"no release can be built: {error}", file=sys.stderr)
-        return 2
+        return _life(args)
+    except (CannotPrepare, CannotBuild) as error:
+        print(f"hosts cannot be booted: {error}", file=sys.stderr)
+        return CANNOT
+    except TimeUp:
+        print(f"not done after {args.seconds} s", file=sys.stderr)
+        return TIME_UP
+    finally:
+        signal.alarm(0)
+        sweep()
+
+
+def _life(args: argparse.Namespace) -> int:
+    """In the sandbox, with releases."""
+    work = work_directory()
+    build_releases(work / "releases", whole=args.form != "short")
     command = [
         *SANDBOX,
         sys.executable,
@@ -53,16 +83,15 @@ def main() -> int:
         "--only",
         args.only,
     ]
+    status = TIME_UP
     try:
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
-        if status:
-            kept = CACHE / f"failed-{os.getpid()}.log"
-            if (work / "playbooks.log").exists():
-                kept.write_bytes((work / "playbooks.log").read_bytes())
-                print(f"what the playbooks said: {kept}", file=sys.stderr)
-        return status
     finally:
-        sweep()
+        if status not in (0, CANNOT) and (work / "playbooks.log").exists():
+            kept = CACHE / f"failed-{os.getpid()}.log"
+            kept.write_bytes((work / "playbooks.log").read_bytes())
+            print(f"what the playbooks said: {kept}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

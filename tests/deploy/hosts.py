@@ -29,6 +29,7 @@ OUTSIDE = f"{NETWORK}.254"
 _WORK = Path("/var/tmp")
 _PREFIX = "odradek-deploy-"
 _BOOT_SECONDS_MAX = 120
+_GROUP_SECONDS_MAX = 5
 _GROUPS = Path("/sys/fs/cgroup")
 
 # udev does not run in a container: this stands in for the one link of it that the mounts go by. As with udev, links of
@@ -192,6 +193,19 @@ class Hosts:
                 )
             time.sleep(0.1)
 
+    def probe(self, name: str, disk: str) -> None:
+        """What the playbooks will need of this kernel, tried on a host: a file system on a disk, a service in a sandbox.
+
+        Raises `RuntimeError` with what cannot be done.
+        """
+        device = self.hosts[name].disks[disk]
+        sandbox = "-p ProtectSystem=strict -p PrivateDevices=yes -p SystemCallFilter=@system-service -p RestrictNamespaces=yes"
+        self.ssh(
+            name,
+            f"mkfs.xfs -q {device} && mount {device} /mnt && umount /mnt && wipefs --all --quiet {device} "
+            f"&& blkdiscard --zeroout {device} && systemd-run --quiet --wait {sandbox} -p OOMScoreAdjust=-500 true",
+        )
+
     def ssh(self, name: str, command: str, check: bool = True) -> str | None:
         """Run a command on a host; None if it failed and nobody wants to know."""
         done = subprocess.run(
@@ -216,7 +230,7 @@ class Hosts:
             "-o",
             "UserKnownHostsFile=/dev/null",
         ]
-        return [*options, "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-i", str(self.work / "key")]
+        return [*options, "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=30", "-i", str(self.work / "key")]
 
     @property
     def control_path(self) -> str:
@@ -327,8 +341,12 @@ def sweep() -> None:
 
 
 def _remove_group(group: Path) -> None:
-    """Empty groups from the leaves on; one whose processes are just ending is left for the next sweep."""
+    """Empty groups from the leaves on; one whose processes do not end in time is left for the next sweep."""
     for child in [each for each in group.iterdir() if each.is_dir()]:
         _remove_group(child)
-    with contextlib.suppress(OSError):
-        group.rmdir()
+    deadline = time.monotonic() + _GROUP_SECONDS_MAX
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.05)

@@ -33,6 +33,7 @@ class Load:
     """Producers and consumers in threads of this process, from `start` to `finish`."""
 
     bootstrap: str
+    replicas: int = 3
     producers: int = 2
     acknowledged: dict[tuple[int, int], str] = attrs.field(factory=dict)
     """Value by partition and offset."""
@@ -50,7 +51,9 @@ class Load:
     def start(self) -> None:
         """Make the topic, begin to write and to read."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_topics([NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=3)])
+        made = admin.create_topics(
+            [NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=self.replicas)]
+        )
         made[TOPIC].result(60)
         for number in range(self.producers):
             self._threads.append(threading.Thread(target=self._write, args=(number,), daemon=True))

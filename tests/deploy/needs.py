@@ -1,10 +1,12 @@
-"""What booted hosts need of this machine, and the words for what is missing."""
+"""What booted hosts need of this machine, the words for what is missing, and how it gets there."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -14,6 +16,9 @@ TREE = CACHE / "tree"
 PACKAGES = ("dbus", "openssh-server", "python3", "systemd", "systemd-sysv", "xfsprogs", "procps", "iproute2")
 SUITE = "bookworm"
 DEBIAN_PACKAGES = "systemd-container debootstrap xfsprogs openssh-client iproute2"
+_INSTALL_SECONDS_MAX = 600
+HOST_PYTHON = (3, 11)
+"""That of the suite: a release is built with the Python that runs it."""
 _COMMANDS = (
     "systemd-nspawn",
     "mkfs.xfs",
@@ -25,7 +30,7 @@ _COMMANDS = (
     "nsenter",
     "blkid",
 )
-SANDBOX = (
+_OWN_MOUNTS = (
     "unshare",
     "--mount",
     "--propagation",
@@ -34,28 +39,42 @@ SANDBOX = (
     "--fork",
     "--kill-child",
     "--mount-proc",
-    "--net",
 )
+SANDBOX = (*_OWN_MOUNTS, "--net")
 """Words before a command that leaves nothing behind: its mounts, processes and network end with it."""
 
 
-def what_is_missing(*, with_tree: bool) -> str | None:
-    """Why hosts cannot be booted here, in words; None if they can. Takes less than a second."""
+class CannotPrepare(Exception):
+    """What hosts need cannot be brought here; the message says why."""
+
+
+def what_it_never_has() -> str | None:
+    """Why hosts can never be booted here, whatever is installed; None if they can."""
     if os.geteuid() != 0:
         return "only root can boot hosts"
-    absent = [name for name in _COMMANDS if shutil.which(name) is None]
-    if absent:
-        return f"{', '.join(absent)}: not found (apt-get install {DEBIAN_PACKAGES})"
+    if sys.version_info[:2] != HOST_PYTHON:
+        return f"hosts of {SUITE} have Python {HOST_PYTHON[0]}.{HOST_PYTHON[1]}, this is {sys.version.split()[0]}"
     kinds = Path("/proc/filesystems").read_text().split()
     for kind in ("overlay", "xfs"):
         if kind not in kinds:
             return f"this kernel has no {kind}"
     if not Path("/dev/loop-control").exists():
         return "this machine has no loop devices"
+    return None
+
+
+def what_is_missing(*, with_tree: bool) -> str | None:
+    """Why hosts cannot be booted here, in words; None if they can. Takes less than a second."""
+    never = what_it_never_has()
+    if never is not None:
+        return never
+    absent = [name for name in _COMMANDS if shutil.which(name) is None]
+    if absent:
+        return f"{', '.join(absent)}: not found (apt-get install {DEBIAN_PACKAGES})"
     if not (ANSIBLE / "bin" / "ansible-playbook").exists():
         return "Ansible is not installed (make deploy-tools)"
     if with_tree and not (TREE / "etc" / "odradek-tree").exists():
-        return "there is no Debian tree to boot from (make deploy-test makes it)"
+        return "there is no Debian tree to boot from (make deploy-test and make test make it, with a network)"
     probe = ["ip", "link", "add", "odradek0", "type", "bridge"]
     try:
         tried = subprocess.run([*SANDBOX, *probe], capture_output=True, text=True, check=False, timeout=60)
@@ -66,19 +85,97 @@ def what_is_missing(*, with_tree: bool) -> str | None:
     return None
 
 
-def make_tree() -> None:
-    """Debootstrap the tree that all hosts share, read only, once; needs a Debian mirror. Raises `RuntimeError`."""
-    mark = TREE / "etc" / "odradek-tree"
-    wanted = f"{SUITE} {' '.join(PACKAGES)}\n"
-    if mark.exists() and mark.read_text() == wanted:
-        return
-    if shutil.which("debootstrap") is None:
-        raise RuntimeError(f"debootstrap: not found (apt-get install {DEBIAN_PACKAGES})")
-    shutil.rmtree(TREE, ignore_errors=True)
-    TREE.parent.mkdir(parents=True, exist_ok=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(TREE)]
-    with (CACHE / "debootstrap.log").open("wb") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+def prepare(seconds: float) -> None:
+    """Bring here what hosts need, in so many seconds: packages, Ansible, the tree. Raises `CannotPrepare`."""
+    deadline = time.monotonic() + seconds
+    never = what_it_never_has()
+    if never is not None:
+        raise CannotPrepare(never)
+    if any(shutil.which(name) is None for name in (*_COMMANDS, "debootstrap")):
+        if shutil.which("apt-get") is None:
+            raise CannotPrepare(f"this is no Debian (packages there: {DEBIAN_PACKAGES})")
+        print("installing what boots hosts", flush=True)
+        patience = [
+            "-o",
+            "Acquire::http::Timeout=20",
+            "-o",
+            "Acquire::Retries=1",
+            "-o",
+            "DPkg::Lock::Timeout=30",
+        ]
+        _within(deadline, "apt-get", *patience, "update", "-qq")
+        words = ["install", "-qq", "-y", "--no-install-recommends", *DEBIAN_PACKAGES.split()]
+        # Its network gives up by itself; an installation that is stopped in between would be worse than a late one.
+        _within(deadline + _INSTALL_SECONDS_MAX, "apt-get", *patience, *words)
+    if not (ANSIBLE / "bin" / "ansible-playbook").exists():
+        print("installing Ansible", flush=True)
+        pinned = ["--constraint", str(ROOT / "deploy" / "constraints.txt")]
+        _within(deadline, sys.executable, "-m", "venv", str(ANSIBLE))
+        _within(
+            deadline,
+            str(ANSIBLE / "bin" / "pip"),
+            "install",
+            "--quiet",
+            "--retries=1",
+            *pinned,
+            "ansible-core",
+        )
+    missing = what_is_missing(with_tree=False)
+    if missing is not None:
+        raise CannotPrepare(missing)
+    make_tree(deadline)
+
+
+def _within(deadline: float, *command: str) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=max(1.0, deadline - time.monotonic()),
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotPrepare(str(error)) from error
     if done.returncode:
-        raise RuntimeError(f"debootstrap failed: see {CACHE / 'debootstrap.log'}")
-    mark.write_text(wanted)
+        raise CannotPrepare(f"{' '.join(command[:3])}: {done.stderr.strip()[-300:]}")
+
+
+def make_tree(deadline: float) -> None:
+    """Debootstrap the tree that all hosts share, read only, once; needs a Debian mirror. Raises `CannotPrepare`."""
+    wanted = f"{SUITE} {' '.join(PACKAGES)}\n"
+    mark = Path("etc") / "odradek-tree"
+    if (TREE / mark).exists() and (TREE / mark).read_text() == wanted:
+        return
+    print("making a Debian tree for all hosts", flush=True)
+    new = CACHE / f"tree-{os.getpid()}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # In a namespace of its own, so that nothing stays mounted in the tree when it is interrupted.
+    words = [
+        *_OWN_MOUNTS,
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        SUITE,
+        str(new),
+        *_mirror(),
+    ]
+    try:
+        _within(deadline, *words)
+        (new / mark).write_text(wanted)
+        shutil.rmtree(TREE, ignore_errors=True)
+        new.rename(TREE)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _mirror() -> list[str]:
+    """Where this machine gets its packages, if that has the suite's, too; else debootstrap's own choice."""
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {SUITE}", "Component: main"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line for line in done.stdout.split() if line.startswith("http")][:1]

@@ -18,7 +18,7 @@ _ENTRY = "odradek/node/main.py"
 
 
 class CannotBuild(Exception):
-    """pip says why: most likely it cannot reach an index."""
+    """No release can be built; pip says why: most likely it cannot reach an index."""
 
 
 def build_releases(out: Path, *, whole: bool) -> None:
@@ -35,7 +35,7 @@ def build_releases(out: Path, *, whole: bool) -> None:
         environment = {**os.environ, "PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "10"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
-            raise CannotBuild(done.stderr.strip()[-500:])
+            raise CannotBuild(f"no release can be built: {done.stderr.strip()[-500:]}")
     if whole:
         _break(out / f"odradek-{NEW}.tar", out / f"odradek-{BROKEN}.tar")
 
