@@ -26,11 +26,15 @@ _COMMANDS = (
     "ssh-keygen",
     "ip",
     "unshare",
+    "setpriv",
     "losetup",
     "nsenter",
     "blkid",
 )
 _OWN_MOUNTS = (
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
     "unshare",
     "--mount",
     "--propagation",

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from bench.processes import command_prefix
 from tests.deploy.needs import ROOT, what_is_missing
 
 _SECONDS_MAX = 420
@@ -23,6 +24,7 @@ def test_short_life() -> None:
         pytest.skip(f"hosts cannot be booted: {missing}")
     # Behind the tests that run beside it: hosts are many processes.
     command = [
+        *command_prefix(),
         "nice",
         "-n",
         "5",
