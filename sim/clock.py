@@ -20,16 +20,25 @@ from odradek.env.ports import Scope
 from sim.events import Agenda, Owner, Timer
 from sim.waiting import Signal, Waiter, checkpoint
 
+ROUNDS_WITHOUT_TIME_MAX = 200_000
+"""Rounds of trio's loop in which virtual time may stand still."""
 EPOCH_MS = 1_750_000_000_000
 """Wall clock of the virtual world's beginning: June 2025."""
 
 
 class VirtualClock(trio.abc.Clock):
-    """trio's clock over an agenda. `on_stall` is called when nothing can ever happen again."""
+    """trio's clock over an agenda.
 
-    def __init__(self, agenda: Agenda, on_stall: Callable[[], None]) -> None:
+    `on_stall` is called when nothing can ever happen again, or when tasks keep each other busy without time going on.
+    """
+
+    def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:
         self._agenda = agenda
         self._on_stall = on_stall
+        self.now = 0.0
+        """When trio asked last."""
+        self.rounds = 0
+        """How often trio has asked since time went on: once in each round of its loop."""
         self.stopped = False
         """Set at the end of a run: trio ends by real wake-ups, for which virtual time must not go on."""
 
@@ -37,14 +46,20 @@ class VirtualClock(trio.abc.Clock):
         """Virtual time stands where it stands."""
 
     def current_time(self) -> float:
-        return self._agenda.now
+        now = self._agenda.now
+        if now != self.now:
+            self.now, self.rounds = now, 0
+        self.rounds += 1
+        if self.rounds == ROUNDS_WITHOUT_TIME_MAX and not self.stopped:
+            self._on_stall(f"{self.rounds} rounds without time going on")
+        return now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         if self.stopped:
             return 0.0
         if not self._agenda.advance(deadline):
             if deadline == math.inf:
-                self._on_stall()
+                self._on_stall("nothing can happen any more")
             else:
                 self._agenda.now = max(self._agenda.now, deadline)
         return 0.0

@@ -178,13 +178,14 @@ class SimConn:
         if self._chance(self._fabric.weather.spurious_wake_probability):
             await checkpoint()
             return
-        if self._is_readable:
+        if self._is_readable():
             await checkpoint()
-        while not self._is_readable:
+        else:
             await self._readable.wait()
+            while not self._is_readable():
+                await self._readable.wait()
         self._check_open()
 
-    @property
     def _is_readable(self) -> bool:
         return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
 
@@ -192,7 +193,7 @@ class SimConn:
         # As in Linux, what the buffer cannot hold is not waited for: a sender that waits for a third of it to be free,
         # and has not been told of a quarter, may have filled no more than this.
         self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
-        if self._is_readable:
+        if self._is_readable():
             self._readable.wake()
 
     async def writable(self) -> None:
@@ -205,22 +206,28 @@ class SimConn:
         self._check_open()
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        self._check_open()
+        if self._closed or not self.node.alive:
+            self._check_open()
         if not len(buffer):
             raise ValueError("no room to receive into: 0 bytes would look like the end of the stream")
         if not self._received:
             if self._lost:
                 raise ConnectionLost(self._lost)
             return 0 if self._ended else None
+        weather = self._fabric.weather
         count = min(len(buffer), len(self._received))
-        if count > 1 and self._chance(self._fabric.weather.short_recv_probability):
+        if count > 1 and self._chance(weather.short_recv_probability):
             count = self._fabric.random.randint(1, count)
-        with memoryview(self._received) as received:
-            buffer[:count] = received[:count]
-        del self._received[:count]
+        if count == len(self._received):
+            buffer[:count] = self._received
+            self._received.clear()
+        else:
+            with memoryview(self._received) as received:
+                buffer[:count] = received[:count]
+            del self._received[:count]
         self.node.record("recv", self.name, count)
         self._taken += count
-        if self._taken >= self._fabric.weather.socket_buffer_bytes // 4:
+        if self._taken >= weather.socket_buffer_bytes // 4:
             taken, self._taken, peer = self._taken, 0, self.peer
             self._transmit(lambda: peer.open_window(taken), peer.node)
         return count
@@ -234,7 +241,9 @@ class SimConn:
             count = self._fabric.random.randint(1, count)
         if count == 0:
             return 0
-        data = b"".join(chunks)[:count]
+        data = b"".join(chunks)
+        if count < len(data):
+            data = data[:count]
         self._window -= count
         self.node.record("send", self.name, count, zlib.crc32(data))
         peer = self.peer

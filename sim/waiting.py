@@ -79,9 +79,8 @@ class SimEvent:
             await self._signal.wait()
 
 
-async def checkpoint() -> None:
-    """Let others run."""
-    await trio.lowlevel.checkpoint()
+checkpoint = trio.lowlevel.checkpoint
+"""Let others run."""
 
 
 async def run_shielded(signal: Signal) -> None:

@@ -41,8 +41,6 @@ from sim.weather import Weather
 T = TypeVar("T")
 
 VIRTUAL_SECONDS_MAX_DEFAULT = 3600.0
-ROUNDS_WITHOUT_TIME_MAX = 200_000
-"""Rounds of the scheduler in which virtual time may stand still."""
 
 
 class Liveness(Exception):
@@ -302,13 +300,13 @@ class World:
         Raises `Liveness`, and whatever the main function or a living node raises.
         """
         self.agenda.at(virtual_seconds_max, lambda: self._fail(f"not done after {virtual_seconds_max} s"))
-        clock = VirtualClock(self.agenda, lambda: self._fail("nothing can happen any more"))
+        clock = VirtualClock(self.agenda, self._fail)
         scheduler = vars(_trio_run)
         deterministic = scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"]
         scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
         scheduler["_r"].seed(self.seed)
         try:
-            results = trio.run(self._main, clock, async_main, args, clock=clock, instruments=[_Watch(self)])
+            results = trio.run(self._main, clock, async_main, args, clock=clock)
         except BaseExceptionGroup as group:
             raise _only(group) from None
         finally:
@@ -349,23 +347,6 @@ class World:
         if self._refutation is None and self._scope is not None:
             self._refutation = error
             self._scope.cancel()
-
-
-class _Watch(trio.abc.Instrument):
-    """Notices tasks that keep each other busy without time going on."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._now = -1.0
-        self._rounds = 0
-
-    def before_io_wait(self, timeout: float) -> None:
-        if self._now != self._world.now:
-            self._now, self._rounds = self._world.now, 0
-            return
-        self._rounds += 1
-        if self._rounds == ROUNDS_WITHOUT_TIME_MAX:
-            self._world._fail(f"{self._rounds} rounds without time going on")
 
 
 def _raise_what_counts(error: BaseException) -> None:

@@ -7,6 +7,7 @@ answer with a throttle time, the client keeps still for as long).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
@@ -189,13 +190,18 @@ class BrokerConnection:
 
     def next_deadline(self) -> float | None:
         """When something of this connection is overdue, or may be sent again after a throttle."""
-        deadlines = [call.deadline for call in self.in_flight]
-        deadlines += [call.deadline for call in self.waiting]
-        if self.state in (ConnectionState.CONNECTING, ConnectionState.NEGOTIATING):
-            deadlines.append(self._connect_deadline)
+        due = math.inf  # asked for after each receive: without a list of them all
+        for call in self.in_flight:
+            if call.deadline < due:
+                due = call.deadline
+        for call in self.waiting:
+            if call.deadline < due:
+                due = call.deadline
+        if self.state is ConnectionState.CONNECTING or self.state is ConnectionState.NEGOTIATING:
+            due = min(due, self._connect_deadline)
         elif self.waiting and len(self.in_flight) < self._in_flight_max:
-            deadlines.append(self.throttled_until)
-        return min(deadlines, default=None)
+            due = min(due, self.throttled_until)
+        return None if due == math.inf else due
 
     def connect_overdue(self, now: float) -> bool:
         """Whether connecting (with the negotiation) takes too long."""

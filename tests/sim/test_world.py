@@ -238,7 +238,7 @@ def test_waiting_for_nothing_is_noticed() -> None:
 
 def test_spinning_without_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that wake each other for ever are a failure of liveness too."""
-    monkeypatch.setattr("sim.world.ROUNDS_WITHOUT_TIME_MAX", 1000)
+    monkeypatch.setattr("sim.clock.ROUNDS_WITHOUT_TIME_MAX", 1000)
     world = World(1, CALM)
 
     async def main() -> None:
