@@ -349,6 +349,10 @@ def replace(life: Life) -> None:
             lambda status: any(b["broker"] == number and not b["online"] for b in status["brokers"]),
             "crane is missed",
         )
+        shown = life.playbooks.run("status").output
+        assert "cannot be reached" in shown, shown[-3000:]
+        assert "2 of 3 online" in shown, shown[-3000:]
+        refused(life.playbooks.run("deploy", fails=True), "crane cannot be reached over SSH")
         life.hosts.blank("crane", DISK_BYTES)
         life.told["crane"] = host_entry(life.hosts, "crane", voter=True)
         life.hosts.boot("crane")
