@@ -25,7 +25,7 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.log.producer_recovery import rebuild_producers
 from data_plane.replication.fetch_session import ReplicaFetchSession, Told
 from data_plane.replication.isr_state import CommittedIsr, PendingIsr
-from data_plane.replication.partition import Partition
+from data_plane.replication.partition import NO_LEADER_EPOCH, Partition
 from data_plane.replication.truncation import truncation_offset
 from metadata_quorum.image import PartitionImage
 from sim.disk import SimDisk
@@ -201,8 +201,6 @@ class _Node:
             )
         if power:
             self.synced = self.log.recovery_point
-            # A cut that was not synced may be undone, so the checkpoint may speak of records that are there no more.
-            self.high_watermark_kept = min(self.high_watermark_kept, self.log.recovery_point)
         self.partition.resign()
         self.disk.crash("random" if power else "all")
 
@@ -694,7 +692,7 @@ class _Run:
                     f"{node.node_id} commits up to {high_watermark} with only {partition.isr_state.isr} in sync"
                 )
             self._led[node.node_id] = (term, high_watermark)
-            if high_watermark > checked:
+            if high_watermark > checked and not partition.reader_error(NO_LEADER_EPOCH):
                 for offset, value in contents(node.log, checked, high_watermark).items():
                     if self._seen.setdefault(offset, value) != value:
                         raise SafetyViolation(

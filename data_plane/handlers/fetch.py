@@ -8,7 +8,7 @@ so that a lagging consumer waits for the device alone.
 
 A follower (a replica id that is not negative) reads up to the log's end and parks on that; the offset at which it
 fetches is its promise to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may read
-from followers since version 11 (KIP-392), up to what the follower knows of the high watermark.
+from followers since version 11 (KIP-392), up to what the follower has heard of the high watermark.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class FetchJob:
         if self.needs_leader:
             code = partition.leader_error(fetched.current_leader_epoch)
         else:
-            code = partition.epoch_error(fetched.current_leader_epoch)
+            code = partition.reader_error(fetched.current_leader_epoch)
         if code:
             return self._error(fetched, partition, code)
         log = partition.log

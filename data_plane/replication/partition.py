@@ -140,6 +140,7 @@ class Partition:
         "image",
         "is_leader",
         "isr_state",
+        "knows_high_watermark",
         "leader_epoch",
         "log",
         "partition_epoch",
@@ -160,6 +161,8 @@ class Partition:
         self.isr_state: IsrState = CommittedIsr(())
         self.followers: dict[int, RemoteReplica] | None = None
         """The other replicas while this one leads; None without any."""
+        self.knows_high_watermark = False
+        """Whether the high watermark is more than what a checkpoint says, since this process has led or followed."""
         self.epoch_start_offset = 0
         """Where the log ended when this broker began to lead."""
         self._end_told = -1
@@ -190,6 +193,7 @@ class Partition:
         self.partition_epoch = image.partition_epoch
         if self.is_leader:
             if begins:
+                self.knows_high_watermark = True
                 self.followers = None
                 self.epoch_start_offset = self._end_told = self.log.log_end_offset
                 self.log.assign_epoch(image.leader_epoch)
@@ -314,6 +318,7 @@ class Partition:
         log = self.log
         before = log.high_watermark
         log.advance_high_watermark(high_watermark)
+        self.knows_high_watermark = True  # and the log agrees with the leader's, or it would have been told to cut
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
         if log.high_watermark > before and self._watchers is not None:
@@ -532,6 +537,18 @@ class Partition:
             if current_leader_epoch > self.leader_epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE
+
+    def reader_error(self, current_leader_epoch: int) -> ErrorCode:
+        """Why a consumer cannot read here, be this the leader or a follower (KIP-392).
+
+        After a start a follower has a log and a checkpoint of the high watermark. If its machine lost power behind a cut
+        that was not synced, both may speak of records that were never committed: it serves nobody (OFFSET_NOT_AVAILABLE)
+        until the leader has agreed with its log once.
+        """
+        code = self.epoch_error(current_leader_epoch)
+        if not code and not self.knows_high_watermark:
+            return ErrorCode.OFFSET_NOT_AVAILABLE
+        return code
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
         """Queue for the next flush of this log. True for the first in the queue, who starts the flush."""

@@ -191,6 +191,15 @@ MUTANTS: tuple[Mutant, ...] = (
         3000,
     ),
     Mutant(
+        "checkpoint-taken-for-the-high-watermark",
+        "KIP-392: a follower serves consumers by its checkpoint, before its leader has agreed with its log.",
+        REPLICATION + "partition:Partition.reader_error",
+        "if not code and not self.knows_high_watermark:",
+        "if not code and False:",
+        "replication",
+        4000,
+    ),
+    Mutant(
         "lost-directory-sync-at-segment-roll",
         "A new segment's file is synced, its entry in the directory is not: after a loss of power it is not there.",
         "data_plane.log.log_upkeep:flush",

@@ -281,3 +281,24 @@ def test_steady_load_is_not_lag() -> None:
         leader.fetch(3, 0)
         leader.cluster.time_ms += LAG_MS_MAX // 3
     assert leader.partition.shrink_isr(leader.cluster.time_ms) == (3,)
+
+
+def test_a_follower_serves_nobody_before_its_leader_has_agreed_with_its_log() -> None:
+    """KIP-392 lets consumers read from followers; after a power loss a checkpoint may speak of what was never committed."""
+    partition = Partition(new_log(), Cluster())
+    for _ in range(3):
+        partition.log.append(memoryview(batch()), 0, 2, NOW_MS)  # type: ignore[arg-type]  # a client's
+    partition.log.advance_high_watermark(3)
+    following = PartitionImage(2, 3, 7, (1, 2, 3), (1, 2, 3))
+    partition.apply(following, ME)
+    assert partition.reader_error(3) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert partition.reader_error(2) is ErrorCode.FENCED_LEADER_EPOCH
+    partition.follow(2, 0)
+    assert partition.reader_error(3) is ErrorCode.NONE
+    partition.apply(attrs.evolve(following, leader=3, leader_epoch=4), ME)
+    assert partition.reader_error(4) is ErrorCode.NONE, "what was committed once stays, whoever leads"
+
+
+def test_a_leader_serves_consumers_at_once() -> None:
+    """It has all that was committed; how much of it that is, it says itself (KIP-207)."""
+    assert Leader().partition.reader_error(3) is ErrorCode.NONE
