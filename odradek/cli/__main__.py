@@ -1,7 +1,8 @@
 """The entrance: `odradek GROUP COMMAND ...`.
 
-Nothing heavy is imported here or at the top of a command's module: a command imports what it needs when it runs,
-so that every command answers at once (no trio, no cattrs; tests/cli/test_import_budget.py).
+Only the module of the group that is asked for is imported, and nothing heavy here or at the top of such a module: a
+command imports what it needs when it runs, so that every command answers at once (no trio, no cattrs;
+tests/cli/test_import_budget.py).
 """
 
 from __future__ import annotations
@@ -11,28 +12,30 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from odradek.cli import (
-    broker,
-    cluster,
-    config,
-    consume,
-    dev,
-    disk,
-    group,
-    log,
-    partition,
-    produce,
-    quorum,
-    server,
-    storage,
-    topic,
-)
 from odradek.cli.failure import FAILURE, CliError
 
 __all__ = ["main"]
 
 INTERRUPTED = 130
+GROUPS = (
+    "dev",
+    "server",
+    "storage",
+    "topic",
+    "produce",
+    "consume",
+    "group",
+    "config",
+    "cluster",
+    "broker",
+    "partition",
+    "quorum",
+    "disk",
+    "log",
+)
+"""In the order of the help; each is a module of this package, whose `register` adds the group."""
 
 
 class _Version(argparse.Action):
@@ -45,19 +48,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
+    """The command line, as far as these groups go."""
     parser = argparse.ArgumentParser(
         prog="odradek",
         description="A distributed commit log that speaks Kafka's protocol.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    groups = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dev, server, storage, topic, produce, consume, group, config):
-        module.register(groups)
-    for module in (cluster, broker, partition, quorum, disk, log):
-        module.register(groups)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for group in groups:
+        import_module(f"odradek.cli.{group}").register(commands)
     return parser
 
 
@@ -90,8 +91,9 @@ def _give_up_output() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    words = sys.argv[1:] if argv is None else argv
     try:
-        args = build_parser().parse_args(argv)
+        args = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS).parse_args(words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     try:

@@ -3,99 +3,105 @@
 Each call is an operation (see `operation.py`) in one of the `admin_*` modules; `admin_methods.py` makes methods of
 them for the shells. What a call is about in the plural goes out in as few requests as there are brokers to ask, and
 every item has an outcome of its own (`scatter.py`).
+
+A module is imported when the first of its names is asked for (PEP 562): a command that needs one call does not load all.
 """
 
 from __future__ import annotations
 
-from odradek.client.admin_configs import (
-    AlterConfig,
-    ConfigDescription,
-    ConfigEntry,
-    ConfigOperation,
-    ConfigResource,
-    ConfigSource,
-    ConfigSynonym,
-    ConfigType,
-    ResourceType,
-    describe_configs,
-    incremental_alter_configs,
-    list_config_resources,
-)
-from odradek.client.admin_groups import (
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    delete_groups,
-    describe_groups,
-    list_groups,
-)
-from odradek.client.admin_logs import (
-    TO_HIGH_WATERMARK,
-    ActiveProducer,
-    BrokerLogDirs,
-    DeletedRecords,
-    LogDirDescription,
-    LogDirReplica,
-    PartitionProducers,
-    alter_replica_log_dirs,
-    delete_records,
-    describe_log_dirs,
-    describe_producers,
-)
-from odradek.client.admin_offsets import (
-    CommittedOffset,
-    GroupOffsets,
-    OffsetReset,
-    OffsetSpan,
-    PartitionLag,
-    ResetTarget,
-    ResetTo,
-    alter_group_offsets,
-    delete_group_offsets,
-    describe_group_lag,
-    describe_lag,
-    list_group_offsets,
-    offset_spans,
-    plan_offset_reset,
-)
-from odradek.client.admin_partitions import (
-    ElectionType,
-    Reassignment,
-    alter_partition_reassignments,
-    elect_leaders,
-    list_partition_reassignments,
-)
-from odradek.client.admin_quorum import (
-    QuorumDescription,
-    QuorumReplica,
-    add_raft_voter,
-    describe_controllers,
-    describe_quorum,
-    remove_raft_voter,
-    unregister_broker,
-    update_features,
-)
-from odradek.client.admin_topics import (
-    ClusterDescription,
-    CreatedTopic,
-    NewPartitions,
-    NewTopic,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_cluster,
-    describe_topic_partitions,
-    describe_topics,
-)
-from odradek.client.moving import (
-    ClusterSurvey,
-    MoveProgress,
-    elect_preferred,
-    move_partitions,
-    survey_cluster,
-    throttle_moves,
-    unthrottle,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.client.admin_configs import (
+        AlterConfig,
+        ConfigDescription,
+        ConfigEntry,
+        ConfigOperation,
+        ConfigResource,
+        ConfigSource,
+        ConfigSynonym,
+        ConfigType,
+        ResourceType,
+        describe_configs,
+        incremental_alter_configs,
+        list_config_resources,
+    )
+    from odradek.client.admin_groups import (
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        delete_groups,
+        describe_groups,
+        list_groups,
+    )
+    from odradek.client.admin_logs import (
+        TO_HIGH_WATERMARK,
+        ActiveProducer,
+        BrokerLogDirs,
+        DeletedRecords,
+        LogDirDescription,
+        LogDirReplica,
+        PartitionProducers,
+        alter_replica_log_dirs,
+        delete_records,
+        describe_log_dirs,
+        describe_producers,
+    )
+    from odradek.client.admin_offsets import (
+        CommittedOffset,
+        GroupOffsets,
+        OffsetReset,
+        OffsetSpan,
+        PartitionLag,
+        ResetTarget,
+        ResetTo,
+        alter_group_offsets,
+        delete_group_offsets,
+        describe_group_lag,
+        describe_lag,
+        list_group_offsets,
+        offset_spans,
+        plan_offset_reset,
+    )
+    from odradek.client.admin_partitions import (
+        ElectionType,
+        Reassignment,
+        alter_partition_reassignments,
+        elect_leaders,
+        list_partition_reassignments,
+    )
+    from odradek.client.admin_quorum import (
+        QuorumDescription,
+        QuorumReplica,
+        add_raft_voter,
+        describe_controllers,
+        describe_quorum,
+        remove_raft_voter,
+        unregister_broker,
+        update_features,
+    )
+    from odradek.client.admin_topics import (
+        ClusterDescription,
+        CreatedTopic,
+        NewPartitions,
+        NewTopic,
+        create_partitions,
+        create_topics,
+        delete_topics,
+        describe_cluster,
+        describe_topic_partitions,
+        describe_topics,
+    )
+    from odradek.client.moving import (
+        ClusterSurvey,
+        MoveProgress,
+        elect_preferred,
+        move_partitions,
+        survey_cluster,
+        throttle_moves,
+        unthrottle,
+    )
 
 __all__ = [
     "TO_HIGH_WATERMARK",
@@ -172,3 +178,26 @@ __all__ = [
     "unthrottle",
     "update_features",
 ]
+
+_HOMES = {
+    name: f"odradek.client.{module}"
+    for module, names in {
+        "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
+        "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
+        "admin_logs": "TO_HIGH_WATERMARK ActiveProducer BrokerLogDirs DeletedRecords LogDirDescription LogDirReplica PartitionProducers alter_replica_log_dirs delete_records describe_log_dirs describe_producers",
+        "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
+        "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
+        "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
+        "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
+        "moving": "ClusterSurvey MoveProgress elect_preferred move_partitions survey_cluster throttle_moves unthrottle",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(home), name)
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from odradek.client import admin
 from odradek.client.core import ClientCore
@@ -29,24 +29,45 @@ class _AsyncRun(Protocol):
     def __call__(self, operation: Operation[T]) -> Awaitable[T]: ...
 
 
-def _blocking(
-    operation: Callable[Concatenate[ClientCore, P], Operation[T]],
-) -> Callable[Concatenate[BlockingAdminMethods, P], T]:
-    @wraps(operation)
-    def method(self: BlockingAdminMethods, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(operation(self._core, *args, **kwargs))
+class _Method:
+    """A method whose operation is looked for when somebody asks for the method: it may be in a module not yet imported."""
 
-    return method
+    def __init__(self, find: Callable[[], Callable[..., Any]], method_of: Callable[[Any], Any]) -> None:
+        self._find = find
+        self._method_of = method_of
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        operation = self._find()
+        setattr(self._owner, self._name, wraps(operation)(self._method_of(operation)))
+        return getattr(owner if instance is None else instance, self._name)
+
+
+def _blocking(
+    find: Callable[[], Callable[Concatenate[ClientCore, P], Operation[T]]],
+) -> Callable[Concatenate[BlockingAdminMethods, P], T]:
+    def method_of(operation: Callable[..., Operation[T]]) -> Callable[..., T]:
+        def method(self: BlockingAdminMethods, /, *args: Any, **kwargs: Any) -> T:
+            return self._run(operation(self._core, *args, **kwargs))
+
+        return method
+
+    return cast("Callable[Concatenate[BlockingAdminMethods, P], T]", _Method(find, method_of))
 
 
 def _async(
-    operation: Callable[Concatenate[ClientCore, P], Operation[T]],
+    find: Callable[[], Callable[Concatenate[ClientCore, P], Operation[T]]],
 ) -> Callable[Concatenate[AsyncAdminMethods, P], Awaitable[T]]:
-    @wraps(operation)
-    async def method(self: AsyncAdminMethods, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(operation(self._core, *args, **kwargs))
+    def method_of(operation: Callable[..., Operation[T]]) -> Callable[..., Awaitable[T]]:
+        async def method(self: AsyncAdminMethods, /, *args: Any, **kwargs: Any) -> T:
+            return await self._run(operation(self._core, *args, **kwargs))
 
-    return method
+        return method
+
+    return cast("Callable[Concatenate[AsyncAdminMethods, P], Awaitable[T]]", _Method(find, method_of))
 
 
 class BlockingAdminMethods:
@@ -57,53 +78,53 @@ class BlockingAdminMethods:
         self._run = run
 
     # Topics and the cluster
-    create_topics = _blocking(admin.create_topics)
-    delete_topics = _blocking(admin.delete_topics)
-    create_partitions = _blocking(admin.create_partitions)
-    describe_topics = _blocking(admin.describe_topics)
-    describe_topic_partitions = _blocking(admin.describe_topic_partitions)
-    describe_cluster = _blocking(admin.describe_cluster)
-    unregister_broker = _blocking(admin.unregister_broker)
-    update_features = _blocking(admin.update_features)
+    create_topics = _blocking(lambda: admin.create_topics)
+    delete_topics = _blocking(lambda: admin.delete_topics)
+    create_partitions = _blocking(lambda: admin.create_partitions)
+    describe_topics = _blocking(lambda: admin.describe_topics)
+    describe_topic_partitions = _blocking(lambda: admin.describe_topic_partitions)
+    describe_cluster = _blocking(lambda: admin.describe_cluster)
+    unregister_broker = _blocking(lambda: admin.unregister_broker)
+    update_features = _blocking(lambda: admin.update_features)
 
     # Leaders and replicas of partitions
-    elect_leaders = _blocking(admin.elect_leaders)
-    alter_partition_reassignments = _blocking(admin.alter_partition_reassignments)
-    list_partition_reassignments = _blocking(admin.list_partition_reassignments)
-    survey_cluster = _blocking(admin.survey_cluster)
-    move_partitions = _blocking(admin.move_partitions)
-    elect_preferred = _blocking(admin.elect_preferred)
-    throttle_moves = _blocking(admin.throttle_moves)
-    unthrottle = _blocking(admin.unthrottle)
+    elect_leaders = _blocking(lambda: admin.elect_leaders)
+    alter_partition_reassignments = _blocking(lambda: admin.alter_partition_reassignments)
+    list_partition_reassignments = _blocking(lambda: admin.list_partition_reassignments)
+    survey_cluster = _blocking(lambda: admin.survey_cluster)
+    move_partitions = _blocking(lambda: admin.move_partitions)
+    elect_preferred = _blocking(lambda: admin.elect_preferred)
+    throttle_moves = _blocking(lambda: admin.throttle_moves)
+    unthrottle = _blocking(lambda: admin.unthrottle)
 
     # The quorum of controllers
-    describe_quorum = _blocking(admin.describe_quorum)
-    describe_controllers = _blocking(admin.describe_controllers)
-    add_raft_voter = _blocking(admin.add_raft_voter)
-    remove_raft_voter = _blocking(admin.remove_raft_voter)
+    describe_quorum = _blocking(lambda: admin.describe_quorum)
+    describe_controllers = _blocking(lambda: admin.describe_controllers)
+    add_raft_voter = _blocking(lambda: admin.add_raft_voter)
+    remove_raft_voter = _blocking(lambda: admin.remove_raft_voter)
 
     # Configurations
-    describe_configs = _blocking(admin.describe_configs)
-    incremental_alter_configs = _blocking(admin.incremental_alter_configs)
-    list_config_resources = _blocking(admin.list_config_resources)
+    describe_configs = _blocking(lambda: admin.describe_configs)
+    incremental_alter_configs = _blocking(lambda: admin.incremental_alter_configs)
+    list_config_resources = _blocking(lambda: admin.list_config_resources)
 
     # Groups and their offsets
-    list_groups = _blocking(admin.list_groups)
-    describe_groups = _blocking(admin.describe_groups)
-    delete_groups = _blocking(admin.delete_groups)
-    list_group_offsets = _blocking(admin.list_group_offsets)
-    alter_group_offsets = _blocking(admin.alter_group_offsets)
-    delete_group_offsets = _blocking(admin.delete_group_offsets)
-    plan_offset_reset = _blocking(admin.plan_offset_reset)
-    describe_group_lag = _blocking(admin.describe_group_lag)
+    list_groups = _blocking(lambda: admin.list_groups)
+    describe_groups = _blocking(lambda: admin.describe_groups)
+    delete_groups = _blocking(lambda: admin.delete_groups)
+    list_group_offsets = _blocking(lambda: admin.list_group_offsets)
+    alter_group_offsets = _blocking(lambda: admin.alter_group_offsets)
+    delete_group_offsets = _blocking(lambda: admin.delete_group_offsets)
+    plan_offset_reset = _blocking(lambda: admin.plan_offset_reset)
+    describe_group_lag = _blocking(lambda: admin.describe_group_lag)
 
     # Logs
-    list_offsets = _blocking(list_offsets)
-    offset_spans = _blocking(admin.offset_spans)
-    delete_records = _blocking(admin.delete_records)
-    describe_log_dirs = _blocking(admin.describe_log_dirs)
-    alter_replica_log_dirs = _blocking(admin.alter_replica_log_dirs)
-    describe_producers = _blocking(admin.describe_producers)
+    list_offsets = _blocking(lambda: list_offsets)
+    offset_spans = _blocking(lambda: admin.offset_spans)
+    delete_records = _blocking(lambda: admin.delete_records)
+    describe_log_dirs = _blocking(lambda: admin.describe_log_dirs)
+    alter_replica_log_dirs = _blocking(lambda: admin.alter_replica_log_dirs)
+    describe_producers = _blocking(lambda: admin.describe_producers)
 
 
 class AsyncAdminMethods:
@@ -114,50 +135,50 @@ class AsyncAdminMethods:
         self._run = run
 
     # Topics and the cluster
-    create_topics = _async(admin.create_topics)
-    delete_topics = _async(admin.delete_topics)
-    create_partitions = _async(admin.create_partitions)
-    describe_topics = _async(admin.describe_topics)
-    describe_topic_partitions = _async(admin.describe_topic_partitions)
-    describe_cluster = _async(admin.describe_cluster)
-    unregister_broker = _async(admin.unregister_broker)
-    update_features = _async(admin.update_features)
+    create_topics = _async(lambda: admin.create_topics)
+    delete_topics = _async(lambda: admin.delete_topics)
+    create_partitions = _async(lambda: admin.create_partitions)
+    describe_topics = _async(lambda: admin.describe_topics)
+    describe_topic_partitions = _async(lambda: admin.describe_topic_partitions)
+    describe_cluster = _async(lambda: admin.describe_cluster)
+    unregister_broker = _async(lambda: admin.unregister_broker)
+    update_features = _async(lambda: admin.update_features)
 
     # Leaders and replicas of partitions
-    elect_leaders = _async(admin.elect_leaders)
-    alter_partition_reassignments = _async(admin.alter_partition_reassignments)
-    list_partition_reassignments = _async(admin.list_partition_reassignments)
-    survey_cluster = _async(admin.survey_cluster)
-    move_partitions = _async(admin.move_partitions)
-    elect_preferred = _async(admin.elect_preferred)
-    throttle_moves = _async(admin.throttle_moves)
-    unthrottle = _async(admin.unthrottle)
+    elect_leaders = _async(lambda: admin.elect_leaders)
+    alter_partition_reassignments = _async(lambda: admin.alter_partition_reassignments)
+    list_partition_reassignments = _async(lambda: admin.list_partition_reassignments)
+    survey_cluster = _async(lambda: admin.survey_cluster)
+    move_partitions = _async(lambda: admin.move_partitions)
+    elect_preferred = _async(lambda: admin.elect_preferred)
+    throttle_moves = _async(lambda: admin.throttle_moves)
+    unthrottle = _async(lambda: admin.unthrottle)
 
     # The quorum of controllers
-    describe_quorum = _async(admin.describe_quorum)
-    describe_controllers = _async(admin.describe_controllers)
-    add_raft_voter = _async(admin.add_raft_voter)
-    remove_raft_voter = _async(admin.remove_raft_voter)
+    describe_quorum = _async(lambda: admin.describe_quorum)
+    describe_controllers = _async(lambda: admin.describe_controllers)
+    add_raft_voter = _async(lambda: admin.add_raft_voter)
+    remove_raft_voter = _async(lambda: admin.remove_raft_voter)
 
     # Configurations
-    describe_configs = _async(admin.describe_configs)
-    incremental_alter_configs = _async(admin.incremental_alter_configs)
-    list_config_resources = _async(admin.list_config_resources)
+    describe_configs = _async(lambda: admin.describe_configs)
+    incremental_alter_configs = _async(lambda: admin.incremental_alter_configs)
+    list_config_resources = _async(lambda: admin.list_config_resources)
 
     # Groups and their offsets
-    list_groups = _async(admin.list_groups)
-    describe_groups = _async(admin.describe_groups)
-    delete_groups = _async(admin.delete_groups)
-    list_group_offsets = _async(admin.list_group_offsets)
-    alter_group_offsets = _async(admin.alter_group_offsets)
-    delete_group_offsets = _async(admin.delete_group_offsets)
-    plan_offset_reset = _async(admin.plan_offset_reset)
-    describe_group_lag = _async(admin.describe_group_lag)
+    list_groups = _async(lambda: admin.list_groups)
+    describe_groups = _async(lambda: admin.describe_groups)
+    delete_groups = _async(lambda: admin.delete_groups)
+    list_group_offsets = _async(lambda: admin.list_group_offsets)
+    alter_group_offsets = _async(lambda: admin.alter_group_offsets)
+    delete_group_offsets = _async(lambda: admin.delete_group_offsets)
+    plan_offset_reset = _async(lambda: admin.plan_offset_reset)
+    describe_group_lag = _async(lambda: admin.describe_group_lag)
 
     # Logs
-    list_offsets = _async(list_offsets)
-    offset_spans = _async(admin.offset_spans)
-    delete_records = _async(admin.delete_records)
-    describe_log_dirs = _async(admin.describe_log_dirs)
-    alter_replica_log_dirs = _async(admin.alter_replica_log_dirs)
-    describe_producers = _async(admin.describe_producers)
+    list_offsets = _async(lambda: list_offsets)
+    offset_spans = _async(lambda: admin.offset_spans)
+    delete_records = _async(lambda: admin.delete_records)
+    describe_log_dirs = _async(lambda: admin.describe_log_dirs)
+    alter_replica_log_dirs = _async(lambda: admin.alter_replica_log_dirs)
+    describe_producers = _async(lambda: admin.describe_producers)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from odradek import Admin
+from odradek.cli.__main__ import GROUPS as COMMANDS
 from odradek.client.admin import NewTopic
 from tests.cli.running import ROOT, environment
 from tests.client.fake_broker import LoopbackBroker
@@ -88,6 +89,18 @@ def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...]
         modules = modules_after(*words, bootstrap=server.bootstrap, stdin="a line\n")
     assert forbidden_among(modules) == []
     assert messages_among(modules) == {"headers", "api_versions", "metadata"} | messages
+    other_commands = {f"odradek.cli.{group}" for group in COMMANDS if group != words[0]}
+    assert not modules & (other_commands | {"odradek.client.moving", "odradek.client.balance"})
+
+
+def test_all_names_of_administration_are_found() -> None:
+    """`odradek.client.admin` imports a module when one of its names is asked for; all that it names are there."""
+    from odradek.client import admin
+
+    assert all(callable(getattr(admin, name)) or name == "TO_HIGH_WATERMARK" for name in admin.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        admin.Nonsense  # noqa: B018 - the access is the test
+    assert Admin.create_topics.__doc__ == admin.create_topics.__doc__
 
 
 @pytest.mark.xdist_group("cli")
