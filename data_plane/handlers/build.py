@@ -27,11 +27,12 @@ from data_plane.handlers.producers import DescribeProducersHandler
 from data_plane.handlers.table import ApiTable
 from data_plane.handlers.topic_partitions import CreatePartitionsHandler, DescribeTopicPartitionsHandler
 from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler, InitProducerIdHandler
-from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey
+from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 
 def build_table(broker: Broker) -> ApiTable:
     """The API table of a broker's client listener."""
+    forwarded = forwarding_handlers(broker)
     handlers: dict[int, Handler] = {
         ApiKey.PRODUCE: ProduceHandler(broker).handle,
         ApiKey.FETCH: FetchHandler(broker).handle,
@@ -63,10 +64,13 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,
         ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(broker).handle,
         ApiKey.DESCRIBE_CLUSTER: DescribeClusterHandler(broker).handle,
-        **forwarding_handlers(broker),
+        **forwarded,
     }
     release = broker.settings.release
-    served = {int(key): release.client_versions(key) for key in (*handlers, ApiKey.API_VERSIONS)}
+    served = {
+        int(key): api_versions(key) if key in forwarded else release.client_versions(key)
+        for key in (*handlers, ApiKey.API_VERSIONS)
+    }
     advertised = dict(served)
     advertised[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_MIN, served[ApiKey.PRODUCE][1])
     versions = ApiVersionsHandler(advertised, release.features, lambda: broker.image)
