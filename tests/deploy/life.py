@@ -418,7 +418,8 @@ def rollback(life: Life) -> None:
 def look_and_keep(life: Life) -> None:
     """Status, and a backup that can be read."""
     with life.step("status and backup"):
-        assert "4 of 4 online" in life.playbooks.run("status").output
+        brokers = len(life.status()["brokers"])
+        assert f"{brokers} of {brokers} online" in life.playbooks.run("status").output
         backups = life.hosts.work / "backups"
         life.playbooks.run("backup", odradek_backups=str(backups))
         (archive,) = backups.glob("*.tar.gz")
