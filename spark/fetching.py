@@ -38,6 +38,7 @@ from spark.decode import decode_batches
 from spark.offset_ranges import OffsetRange
 from spark.read_errors import DataLoss, ReadError
 from spark.source_options import SourceOptions
+from spark.worker_process import spare_collector
 from wire.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
 
@@ -89,8 +90,11 @@ def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterat
         ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`.
         CorruptBatch, InvalidRecord, KafkaError, ClientError: what the broker sent, or did not.
     """
-    for each in ranges:
-        yield from _RangeReader(each, options, _cached_client(options)).batches()
+    try:
+        for each in ranges:
+            yield from _RangeReader(each, options, _cached_client(options)).batches()
+    finally:
+        spare_collector()
 
 
 @attrs.define

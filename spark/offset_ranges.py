@@ -10,7 +10,10 @@ import attrs
 
 from spark.source_options import TopicPartition
 
-__all__ = ["OffsetRange", "rate_limited", "split"]
+__all__ = ["OffsetRange", "gathered", "rate_limited", "split"]
+
+_TASK_RECORDS = 5_000
+"""Fewer are read in less time than a task costs: what `gathered` fills a task with."""
 
 
 @attrs.frozen
@@ -69,6 +72,25 @@ def _more_parts(sizes: Sequence[int], parts: Sequence[int], missing: int) -> lis
 def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
     bounds = [whole.start + whole.size * part // count for part in range(count + 1)]
     return [attrs.evolve(whole, start=start, end=end) for start, end in pairwise(bounds)]
+
+
+def gathered(ranges: Sequence[OffsetRange], tasks_min: int | None = None) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: small ranges share one, `tasks_min` tasks or more stay if there are as many ranges.
+
+    Neighbours are put together as long as they have no more than `_TASK_RECORDS` offsets in all.
+    """
+    spare = len(ranges) - (tasks_min or 1)
+    tasks: list[list[OffsetRange]] = []
+    size = 0
+    for each in ranges:
+        if tasks and spare > 0 and size + each.size <= _TASK_RECORDS:
+            tasks[-1].append(each)
+            size += each.size
+            spare -= 1
+        else:
+            tasks.append([each])
+            size = each.size
+    return [tuple(each) for each in tasks]
 
 
 def rate_limited(

@@ -54,6 +54,7 @@ from odradek.client.producer import Producer
 from odradek.client.requests import topics_with_metadata
 from spark.encode import Rows, encode, partitions_of
 from spark.sink_plan import SinkPlan, plan_write
+from spark.worker_process import spare_collector
 from wire.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
 
@@ -218,6 +219,8 @@ def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         del _producers[identity]
         producer.close(_CLOSE_SECONDS_MAX)
         raise
+    finally:
+        spare_collector()
 
 
 class _Task:

@@ -8,7 +8,6 @@ not need is imported by the step that does.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from pyspark.sql.types import (
 from spark.filters import Pushed, push
 from spark.range_partition import RangePartition
 from spark.source_options import OptionError, Query, SourceOptions
+from spark.worker_process import runs_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,9 +95,7 @@ def _session_pushes() -> bool:
 
     A reader that has `pushFilters` is refused where it is off, and nobody tells a reader which it is.
     """
-    return _PUSHDOWN_WORKER in sys.modules or (
-        getattr(sys.modules["__main__"].__spec__, "name", None) == _PUSHDOWN_WORKER
-    )
+    return runs_as(_PUSHDOWN_WORKER)
 
 
 class OdradekReader(DataSourceReader):

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 One instance lives in a Python process beside the driver, as long as the query runs, and is asked for offsets; another one is
-pickled to the executors and only reads.
+pickled to the executors and only reads. A query waits for that process to start: what only some step needs is imported there.
 
 * **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never writes
   it down, so the first end differs from it even if there is nothing to read: Spark then writes a first batch into the
@@ -27,7 +27,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -37,14 +36,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from odradek.client.admin_offsets import CommittedOffset, alter_group_offsets, record_times
 from odradek.client.cluster import NO_TOPIC_ID
 from odradek.client.errors import ClientError
 from odradek.client.offsets import LATEST
 from spark.cluster_view import ClusterView, Known
-from spark.fetching import read_ranges
-from spark.news import News, epoch_ends
-from spark.offset_ranges import OffsetRange, rate_limited, split
+from spark.offset_ranges import OffsetRange, gathered, rate_limited, split
 from spark.range_partition import RangePartition
 from spark.read_errors import DataLoss, ReadError
 from spark.source_options import SourceOptions, TopicPartition
@@ -52,7 +48,10 @@ from spark.stream_offsets import StreamOffset
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from odradek.client.operation import Task
+    from spark.news import News
 
 __all__ = ["OdradekStreamReader"]
 
@@ -104,6 +103,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
+        from spark.fetching import read_ranges
+
         assert isinstance(partition, RangePartition)
         return read_ranges(partition.ranges, self.options)
 
@@ -197,6 +198,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ids, {key: each.leader_epoch for key, each in known.items() if each.leader_epoch >= 0}
 
     def _wait_for_news(self, ends: Mapping[TopicPartition, int]) -> None:
+        from spark.news import News
+
         client = self._view.client
         if self._news is None or self._news.core is not client.core:
             committed = self.options.consumer.isolation_level == "read_committed"
@@ -310,6 +313,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not doubtful:
             return
+        from spark.news import epoch_ends
+
         client = self._view.client
         ends = client.run(epoch_ends(client.core, doubtful, deadline=client.core.now + client.timeout))
         for key, end in ends.items():
@@ -344,8 +349,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if at > behind and self.options.fail_on_data_loss:
                 raise ReadError(f"the batch of {key[0]}-{key[1]} starts at {at}, behind its end at {behind}")
             ranges.append(OffsetRange(*key, at, behind, topic_id))
-        tasks = split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
-        return [RangePartition((each,)) for each in tasks]
+        least = self.options.partitions_min
+        pieces = split(ranges, least, self.options.records_per_partition_max)
+        return [RangePartition(each) for each in gathered(pieces, least)]
 
     def _topic_id(self, key: TopicPartition, last: StreamOffset) -> bytes:
         """From the checkpoint; one that the JVM connector has written does not have it."""
@@ -376,6 +382,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seconds, found_at = self._lag
         now = time.monotonic()
         if not found_at or now - found_at > _LAG_SECONDS:
+            from odradek.client.admin_offsets import record_times
+
             client = self._view.client
             times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
             oldest = min(times.values(), default=None)
@@ -391,6 +399,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell the group, without waiting for the answer; once."""
         if done.group is None or done.offsets == self._published:
             return
+        from odradek.client.admin_offsets import CommittedOffset, alter_group_offsets
+
         self._finish_commit()
         offsets = {
             key: CommittedOffset(offset, leader_epoch=done.epochs.get(key, -1))

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark.filters import push
-from spark.offset_ranges import OffsetRange, rate_limited, split
+from spark.offset_ranges import OffsetRange, gathered, rate_limited, split
 from spark.read_errors import ReadError
 from spark.stream_offsets import StreamOffset
 
@@ -68,6 +68,32 @@ class TestSplit:
     def test_a_huge_number_of_parts_is_bounded_by_the_offsets(self) -> None:
         """No part is empty, whatever minPartitions says."""
         assert len(split([range_of(0, 7)], 10**9)) == 7
+
+
+class TestGathered:
+    @settings(deadline=None)
+    @given(
+        st.lists(st.sampled_from([1, 70, 2499, 2500, 2501, 4999, 5000, 5001, 9000]), max_size=9),
+        st.none() | st.integers(1, 12),
+    )
+    def test_small_neighbours_share_a_task(self, sizes: list[int], tasks_min: int | None) -> None:
+        """Every range once and in order; a shared task is small; minPartitions stays; no two neighbours could be one."""
+        ranges = [range_of(0, size, place) for place, size in enumerate(sizes)]
+        tasks = gathered(ranges, tasks_min)
+        assert [each for task in tasks for each in task] == ranges
+        sums = [sum(each.size for each in task) for task in tasks]
+        assert all(len(task) == 1 or total <= 5000 for task, total in zip(tasks, sums, strict=True))
+        least = min(tasks_min or 0, len(ranges))
+        assert len(tasks) >= least
+        if len(tasks) > max(least, 1):
+            following = zip(sums, tasks[1:], strict=False)
+            assert all(total + task[0].size > 5000 for total, task in following)
+
+    def test_a_trickle_is_one_task(self) -> None:
+        """Some records in each of four partitions: one task, in order; with minPartitions=4 it is four."""
+        ranges = [range_of(0, 80, place) for place in range(4)]
+        assert gathered(ranges) == [tuple(ranges)]
+        assert gathered(ranges, 4) == [(each,) for each in ranges]
 
 
 class TestRateLimit:

@@ -1,0 +1,89 @@
+"""A job on a small cluster of its own, one of whose executors is killed in the middle of a batch. A process, for `test_killed_executor`.
+
+    python -m tests.spark.killed_executor BOOTSTRAP FROM TO CHECKPOINT
+
+Two executors of one core copy the topic FROM to the topic TO with the trigger AvailableNow, in one batch of many tasks. When the
+first task is done, the Java process of one executor is killed as `kill -9` does. At the end a line of JSON says how
+many were killed, how many executors there have been, how many records were read (`numInputRows`), and which values TO has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.streaming import started, wait_for
+
+_BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+def executors() -> list[int]:
+    """The Java processes that are executors of this process's Spark: below its Java process, by way of nobody else."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+            if above == os.getpid() and _BACKEND in stat.with_name("cmdline").read_bytes().split(b"\0"):
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def in_the_middle(spark: SparkSession, query: StreamingQuery) -> bool:
+    """Whether some tasks of a batch are done and others are not; or the query is over, and it is too late."""
+    tracker = spark.sparkContext.statusTracker()
+    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return not query.isActive or any(
+        info is not None and 0 < info.numCompletedTasks < info.numTasks for info in infos
+    )
+
+
+def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
+    """See the module."""
+    builder = SparkSession.builder.master("local-cluster[2,1,512]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.executor.memory", "512m").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    spark = builder.config("spark.local.dir", f"{checkpoint}.local").getOrCreate()
+    server = {"kafka.bootstrap.servers": bootstrap}
+    options = {
+        **server,
+        "subscribe": origin,
+        "startingOffsets": "earliest",
+        "minPartitions": "8",
+        "kafka.max.partition.fetch.bytes": "1",
+        "kafka.fetch.max.bytes": "1",
+    }
+    frame = spark.readStream.format("odradek").options(**options).load()
+    writer = frame.select("value").writeStream.format("odradek").options(**server, topic=target)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query = started(writer.start)
+    seen: set[int] = set()
+    wait_for(lambda: in_the_middle(spark, query))
+    before = executors()
+    killed = before[:1] if query.isActive else []
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    while query.isActive:
+        seen |= set(executors())
+        query.awaitTermination(1)
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+    reader = spark.read.format("odradek").options(**server, subscribe=target).load()
+    values = [row.value.decode() for row in reader.selectExpr("cast(value as binary) as value").collect()]
+    rows = sum(each.numInputRows for each in query.recentProgress)
+    told = {"killed": len(killed), "executors": len(seen | set(before)), "rows": rows, "values": values}
+    print(json.dumps(told), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
