@@ -73,17 +73,19 @@ class Workload:
         return AsyncClient(self.world.node_env(name), self.world.tasks, self.bootstrap, config)
 
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
-        """Create them. Raises what the cluster says; that one exists is fine after an answer was lost."""
-        is_repeated = False
+        """Create them. Raises what the cluster says.
+
+        That one exists is fine: the client asks again when an answer is lost, and so does a broker its controller (as in
+        Kafka), and nobody else makes topics of these names.
+        """
         while True:
             try:
                 created = await client.run(create_topics(client.core, wanted, timeout=timeout))
             except ConnectionBroken:
-                is_repeated = True
                 continue
             for topic in created:
                 exists = isinstance(topic.error, KafkaError) and topic.error.code is _EXISTS
-                if topic.error is not None and not (is_repeated and exists):
+                if topic.error is not None and not exists:
                     raise topic.error
             return
 
