@@ -1,13 +1,15 @@
 """Partition replication alone, from a seed: three replicas of one partition without nodes, sockets or a scheduler. PURE.
 
-The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, the place to cut at. What
-is between them is a schedule: requests and answers arrive late, twice over several connections, or never; each broker hears
-of the metadata when it pleases; processes die and keep their page cache, or lose power while another in-sync replica lives
-(the fault model of `sim.storm`); leaders are elected, pause, and learn late that they lead no more.
+The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, the place to cut at
+(`sim.replication_broker`). What is between them is a schedule: requests and answers arrive late, twice over several
+connections, or never; each broker hears of the metadata when it pleases; processes die and keep their page cache, or lose
+power while another in-sync replica lives (the fault model of `sim.storm`); leaders are elected, pause, and learn late that
+they lead no more.
 
 Two idempotent producers send batches with acks=all, one under way each, and send again what was not acknowledged. Held
-against every schedule: what was synced survives, what is below a high watermark is the same on every replica for ever, and in the end nothing that
-was acknowledged is lost, moved, doubled or out of order, the replicas are equal, and all are in sync again.
+against every schedule (`sim.replication_checks`): what was synced survives, what a consumer may read stays for ever, on
+every replica, and in the end nothing that was acknowledged is lost, moved, doubled or out of order, the replicas are
+equal, and all are in sync again.
 """
 
 from __future__ import annotations
@@ -17,32 +19,17 @@ from random import Random
 
 import attrs
 
-from data_plane.fetch_sessions import FetchedPartition, FetchSessions
-from data_plane.log.config import LogConfig
-from data_plane.log.loading import LoadOptions, open_partition_log
-from data_plane.log.log_types import Origin
-from data_plane.log.partition_log import PartitionLog
-from data_plane.log.producer_recovery import rebuild_producers
-from data_plane.replication.fetch_session import ReplicaFetchSession, Told
 from data_plane.replication.isr_state import CommittedIsr, PendingIsr
-from data_plane.replication.partition import NO_LEADER_EPOCH, Partition
-from data_plane.replication.truncation import truncation_offset
 from metadata_quorum.image import PartitionImage
-from sim.disk import SimDisk
 from sim.history import SafetyViolation
+from sim.replication_broker import START_MS, Broker, Fetching, Image
+from sim.replication_checks import Promises
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.fetch import FetchRequest, ReplicaState
-from wire.record_batch import RecordBatchBuilder, iter_batches, records
+from wire.record_batch import RecordBatchBuilder
 
 NODES = (1, 2, 3)
-TOPIC_ID = bytes(range(1, 17))
-ROOT = "data"
-LAG_MS_MAX = 1000
-START_MS = 1_700_000_000_000
 STEPS_DEFAULT = 600
 HEAL_ROUNDS_MAX = 400
-SEGMENT_BYTES = 600
-BATCH_BYTES_MAX = 1 << 20
 
 __all__ = ["ReplicationPlan", "run"]
 
@@ -87,31 +74,6 @@ def run(seed: int, plan: ReplicationPlan | None = None) -> Mapping[str, int]:
 
 
 @attrs.define(eq=False)
-class _Fetching:
-    """A fetch on its way to the leader, being there, or its answer on the way back."""
-
-    follower: int
-    life: int
-    leader: int
-    connection: int
-    request: FetchRequest
-    told: Told | None
-    answer: tuple[ErrorCode, _Answer | None, int] | None = None
-    """The session's error, what it says of the partition (None: nothing new), the session's id; None before that."""
-
-
-@attrs.frozen
-class _Answer:
-    """A partition's part of an answer to a follower."""
-
-    error: ErrorCode = ErrorCode.NONE
-    diverging: tuple[int, int] | None = None
-    high_watermark: int = -1
-    log_start_offset: int = 0
-    records: bytes = b""
-
-
-@attrs.define(eq=False)
 class _Proposal:
     """An AlterPartition on its way: to the controller, or back with what it said."""
 
@@ -153,206 +115,20 @@ class _Waiter:
         self.run.settled(self.batch, None)
 
 
-class _Node:
-    """A broker with its one replica: what is on its disk, and what it has while it lives."""
-
-    def __init__(self, node_id: int, run: _Run) -> None:
-        self.node_id = node_id
-        self._run = run
-        self.disk = SimDisk(Random(f"{run.random.random()}"), wall_ms=lambda: START_MS)
-        self.disk.open_dir(ROOT, create=True).sync()
-        self.life = 0
-        self.lives = False
-        self.broker_epoch = -1
-        self.images_seen = 0
-        self.synced = 0
-        """Where the log ends at least that a loss of power has left."""
-        self.high_watermark_kept = 0
-        """As the checkpoint says; older than the truth."""
-        self.fetching: _Fetching | None = None
-        self.connection = 0
-
-    def start(self) -> None:
-        """Begin a new life with what the disk holds."""
-        self.life += 1
-        self.lives = True
-        config = LogConfig(segment_bytes=SEGMENT_BYTES, min_insync_replicas=self._run.plan.min_isr)
-        options = LoadOptions(is_clean=False, high_watermark=self.high_watermark_kept, now_ms=START_MS)
-        directory = self.disk.open_dir(ROOT, create=True)
-        self.log: PartitionLog = open_partition_log(directory, "t", 0, config, None, options)
-        if self.log.log_end_offset < self.synced:
-            raise SafetyViolation(
-                f"{self.node_id} had synced all below {self.synced}, but its log ends at {self.log.log_end_offset}"
-            )
-        self.synced = 0
-        self.partition = Partition(self.log, self)
-        self.sessions = FetchSessions(100, 120_000, Random(f"{self.node_id}/{self.life}"))
-        self.session = ReplicaFetchSession()
-        self.followed_epoch = -1
-        self.fetching = None
-        self.images_seen = 0
-
-    def die(self, *, power: bool) -> None:
-        """`power`: what was not synced may be gone."""
-        self.lives = False
-        if self._run.random.random() < 0.7:
-            self.high_watermark_kept = self._run.random.randint(
-                min(self.high_watermark_kept, self.log.high_watermark), self.log.high_watermark
-            )
-        if power:
-            self.synced = self.log.recovery_point
-        self.partition.resign()
-        self.disk.crash("random" if power else "all")
-
-    # --- what a partition asks (partition.Cluster), answered from the newest metadata that this broker has heard of
-
-    @property
-    def lag_ms_max(self) -> int:
-        return LAG_MS_MAX
-
-    def now_ms(self) -> int:
-        return self._run.now_ms
-
-    @property
-    def _brokers(self) -> Mapping[int, tuple[int, bool]]:
-        return self._run.images[self.images_seen - 1][1] if self.images_seen else {}
-
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        return self._brokers.get(broker_id) == (broker_epoch, True)
-
-    def registered_epoch(self, broker_id: int) -> int:
-        return self._brokers.get(broker_id, (-1, False))[0]
-
-    def is_alive(self, broker_id: int) -> bool:
-        return self._brokers.get(broker_id, (-1, False))[1]
-
-    def alter_isr(self, partition: Partition) -> None:
-        self._run.propose(self)
-
-    def suspect(self, partition: Partition, offset: int) -> None:
-        """Nothing rots here."""
-
-    # --- the follower's side
-
-    def next_fetch(self) -> _Fetching | None:
-        """What it asks of its leader now; None while it has nothing to ask, or waits."""
-        image = self.partition.image
-        if self.fetching is not None or image is None or self.partition.is_leader or image.leader < 0:
-            return None
-        if self.followed_epoch != self.partition.leader_epoch:
-            self.break_off()
-            self.followed_epoch = self.partition.leader_epoch
-        log, replica = self.log, (TOPIC_ID, 0)
-        told = (log.log_end_offset, self.followed_epoch, log.epochs.latest, log.log_start_offset)
-        session_epoch = self.session.epoch
-        topics, forgotten = self.session.next_request([(replica, told)], [], BATCH_BYTES_MAX)
-        request = FetchRequest(
-            replica_state=ReplicaState(self.node_id, self.broker_epoch),
-            session_id=self.session.session_id,
-            session_epoch=session_epoch,
-            topics=topics,
-            forgotten_topics_data=forgotten,
-        )
-        self.fetching = _Fetching(
-            self.node_id, self.life, image.leader, self.connection, request, self.session.told.get(replica)
-        )
-        return self.fetching
-
-    def break_off(self) -> None:
-        """The connection to the leader is gone, and the session with it."""
-        self.connection += 1
-        self.session.begin()
-        self.fetching = None
-
-    def take(self, fetching: _Fetching, answer: _Answer | None, session_id: int, code: ErrorCode) -> None:
-        """What `LeaderFetcher` does with an answer."""
-        self.fetching = None
-        if code:
-            self.session.begin()
-            return
-        self.session.answered(session_id)
-        log, partition = self.log, self.partition
-        wanted = (log.log_end_offset, self.followed_epoch, log.epochs.latest, log.log_start_offset)
-        if answer is None or fetching.told != wanted or partition.leader_epoch != self.followed_epoch:
-            return
-        if partition.is_leader:
-            return
-        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._fetch_offset_and_truncate(fetching.leader)
-        elif answer.error:
-            self.break_off()
-        elif answer.diverging is not None:
-            log.truncate_to(truncation_offset(log.epochs, log.log_end_offset, *answer.diverging))
-        else:
-            if answer.records:
-                log.append(memoryview(answer.records), Origin.REPLICA, self.followed_epoch, START_MS)
-            partition.follow(answer.high_watermark, answer.log_start_offset)
-
-    def _fetch_offset_and_truncate(self, leader: int) -> None:
-        """Kafka's `fetchOffsetAndTruncate`, in no time."""
-        there = self._run.nodes[leader]
-        if there.lives and there.partition.leader_error(self.followed_epoch) is ErrorCode.NONE:
-            if there.log.log_end_offset < self.log.log_end_offset:
-                self.log.truncate_to(there.log.log_end_offset)
-            elif there.log.log_start_offset > self.log.log_end_offset:
-                self.log.truncate_fully_and_start_at(there.log.log_start_offset)
-
-    # --- the leader's side
-
-    def serve(self, fetching: _Fetching) -> tuple[ErrorCode, _Answer | None, int]:
-        """The session's error, this partition's part of the answer (None: nothing new), the session's id."""
-        request = fetching.request
-        plan = self.sessions.plan(request, by_id=True, now_ms=START_MS + self.now_ms())
-        if plan.error:
-            return plan.error, None, 0
-        for fetched in plan.partitions:
-            return ErrorCode.NONE, self._read(fetched, request.replica_state), plan.session_id
-        return ErrorCode.NONE, None, plan.session_id
-
-    def _read(self, fetched: FetchedPartition, replica: ReplicaState) -> _Answer:
-        """What the handler of Fetch does for a follower, in its order."""
-        partition, log = self.partition, self.log
-        code = partition.leader_error(fetched.current_leader_epoch)
-        if code:
-            return _Answer(code)
-        if fetched.last_fetched_epoch >= 0:
-            epoch, end_offset = log.end_offset_for_epoch(fetched.last_fetched_epoch)
-            if epoch < 0:
-                return _Answer(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
-                return _Answer(diverging=(epoch, end_offset))
-        try:
-            follower = partition.follower(replica.replica_id, fetched.current_leader_epoch >= 0)
-            if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
-                partition.note_fetch(
-                    follower,
-                    replica.replica_epoch,
-                    fetched.fetch_offset,
-                    fetched.log_start_offset,
-                    self.now_ms(),
-                )
-            bytes_max = self._run.random.choice((1, 300, BATCH_BYTES_MAX))
-            data = log.read_bytes(
-                fetched.fetch_offset, bytes_max, upper_bound=log.log_end_offset, min_one=True
-            )
-        except KafkaError as error:
-            return _Answer(error.code)
-        return _Answer(high_watermark=log.high_watermark, log_start_offset=log.log_start_offset, records=data)
-
-
 class _Run:
     """One schedule, and the controller's state."""
 
     def __init__(self, plan: ReplicationPlan, random: Random) -> None:
         self.plan = plan
         self.random = random
+        self.min_isr = plan.min_isr
         self.now_ms = 10_000
         self.state = PartitionImage(-1, 0, 0, NODES, NODES, (bytes(16),) * len(NODES))
         self.brokers: dict[int, tuple[int, bool]] = {}
         """Broker epoch, and whether it is unfenced."""
-        self.images: list[tuple[PartitionImage, Mapping[int, tuple[int, bool]]]] = []
-        self.nodes = {node_id: _Node(node_id, self) for node_id in NODES}
-        self.fetches: list[_Fetching] = []
+        self.images: list[Image] = []
+        self.nodes = {node_id: Broker(node_id, self) for node_id in NODES}
+        self.fetches: list[Fetching] = []
         self.proposals: list[_Proposal] = []
         self._silent: tuple[int, int] | None = None
         self._next_epoch = 100
@@ -360,11 +136,7 @@ class _Run:
         self._sequences = {1: 0, 2: 0}
         self._serial = 0
         self._sent: dict[bytes, None] = {}
-        self._acknowledged: dict[int, bytes] = {}
-        self._seen: dict[int, bytes] = {}
-        self._checked: dict[tuple[int, int], int] = {}
-        self._led: dict[int, tuple[tuple[int, int] | None, int]] = {}
-        """In which life and term each broker led at the last look, and its high watermark then."""
+        self._promises = Promises(plan.min_isr)
         self.deaths = 0
 
     def run(self) -> Mapping[str, int]:
@@ -378,11 +150,11 @@ class _Run:
         weights = [plan.weights[kind] for kind in kinds]
         for kind in random.choices(kinds, weights, k=plan.steps):
             getattr(self, f"_{kind}")()
-            self._look()
+            self._promises.look(self._living())
         self._heal()
-        self._check()
+        self._promises.check(self.nodes)
         return {
-            "acknowledged": len(self._acknowledged),
+            "acknowledged": len(self._promises.acknowledged),
             "epochs": self.state.leader_epoch,
             "deaths": self.deaths,
         }
@@ -431,7 +203,7 @@ class _Run:
         if alive:
             self._change(leader=self.random.choice(alive), leader_epoch=self.state.leader_epoch + 1)
 
-    def propose(self, node: _Node) -> None:
+    def propose(self, node: Broker) -> None:
         """A leader's proposal goes on its way."""
         proposal = node.partition.isr_state
         assert not isinstance(proposal, CommittedIsr)
@@ -497,7 +269,7 @@ class _Run:
 
     # --- steps
 
-    def _living(self) -> list[_Node]:
+    def _living(self) -> list[Broker]:
         return [node for node in self.nodes.values() if node.lives]
 
     def _learn(self) -> None:
@@ -508,7 +280,7 @@ class _Run:
             node.images_seen += self.random.choice((1, behind))
             node.partition.apply(self.images[node.images_seen - 1][0], node.node_id)
 
-    def _apply_all(self, node: _Node) -> None:
+    def _apply_all(self, node: Broker) -> None:
         if node.images_seen < len(self.images):
             node.images_seen = len(self.images)
             node.partition.apply(self.images[-1][0], node.node_id)
@@ -527,7 +299,7 @@ class _Run:
             at = self.random.choice((0, 0, self.random.randrange(len(self.fetches))))
             self._go_on(self.fetches[at])
 
-    def _go_on(self, fetching: _Fetching) -> None:
+    def _go_on(self, fetching: Fetching) -> None:
         here, there = sorted((fetching.follower, fetching.leader))
         if self._silent == (here, there):
             return
@@ -545,10 +317,10 @@ class _Run:
             code, answer, session_id = fetching.answer
             node.take(fetching, answer, session_id, code)
 
-    def _is_awaited(self, node: _Node, fetching: _Fetching) -> bool:
+    def _is_awaited(self, node: Broker, fetching: Fetching) -> bool:
         return node.lives and node.life == fetching.life and node.fetching is fetching
 
-    def _lose_fetch(self, fetching: _Fetching) -> None:
+    def _lose_fetch(self, fetching: Fetching) -> None:
         self.fetches.remove(fetching)
         node = self.nodes[fetching.follower]
         if self._is_awaited(node, fetching):
@@ -583,7 +355,7 @@ class _Run:
         if leading:
             self._append(self.random.choice(leading), batch)
 
-    def _append(self, node: _Node, batch: _Batch) -> None:
+    def _append(self, node: Broker, batch: _Batch) -> None:
         """What the handler of Produce does with acks=all."""
         partition = node.partition
         if not partition.has_min_isr:
@@ -607,9 +379,7 @@ class _Run:
         """A producer hears of its batch: where it was acknowledged, or that it was not."""
         batch.is_waiting = False
         if base_offset is not None:
-            for offset, value in enumerate(batch.values, base_offset):
-                if self._acknowledged.setdefault(offset, value) != value:
-                    raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")
+            self._promises.acknowledge(base_offset, batch.values)
             if self.batches[batch.producer] is batch:
                 self.batches[batch.producer] = None
 
@@ -646,7 +416,7 @@ class _Run:
         if power or self.random.random() < 0.5:
             self._fence_broker(node.node_id)
 
-    def _has_lost_power(self, node: _Node) -> bool:
+    def _has_lost_power(self, node: Broker) -> bool:
         """Whether some in-sync replica other than this one's is dead: its page cache may be all that is left."""
         return any(not self.nodes[each].lives for each in self.state.isr if each != node.node_id)
 
@@ -676,32 +446,7 @@ class _Run:
         pair = sorted(self.random.sample(NODES, 2))
         self._silent = self.random.choice((None, (pair[0], pair[1])))
 
-    # --- what must hold
-
-    def _look(self) -> None:
-        """Below every high watermark stands what has always stood there."""
-        for node in self._living():
-            key = (node.node_id, node.life)
-            checked = self._checked.get(key, 0)
-            high_watermark = node.log.high_watermark
-            partition = node.partition
-            term = (node.life, partition.leader_epoch) if partition.is_leader else None
-            led, before = self._led.get(node.node_id, (None, 0))
-            if term == led is not None and high_watermark > before and not self._may_commit(partition):
-                raise SafetyViolation(
-                    f"{node.node_id} commits up to {high_watermark} with only {partition.isr_state.isr} in sync"
-                )
-            self._led[node.node_id] = (term, high_watermark)
-            if high_watermark > checked and not partition.reader_error(NO_LEADER_EPOCH):
-                for offset, value in contents(node.log, checked, high_watermark).items():
-                    if self._seen.setdefault(offset, value) != value:
-                        raise SafetyViolation(
-                            f"offset {offset} is committed as {value!r}, and was {self._seen[offset]!r}"
-                        )
-                self._checked[key] = high_watermark
-
-    def _may_commit(self, partition: Partition) -> bool:
-        return len(partition.isr_state.isr) >= self.plan.min_isr
+    # --- the end
 
     def _heal(self) -> None:
         """All live, all hear each other: the replicas must become equal and all be in sync."""
@@ -722,7 +467,7 @@ class _Run:
                     self._go_on(fetching)
             self._decide()
             self.now_ms += 20
-            self._look()
+            self._promises.look(self._living())
             if self._is_whole():
                 return
         logs = {
@@ -739,39 +484,3 @@ class _Run:
         return all(
             node.log.log_end_offset == end and node.log.high_watermark == end for node in self.nodes.values()
         )
-
-    def _check(self) -> None:
-        logs = [contents(node.log, 0, node.log.log_end_offset) for node in self.nodes.values()]
-        if not logs[0] == logs[1] == logs[2]:
-            raise SafetyViolation("the replicas differ")
-        for known in (self._acknowledged, self._seen):
-            for offset, value in known.items():
-                if logs[0].get(offset) != value:
-                    raise SafetyViolation(f"{value!r} at {offset} is lost: {logs[0].get(offset)!r} is there")
-        there = list(logs[0].values())
-        if len(dict.fromkeys(there)) != len(there):
-            raise SafetyViolation("a record is there twice")
-        for producer in (b"1:", b"2:"):
-            serials = [int(value[2:]) for value in there if value.startswith(producer)]
-            if serials != sorted(serials):
-                raise SafetyViolation("records are out of order")
-        for node in self.nodes.values():
-            log = node.log
-            if log.load_producers().encode() != rebuild_producers(log, log.log_end_offset).encode():
-                raise SafetyViolation(f"{node.node_id} remembers of its producers what its log does not say")
-
-
-def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
-    """Offset and value of each record from `start` to below `end`."""
-    found: dict[int, bytes] = {}
-    offset = max(start, log.log_start_offset)
-    while offset < end:
-        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
-        if not data:
-            break
-        for position, header in iter_batches(data):
-            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
-                if start <= record.offset < end:
-                    found[record.offset] = bytes(record.value or b"")
-            offset = header.last_offset + 1
-    return found
