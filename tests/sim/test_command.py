@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -11,10 +10,9 @@ import pytest
 
 from sim import __main__ as command
 from sim.cluster_scenario import ClusterScenario
-from sim.history import SafetyViolation
 from sim.options import PROFILES, RunOptions
 from sim.replay import difference, options_with, replay_command
-from sim.world import Liveness
+from tests.sim.failures import Failure, in_each_way
 
 SHORT = '{"storm": {"seconds": 1.0, "kinds": ["links"]}, "workloads": ["produce"]}'
 
@@ -61,39 +59,23 @@ def test_one_command_runs_a_seed_with_its_options_again(
     assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize(
-    ("failure", "verdict", "status"),
-    [
-        (SafetyViolation("a promise"), "safety", 1),
-        (Liveness("a standstill"), "liveness", 2),
-        (RuntimeError("a bug"), "crash", 3),
-    ],
-)
+@in_each_way
 def test_a_failing_cluster_tells_the_command_that_replays_it(
-    failure: Exception,
-    verdict: str,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    failure: Failure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """'A failing run prints ONE command that replays it', with the options that were given to it."""
-    ran: list[RunOptions] = []
-
-    def broken(scenario: ClusterScenario) -> Mapping[str, int]:
-        ran.append(scenario.options)
-        raise failure
-
-    monkeypatch.setattr(ClusterScenario, "run", broken)
+    ran = failure.befall(monkeypatch, ClusterScenario)
     arguments = ["--seed", "5", "--profile", "lite", "--nodes", "5", "--options", SHORT]
-    assert command.main(arguments) == status
+    assert command.main(arguments) == failure.status
     lines = capsys.readouterr().out.splitlines()
-    assert f"verdict: {verdict}" in lines
-    assert any(str(failure) in line for line in lines)
+    assert f"verdict: {failure.verdict}" in lines
+    assert any(str(failure.error) in line for line in lines)
     again = next(line for line in lines if line.startswith("again: "))
     words = shlex.split(again.removeprefix("again: ").rpartition(" (commit ")[0])
     assert words[:3] == ["python", "-m", "sim"]
-    assert command.main(words[3:]) == status
-    assert ran[0] == ran[1]
+    assert command.main(words[3:]) == failure.status
+    first, second = (each.options for each in ran if isinstance(each, ClusterScenario))
+    assert first == second
 
 
 @pytest.mark.parametrize(

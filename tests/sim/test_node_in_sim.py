@@ -22,7 +22,8 @@ from sim.members import TraceLog
 from sim.producing import ProduceConfig, Producing, RecordToSend
 from sim.scenario import NODE, PORT, Scenario, format_node, node_config
 from sim.weather import Weather
-from sim.world import Liveness, Running, World
+from sim.world import Running, World
+from tests.sim.failures import Failure, in_each_way
 from wire.errors import KafkaError
 
 CALM = Weather()
@@ -156,31 +157,16 @@ def test_the_command_prints_its_verdict_last(capsys: pytest.CaptureFixture[str])
     assert digests[0][1] == digests[1][1]
 
 
-@pytest.mark.parametrize(
-    ("failure", "verdict", "status"),
-    [
-        (SafetyViolation("a promise"), "safety", 1),
-        (Liveness("a standstill"), "liveness", 2),
-        (RuntimeError("a bug"), "crash", 3),
-    ],
-)
+@in_each_way
 def test_the_command_tells_how_to_run_a_failure_again(
-    failure: Exception,
-    verdict: str,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    failure: Failure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each way to fail has an exit status of its own, and is told with a command that replays it."""
-
-    def broken(scenario: Scenario) -> dict[str, int]:
-        raise failure
-
-    monkeypatch.setattr(Scenario, "run", broken)
-    assert command.main(["--seed", "5", "--crashes", "3"]) == status
+    failure.befall(monkeypatch, Scenario)
+    assert command.main(["--seed", "5", "--crashes", "3"]) == failure.status
     printed = capsys.readouterr().out
     assert "again: python -m sim --seed 5" in printed
-    assert f"verdict: {verdict}" in printed
+    assert f"verdict: {failure.verdict}" in printed
 
 
 def test_a_command_that_is_not_understood_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,9 @@ import attrs
 import pytest
 
 from sim.cluster_scenario import ClusterScenario
-from sim.history import SafetyViolation
 from sim.options import PROFILES, RunOptions
 from sim.run import EXIT_STATUS, run, signature_of
-from sim.world import Liveness
+from tests.sim.failures import Failure, in_each_way
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -61,24 +60,15 @@ def test_one_seed_and_options_give_one_run() -> None:
     assert first.events == ()
 
 
-@pytest.mark.parametrize(
-    ("failure", "verdict"),
-    [(SafetyViolation("at 7"), "safety"), (Liveness("at 7"), "liveness"), (RuntimeError("at 7"), "crash")],
-)
-def test_each_way_to_fail_is_a_verdict(
-    failure: Exception, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@in_each_way
+def test_each_way_to_fail_is_a_verdict(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run never raises for what a node does."""
-
-    def broken(scenario: ClusterScenario) -> dict[str, int]:
-        raise failure
-
-    monkeypatch.setattr(ClusterScenario, "run", broken)
+    failure.befall(monkeypatch, ClusterScenario)
     result = run(1, RunOptions())
-    assert result.verdict == verdict
-    assert result.signature.startswith(verdict)
+    assert result.verdict == failure.verdict
+    assert result.signature.startswith(failure.verdict)
     assert "at 7" in result.message
-    assert EXIT_STATUS[verdict] > 0
+    assert EXIT_STATUS[failure.verdict] == failure.status
 
 
 def test_a_signature_leaves_out_what_differs_between_runs() -> None:
