@@ -70,6 +70,16 @@ def _read(path: Path) -> Results:
     return Results.parse(path.read_text().splitlines()) if path.exists() else Results()
 
 
+def _cut_torn_line(path: Path) -> None:
+    """What a campaign that was killed had begun to write would be a part of the next line."""
+    if path.exists():
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            with path.open("r+b") as file:
+                file.truncate(whole)
+
+
 class Campaign:
     """One session of a campaign; `results` hold those before it, too."""
 
@@ -88,6 +98,8 @@ class Campaign:
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
+        self._fresh: list[Worker] = []
+        """Those that replay what was made smaller."""
         self._explained = dict.fromkeys(results.shrunk)
         self._session: list[Outcome] = []
         self._next_progress = self._began + PROGRESS_SECONDS
@@ -102,7 +114,12 @@ class Campaign:
         try:
             self._run(pool)
         except KeyboardInterrupt:
-            for worker in self._workers:
+            for number in (
+                signal.SIGINT,
+                signal.SIGTERM,
+            ):  # once is enough: the report is still to be written
+                signal.signal(number, signal.SIG_IGN)
+            for worker in (*self._workers, *self._fresh):
                 worker.stop()
             print("campaign: interrupted; the same command goes on behind the last seed that was finished")
             return INTERRUPTED
@@ -118,7 +135,9 @@ class Campaign:
 
     def _run(self, pool: ThreadPoolExecutor) -> None:
         pending: set[Future[Any]] = set()
-        with (self._out / "results.jsonl").open("a") as file:
+        path = self._out / "results.jsonl"
+        _cut_torn_line(path)
+        with path.open("a") as file:
             while True:
                 while len(pending) < len(self._workers) and self._has_time():
                     pending.add(pool.submit(self._run_seed, next(self._seeds)))
@@ -187,10 +206,12 @@ class Campaign:
         text = smaller.options.to_json()
         timeline = f"timeline-{seed}.html"
         fresh = Worker(len(self._workers) + seed % 1000, self._commit)
+        self._fresh.append(fresh)
         try:
             again = fresh.run(seed, smaller.options, str((self._out / timeline).resolve()))
         finally:
             fresh.close()
+            self._fresh.remove(fresh)
         return Shrunk(
             seed,
             outcome.signature,

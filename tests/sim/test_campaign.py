@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +25,14 @@ from sim.run import run
 
 SHORT = attrs.evolve(RunOptions.draw(1, "calm"), workloads=("produce",), delivery_seconds=60.0)
 SHORT = attrs.evolve(SHORT, storm=attrs.evolve(SHORT.storm, seconds=1.0, power=False))
+
+INTERRUPTIBLE = """
+import signal, sys
+from sim.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command, also where whoever runs the tests in the background has let them ignore SIGINT."""
 
 
 def outcome(seed: int, verdict: str = "ok", commit: str = "abc") -> Outcome:
@@ -107,6 +119,50 @@ def test_a_campaign_finds_groups_shrinks_and_tells(
     capsys.readouterr()
     assert command.main(shlex.split(shrunk.command)[3:]) == 3
     assert f"signature: {shrunk.signature}" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("seeds_that_fail")
+def test_a_campaign_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """What it had begun to write is cut off, so that no later session stumbles over it."""
+    arguments = ["--campaign", "--profile", "calm", "--workers", "1", "--out", str(tmp_path), "--seeds", "1"]
+    path = tmp_path / "results.jsonl"
+    path.write_text(line_of(outcome(0)) + line_of(outcome(1))[:30])
+    assert command.main([*arguments, "--first-seed", "2"]) == 0
+    assert command.main([*arguments, "--first-seed", "4"]) == 0
+    assert sorted(Results.parse(path.read_text().splitlines()).outcomes) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C and SIGTERM: what was finished is told, what was under way is no failure; the status says it."""
+    arguments = [
+        "--campaign",
+        "--profile",
+        "lite",
+        "--workers",
+        "1",
+        "--hours",
+        "0.2",
+        "--out",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    results = tmp_path / "results.jsonl"
+    try:
+        while not results.exists() or not results.read_text().endswith("\n"):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(number)
+        printed, _ = process.communicate(timeout=60.0)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "interrupted" in printed
+    known = Results.parse(results.read_text().splitlines()).outcomes
+    assert {each.verdict for each in known.values()} == {"ok"}
+    assert f"{len(known)} seeds, 0 of them failed" in (tmp_path / "report.md").read_text()
 
 
 def test_watching_a_run_for_its_timeline_does_not_change_it() -> None:
