@@ -147,6 +147,11 @@ def _within(deadline: float, *command: str) -> None:
         raise CannotPrepare(f"{' '.join(command[:3])}: {done.stderr.strip()[-300:]}")
 
 
+# In memory where that can be, since every package waits for the disk several times; and in a namespace of its own, so that
+# nothing stays mounted when it is interrupted.
+_IN_MEMORY = 'mount -t tmpfs -o size=2g tmpfs "$0"; new=$1; shift; "$@" && cp --archive "$0" "$new"'
+
+
 def make_tree(deadline: float) -> None:
     """Debootstrap the tree that all hosts share, read only, once; needs a Debian mirror. Raises `CannotPrepare`."""
     wanted = f"{SUITE} {' '.join(PACKAGES)}\n"
@@ -154,25 +159,18 @@ def make_tree(deadline: float) -> None:
     if (TREE / mark).exists() and (TREE / mark).read_text() == wanted:
         return
     print("making a Debian tree for all hosts", flush=True)
-    new = CACHE / f"tree-{os.getpid()}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    # In a namespace of its own, so that nothing stays mounted in the tree when it is interrupted.
-    words = [
-        *_OWN_MOUNTS,
-        "debootstrap",
-        "--variant=minbase",
-        f"--include={','.join(PACKAGES)}",
-        SUITE,
-        str(new),
-        *_mirror(),
-    ]
+    new, memory = (CACHE / f"{kind}-{os.getpid()}" for kind in ("tree", "memory"))
+    memory.mkdir(parents=True, exist_ok=True)
+    bootstrap = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(memory)]
+    words = [*_OWN_MOUNTS, "sh", "-c", _IN_MEMORY, str(memory), str(new), *bootstrap, *_mirror()]
     try:
         _within(deadline, *words)
         (new / mark).write_text(wanted)
         shutil.rmtree(TREE, ignore_errors=True)
         new.rename(TREE)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        for each in (new, memory):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def _mirror() -> list[str]:
