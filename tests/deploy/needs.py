@@ -107,16 +107,17 @@ def prepare(seconds: float) -> None:
             "-o",
             "DPkg::Lock::Timeout=30",
         ]
-        _within(deadline, "apt-get", *patience, "update", "-qq")
+        _within(deadline, "apt-get update", "apt-get", *patience, "update", "-qq")
         words = ["install", "-qq", "-y", "--no-install-recommends", *DEBIAN_PACKAGES.split()]
         # Its network gives up by itself; an installation that is stopped in between would be worse than a late one.
-        _within(deadline + _INSTALL_SECONDS_MAX, "apt-get", *patience, *words)
+        _within(deadline + _INSTALL_SECONDS_MAX, "apt-get install", "apt-get", *patience, *words)
     if not (ANSIBLE / "bin" / "ansible-playbook").exists():
         print("installing Ansible", flush=True)
         pinned = ["--constraint", str(ROOT / "deploy" / "constraints.txt")]
-        _within(deadline, sys.executable, "-m", "venv", str(ANSIBLE))
+        _within(deadline, "venv", sys.executable, "-m", "venv", str(ANSIBLE))
         _within(
             deadline,
+            "pip install ansible-core",
             str(ANSIBLE / "bin" / "pip"),
             "install",
             "--quiet",
@@ -130,7 +131,7 @@ def prepare(seconds: float) -> None:
     make_tree(deadline)
 
 
-def _within(deadline: float, *command: str) -> None:
+def _within(deadline: float, what: str, *command: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
@@ -141,10 +142,13 @@ def _within(deadline: float, *command: str) -> None:
             timeout=max(1.0, deadline - time.monotonic()),
             env=environment,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotPrepare(str(error)) from error
+    except OSError as error:
+        raise CannotPrepare(f"{what} failed: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CannotPrepare(f"{what} was not done in time") from error
     if done.returncode:
-        raise CannotPrepare(f"{' '.join(command[:3])}: {done.stderr.strip()[-300:]}")
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no word why"]
+        raise CannotPrepare(f"{what} failed: {said[-1]}")
 
 
 # In memory where that can be, since every package waits for the disk several times; and in a namespace of its own, so that
@@ -164,7 +168,7 @@ def make_tree(deadline: float) -> None:
     bootstrap = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(memory)]
     words = [*_OWN_MOUNTS, "sh", "-c", _IN_MEMORY, str(memory), str(new), *bootstrap, *_mirror()]
     try:
-        _within(deadline, *words)
+        _within(deadline, "debootstrap", *words)
         (new / mark).write_text(wanted)
         shutil.rmtree(TREE, ignore_errors=True)
         new.rename(TREE)
