@@ -45,7 +45,7 @@ def main() -> int:
         return live(args.inside, args.form, [name for name in args.only.split(",") if name])
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    signal.alarm(0 if args.form == "hosts" else args.seconds)
+    signal.alarm(args.seconds if args.form in ("whole", "short") else 0)
     try:
         if args.form == "short":
             # It takes what is there: `make test` has prepared it, or could not.
