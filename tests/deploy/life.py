@@ -254,6 +254,16 @@ def bad_input(life: Life) -> None:
         life.hosts.ssh("crane", "umount /opt")
 
 
+def look_first(life: Life) -> None:
+    """Check mode shows what a deployment would do to bare hosts, and leaves them bare."""
+    with life.step("deploy --check --diff on bare hosts"):
+        shown = life.playbooks.run("deploy", "--check", "--diff").output
+        assert "+vm.swappiness = 1" in shown, shown[-3000:]
+        for name in life.told:
+            left = "ls -d /opt/odradek /etc/odradek /etc/sysctl.d/60-odradek.conf /srv/odradek 2>/dev/null; blkid -p /dev/loop*; true"
+            assert life.hosts.ssh(name, left) == "", name
+
+
 def birth(life: Life) -> None:
     """Bare hosts; from then on there is load."""
     with life.step(f"deploy {len(life.told)} bare hosts"):
@@ -429,6 +439,7 @@ def look_and_keep(life: Life) -> None:
 SHORT = (birth, again, reconfigure)
 WHOLE = (
     bad_input,
+    look_first,
     birth,
     again,
     reconfigure,
