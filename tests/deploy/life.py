@@ -111,6 +111,20 @@ class Life:
             found.add(line.split('version="')[1].split('"')[0])
         return found
 
+    def phases(self, begun: float) -> str:
+        """The p99 of a rolling restart since `begun`: until the first node stops, then from node to node."""
+        stops = [(begun, "before")]
+        for name in self.told:
+            asked = f"systemctl show --property=ActiveExitTimestampMonotonic --value odradek@{self.hosts[name].number}"
+            # The hosts' monotonic clock is this machine's.
+            stops.append((int(self.hosts.ssh(name, asked) or 0) / 1e6, name))
+        stops.sort()
+        ends = [moment for moment, _ in stops[1:]] + [time.monotonic()]
+        spans = zip(stops, ends, strict=True)
+        return "p99 ms: " + ", ".join(
+            f"{name} {self.load.p99_ms(begin, end)}" for (begin, name), end in spans
+        )
+
 
 def is_whole(status: dict[str, Any]) -> bool:
     """As the playbooks' gates want it."""
@@ -282,10 +296,12 @@ def again(life: Life) -> None:
 def reconfigure(life: Life) -> None:
     """A property of all nodes, host by host."""
     life.playbooks.inventory["vars"]["odradek_settings"] = {"log.retention.hours": 100}
-    with life.step("configuration, host by host"):
+    with life.step("configuration, host by host") as step:
         shown = life.playbooks.run("reconfigure", "--check", "--diff")
         assert "+log.retention.hours=100" in shown.output
+        begun = time.monotonic()
         outcome = life.playbooks.run("reconfigure")
+        step.note = life.phases(begun)
         lines = outcome.output.splitlines()
         restarted = [line.split(" for ")[1].split()[0] for line in lines if "restart.yml for" in line]
         assert sorted(restarted) == sorted(life.told), outcome.output[-3000:]
