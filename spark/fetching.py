@@ -6,7 +6,8 @@ A Python worker of Spark lives for many tasks. Its connections to the cluster li
 each set of `kafka.*` options, so that a task of a streaming query costs one Fetch and no connection.
 
 While one answer is decoded and handed to Spark, the next one is under way: only the batch headers of an answer are needed to
-know where it ends, so the next Fetch is sent before the first row of this one is made.
+know where it ends, so the next Fetch is sent before the first row of this one is made. A task of several ranges, which are small
+then, has the first Fetches of all of them under way at once.
 
 A range ends at its last offset, not with a record: what compaction, aborted transactions and control batches have left out
 is passed over by the batches' own offsets.
@@ -50,6 +51,8 @@ _DECOMPRESSED_BYTES_MAX = 256 << 20
 _PARTITION_BYTES = 4 << 20
 """What a Fetch asks for, unless kafka.max.partition.fetch.bytes says so: twenty thousand rows of 100 B and more."""
 _ROWS = 10_000
+_RANGES_AHEAD = 8
+"""So many ranges of a task have a Fetch under way: several of them are small, and then it is the round trips that take time."""
 _CLIENTS_MAX = 8
 """The least recently used one goes."""
 
@@ -90,10 +93,16 @@ def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterat
         ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`.
         CorruptBatch, InvalidRecord, KafkaError, ClientError: what the broker sent, or did not.
     """
+    client = _cached_client(options)
+    readers = [_RangeReader(each, options, client) for each in ranges]
     try:
-        for each in ranges:
-            yield from _RangeReader(each, options, _cached_client(options)).batches()
+        for number, reader in enumerate(readers):
+            for each in readers[number : number + _RANGES_AHEAD]:
+                each.start()
+            yield from reader.batches()
     finally:
+        for reader in readers:
+            reader.abandon()
         spare_collector()
 
 
@@ -125,31 +134,38 @@ class _RangeReader:
         self._replica: int | None = None
         self._failures = 0
         self._progress_at = time.monotonic()
+        self._started = False
+        self._under_way: Task[Any] | None = None
+
+    def start(self) -> None:
+        """Send the first Fetch, if it was not sent."""
+        if not self._started:
+            self._started = True
+            self._begin(self._wanted.start)
+
+    def abandon(self) -> None:
+        """Nobody waits for what is under way."""
+        if self._under_way is not None:
+            self._core.abandon(self._under_way)
+            self._under_way = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range's records."""
-        wanted = self._wanted
-        position = wanted.start
-        under_way = self._begin(position) if position < wanted.end else None
-        try:
-            while under_way is not None:
-                answer = self._finish(under_way, position)
-                under_way = None
-                if not isinstance(answer, _Answer):
-                    position = answer
-                    if position < wanted.end:
-                        under_way = self._begin(position)
-                    continue
-                following = min(answer.end, wanted.end)
-                if following < wanted.end:
-                    under_way = self._begin(following)
-                yield from self._rows(answer, position)
-                # However long Spark has taken for these, the broker was not to blame.
-                self._progressed()
-                position = following
-        finally:
-            if under_way is not None:
-                self._core.abandon(under_way)
+        """The range's records, once it is started."""
+        position = self._wanted.start
+        # However long Spark has taken for what came before, the broker was not to blame.
+        self._progressed()
+        while self._under_way is not None:
+            task, self._under_way = self._under_way, None
+            answer = self._finish(task, position)
+            if not isinstance(answer, _Answer):
+                position = answer
+                self._begin(position)
+                continue
+            following = min(answer.end, self._wanted.end)
+            self._begin(following)
+            yield from self._rows(answer, position)
+            self._progressed()
+            position = following
 
     def _rows(self, answer: _Answer, position: int) -> Iterator[pa.RecordBatch]:
         pieces = decode_batches(
@@ -169,8 +185,9 @@ class _RangeReader:
 
     # One Fetch
 
-    def _begin(self, position: int) -> Task[Any]:
-        return self._client.begin(self._fetch(position))
+    def _begin(self, position: int) -> None:
+        if position < self._wanted.end:
+            self._under_way = self._client.begin(self._fetch(position))
 
     def _fetch(self, position: int) -> Operation[Any]:
         """One Fetch to the leader, or to the replica near us that the leader has named (KIP-392)."""

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
+from jepsen_tests.__main__ import parse_arguments
 from odradek import Admin
 from spark import __main__ as jobs
 from tests.docs.markdown import ROOT, blocks
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 PAGE = "docs/spark.md"
 TIMEOUT_SECONDS = 300.0
 PNG = b"\x89PNG\r\n\x1a\n"
+SOUND = """\
+{"kind": "send", "process": "p", "invoked": 0, "key": "t-0", "value": 1, "completed": 1, "outcome": "ok", "offset": 0, "error": ""}
+{"kind": "poll", "process": "c", "invoked": 2, "completed": 3, "outcome": "ok", "records": {"t-0": [[0, 1]]}, "rebalanced": [], "final": false}
+"""
+"""What `jepsen_tests` keeps of two operations."""
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A reader who copies the commands gets tables, a feed, plots; the streaming job goes on where it was."""
-    install, server, flights, whole_jobs, submit = blocks(PAGE, "sh")
+    install, server, flights, whole_jobs, histories, submit = blocks(PAGE, "sh")
     batch, stream = blocks(PAGE, "python")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.search(r"'\.\[(.*)\]'", install.code)
@@ -72,6 +78,13 @@ def test_the_page_from_top_to_bottom(
     for line in whole_jobs.code.splitlines():
         here = line.replace("delays.checkpoint", str(at_home / "delays.checkpoint"))
         run_job(shlex.split(here), node.bootstrap)
+    faults, judge = map(shlex.split, histories.code.splitlines())
+    assert faults[:3] == ["python", "-m", "jepsen_tests"]
+    kept = at_home / parse_arguments(faults[3:]).keep
+    kept.mkdir()
+    (kept / "history.jsonl").write_text(SOUND)
+    assert judge[:3] == ["python", "-m", "spark"]
+    assert jobs.main(judge[3:]) == 0
     for picture in ("lag.png", "delays.png"):
         assert (at_home / picture).read_bytes().startswith(PNG)
     progress = capfd.readouterr().err
