@@ -63,6 +63,8 @@ class Batch:
     producer_epoch: int = -1
     base_sequence: int = -1
     attempts: int = 0
+    number: int = 0
+    """Of the batches that its lane has sent, in their order: 1 is the first."""
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
@@ -119,6 +121,8 @@ class Lane:
     producer_id: int = -1
     producer_epoch: int = -1
     next_sequence: int = 0
+    batches_sent: int = 0
+    """Each once, however often it was repeated; what was split counts as one more."""
     established: bool = False
     """The broker has a batch under these numbers, so that it refuses gaps."""
     rebase: Exception | None = None

@@ -14,6 +14,9 @@ Rules (KIP-98, KIP-360, KIP-951)
 -----
 * A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
   and knows what it has, so up to five requests may be in flight and nothing is lost, doubled or out of order.
+* A broker knows the last five batches of a producer. Behind one that has no answer only four more are sent, whatever their
+  own answers are: after a change of leaders they come over different connections, and the new leader may have taken those
+  behind a batch of which the old one says nothing. A sixth would make the broker forget it, and it would be sent anew.
 * A broker that knows nothing of a producer takes any number for its first, so the first batch under new numbers goes
   alone: were it refused, one behind it would be taken, and come before it.
 * Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
@@ -70,6 +73,8 @@ _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 _SEQUENCE_END = 1 << 31
 _EPOCH_MAX = (1 << 15) - 1
 _NEVER = float("inf")
+_BATCHES_KNOWN = 5
+"""How many batches of each producer a broker remembers, to know repetitions (Kafka's constant)."""
 _REQUEST_OVERHEAD = 128
 """Bytes of a request and of a partition in it besides the batch, about."""
 _REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
@@ -209,6 +214,8 @@ class Sender:
         batch = lane.batches[0]
         if batch.attempts:
             return batch.not_before
+        if lane.in_flight and lane.batches_sent - lane.in_flight[0].number >= _BATCHES_KNOWN - 1:
+            return _NEVER
         if batch.closed or self.closing or self._accumulator.flushing or self._accumulator.starving:
             return 0.0
         return batch.opened_at + self._linger
@@ -276,6 +283,9 @@ class Sender:
         for lane, batch in taken:
             lane.repeating = False
             lane.in_flight.append(batch)
+            if not batch.attempts:
+                lane.batches_sent += 1
+                batch.number = lane.batches_sent
             batch.attempts += 1
             self.counts["batches sent"] += 1
             self.counts["records sent"] += batch.record_count
@@ -436,12 +446,14 @@ class Sender:
             part.size = sum(len(record.key or b"") + len(record.value or b"") for record in some)
             part.record_count = len(some)
             part.attempts = batch.attempts
+            part.number = batch.number
             part.producer_id = batch.producer_id
             part.producer_epoch = batch.producer_epoch
             if batch.base_sequence >= 0:
                 part.base_sequence = (batch.base_sequence + start) % _SEQUENCE_END
             parts.append((start, part))
         batch.data = None
+        lane.batches_sent += 1
         self._accumulator.split(batch, parts)
         error = broker_error(ErrorCode.MESSAGE_TOO_LARGE, None, str(lane))
         for _, part in parts:

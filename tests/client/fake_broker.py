@@ -424,6 +424,10 @@ class Wire:
         """Run an operation; time jumps to the next deadline whenever nothing else can happen."""
         task = self.core.start(operation, self.now)
         self.settle()
+        return self.finish(task, until=until)
+
+    def finish(self, task: Any, *, until: float = 1e9) -> Any:
+        """Let an operation that was started come to its end."""
         while not task.done:
             deadline = self.core.next_deadline()
             assert deadline is not None, "the operation waits for nothing that could happen"

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.client.accumulator import Accumulator
+from odradek.client.cluster import Broker
 from odradek.client.partitioner import partition_for_key
+from odradek.client.requests import topics_with_metadata
+from odradek.client.sender import Sender
+from odradek.client.settings import ProducerSettings
 from sim.producing import Delivery, ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
@@ -355,6 +360,47 @@ def test_a_leader_hint_is_followed_at_once() -> None:
     assert errors(deliveries) == [None]
     assert wire.now == now
     assert sum(isinstance(message, MetadataRequest) for message in broker.requests) == metadata_before
+
+
+def test_a_new_leader_gets_no_more_than_it_remembers_behind_what_has_no_answer() -> None:
+    """A broker knows the last five batches of a producer: a sixth would make it forget one whose answer was lost.
+
+    A batch is in the log, but the leader that took it says nothing more; the next leader has it, too, and takes those behind.
+    """
+    core, wire, old = make(request_timeout=3.0)
+    topic = old.add_topic("t", 1)
+    new = FakeBroker("new")
+    new.topics = old.topics
+    wire.brokers["new", 9092] = new
+    settings = ProducerSettings(bootstrap_servers=(), batch_size=100, linger_ms=0, request_timeout_ms=3000)
+    accumulator = Accumulator(settings, core.cluster, core.rng)
+    sender = Sender(core, settings, accumulator)
+    sent: list[bytes] = []
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            sent.append(b"%d" % len(sent) * 50)
+            accumulator.open_batch("t", 0, 5, None, sent[-1], (), core.now, deadline=100.0, any_size=True)
+        sender.signal.notify()
+        core.tick(wire.now)
+        wire.settle()
+
+    wire.run(topics_with_metadata(core, ["t"], deadline=5.0))
+    sending = core.start(sender.run(), wire.now)
+    send(1)
+    old.append_before_trouble = True
+    old.trouble[ApiKey.PRODUCE].append(SILENCE)
+    send(1)
+    assert topic.partitions[0].end_offset == 2
+    core.cluster.add_brokers([Broker(2, "new", 9092, None)])
+    assert core.cluster.set_leader("t", 0, 2, 1)
+    send(8)
+    assert len(produced(new)) == 4
+    assert core.cluster.set_leader("t", 0, 1, 2)  # the only one that metadata know here
+    sender.closing = True
+    wire.finish(sending)
+    assert old.values("t") == [sent]
+    assert sender.counts["epochs bumped"] == 0
 
 
 def test_an_operation_that_is_abandoned_leaves_nothing_behind() -> None:
