@@ -368,8 +368,10 @@ class Sender:
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.maybe_appended:
             self._split(lane, batch)
         elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0:
-            # The broker has the numbers up to some older batch, so this one is not in its log.
-            batch.maybe_appended = False
+            # This attempt is not in the log; an earlier one without an answer may be. Apache Kafka remembers one batch of
+            # each producer over a restart, and calls a repetition of the others a gap.
+            if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+                batch.maybe_appended = False
             if oldest and lane.rebase is None:
                 lane.rebase = error
             self._repeat(lane, batch, error, at_once=True)

@@ -290,6 +290,22 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(code: ErrorCode) -> 
     assert [(h.producer_epoch, h.base_sequence) for h in headers] == [(0, 0), (1, 0)]
 
 
+def test_what_a_broker_may_have_and_calls_a_gap_is_not_sent_under_new_numbers() -> None:
+    """Apache Kafka remembers one batch of each producer over a restart: a repetition of an older one whose answer was
+    lost is out of order to it, and there."""
+    wire, broker, producing = setup()
+    wire.run(producing.produce(values(1), timeout=5))
+    broker.append_before_trouble = True
+    broker.trouble[ApiKey.PRODUCE].extend([HANG_UP, int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)])
+    deliveries = wire.run(producing.produce(values(1, start=1), timeout=5))
+    assert errors(deliveries) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert broker.values("t") == [[b"0", b"1"]]
+    broker.append_before_trouble = False
+    deliveries = wire.run(producing.produce(values(1, start=2), timeout=5))
+    assert errors(deliveries) == [None]
+    assert broker.values("t") == [[b"0", b"1", b"2"]]
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"),
     [
