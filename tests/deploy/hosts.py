@@ -56,7 +56,13 @@ WantedBy=sysinit.target
 
 def run(*words: str | Path, check: bool = True) -> str:
     """Run a command, give its output; raises `CalledProcessError` with what it said."""
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
@@ -210,6 +216,7 @@ class Hosts:
         """Run a command on a host; None if it failed and nobody wants to know."""
         done = subprocess.run(
             ["ssh", *self.ssh_options(), f"root@{self.hosts[name].address}", command],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,

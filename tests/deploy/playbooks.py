@@ -56,7 +56,13 @@ class Playbooks:
         environment = self.environment()
         begun = time.monotonic()
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment, cwd=self.hosts.work
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=self.hosts.work,
         )
         outcome = Outcome(done.stdout + done.stderr, done.returncode, time.monotonic() - begun)
         with self.log.open("a") as log:
