@@ -44,7 +44,7 @@ async def dying_disks(storm: Storm, random: Random) -> None:
     while await storm.calm(random, 15.0):
         member = random.choice(storm.cluster.members)
         paths = storm.paths_to_lose(member)
-        if not paths or not await storm.may_damage(member):
+        if not paths or not await storm.may_damage(member) or not (paths := storm.lose(member)):
             continue
         storm.begin(f"dying {len(paths)} of {member.name}")
         member.disk_is_bad = True
@@ -71,6 +71,7 @@ async def rotting_disks(storm: Storm, random: Random) -> None:
         emptied = random.choice(others)
         paths = storm.paths_to_lose(emptied)
         if paths and random.random() < 0.7 and emptied.is_up():
+            storm.lose(emptied)
             storm.note_death(emptied)
             storm.begin(f"wipe {len(paths)} of {emptied.name}")
             await emptied.kill("all")

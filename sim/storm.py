@@ -95,6 +95,8 @@ class Storm:
         self._under_way = 0
         """Troubles of whatever kind that are not over."""
         self._begun = 0
+        self._voter_away: Member | None = None
+        """Whose disk is new, and who does not vote again."""
         self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
         self.died_since: tuple[str, ...] = ()
@@ -266,11 +268,20 @@ class Storm:
     def paths_to_lose(self, member: Member) -> tuple[str, ...]:
         """The directories that a node may lose: not the one with what it has promised to the quorum.
 
-        Unless it can be replaced by its new self (KIP-853).
+        Unless it can be replaced by its new self (KIP-853), one after the other.
         """
         paths = member.config.log_dirs
-        if self._operator.is_voter(member) and not self._operator.may_replace_voters(self.plan.kinds):
+        if self._operator.is_voter(member) and (
+            self._voter_away is not None or not self._operator.may_replace_voters(self.plan.kinds)
+        ):
             return paths[1:]
+        return paths
+
+    def lose(self, member: Member) -> tuple[str, ...]:
+        """The directories that a node loses now, until `bring_back`."""
+        paths = self.paths_to_lose(member)
+        if paths[:1] == member.config.log_dirs[:1] and self._operator.is_voter(member):
+            self._voter_away = member
         return paths
 
     async def bring_back(self, member: Member, paths: Sequence[str]) -> None:
@@ -279,6 +290,7 @@ class Storm:
             member.launch()
         if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
             await self._operator.replace_voter(member)
+            self._voter_away = None
 
     # --- links, pauses, clocks
 
@@ -378,7 +390,7 @@ class Storm:
         while await self.calm(random, 10.0):
             member = random.choice(self.cluster.members)
             paths = self.paths_to_lose(member)
-            if not paths or not await self.may_damage(member):
+            if not paths or not await self.may_damage(member) or not (paths := self.lose(member)):
                 continue
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
