@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test conformance deploy-hosts deploy-test deploy-tools release check format bench jepsen demo lock clean sim sim-mutants
+.PHONY: help install install-dev run test conformance deploy-hosts deploy-test deploy-tools release check format bench jepsen demo lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -73,6 +73,9 @@ bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (
 
 sim: install-dev ## ten minutes of clusters on a virtual clock, network and disk, in storms (HOURS=, JOBS=, ARGS=--help)
 	@exec $(BIN)/python -m sim --campaign --hours $(HOURS) --workers $(JOBS) $(ARGS)
+
+sim-digest: install-dev ## state anew the digest that README.md and docs/simulation.md state, after a change of the code
+	@$(BIN)/python -m tests.sim.stated
 
 sim-mutants: install-dev ## bugs of history, one at a time, and how many seeds it takes to find each (ARGS=NAME)
 	@exec $(BIN)/python -m tests.mutants --workers $(JOBS) $(ARGS)

@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from sim.campaign.results import Outcome
 from sim.campaign.workers import Worker
 from sim.options import RunOptions
+from tests.sim.stated import PAGES, given, stated
 
 DEFAULT_SEEDS = range(4)
 DEFAULT_SECONDS = 8.0
@@ -28,6 +32,15 @@ def _run_all(number: int) -> list[Outcome]:
         return [worker.run(seed, options) for seed, options in _plans()]
     finally:
         worker.close()
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the pages say what CPython 3.11 gives")
+def test_a_reader_of_the_docs_gets_the_digest_that_they_state() -> None:
+    """A seed gives one run on any machine: its digest stands in the README, and may not go stale without notice."""
+    digest = given()
+    assert stated() == dict.fromkeys((page.name for page in PAGES), digest), (
+        "the code has changed, and with it each run: `make sim-digest` writes the new digest into the pages"
+    )
 
 
 def test_fixed_seeds_keep_every_promise_in_any_process() -> None:

@@ -1,0 +1,47 @@
+"""The digest that README.md and docs/simulation.md state, for a reader to see that a seed gives the same run on any machine.
+
+`python -m tests.sim.stated` (`make sim-digest`) runs the seed and writes what it gives: each change of the code changes it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sim.options import RunOptions
+from sim.run import run
+
+SEED = 3
+PROFILE = "lite"
+COMMAND = f"python -m sim --seed {SEED} --profile {PROFILE}"
+PAGES = tuple(Path(__file__).parents[2] / name for name in ("README.md", "docs/simulation.md"))
+_STATED = re.compile(rf"(`{COMMAND}`\s[^`]*?`digest: )([0-9a-f]{{64}})`")
+
+
+def stated() -> dict[str, str]:
+    """By the name of the page; one without the sentence is missing."""
+    found = {}
+    for page in PAGES:
+        match = _STATED.search(page.read_text())
+        if match is not None:
+            found[page.name] = match[2]
+    return found
+
+
+def given() -> str:
+    """The digest of the run."""
+    result = run(SEED, RunOptions.draw(SEED, PROFILE))
+    assert result.verdict == "ok", result.message
+    return result.digest
+
+
+def state(digest: str) -> None:
+    """Write it into the pages."""
+    for page in PAGES:
+        page.write_text(_STATED.sub(rf"\g<1>{digest}`", page.read_text()))
+
+
+if __name__ == "__main__":
+    now = given()
+    state(now)
+    print(f"{COMMAND}: {now}")
