@@ -199,7 +199,11 @@ def _not_among(args: argparse.Namespace, voters: tuple[QuorumReplica, ...]) -> N
 
 
 def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...], role: str) -> bytes:
-    found = [each.directory_id for each in replicas if each.node_id == args.node]
+    named = [each for each in replicas if each.node_id == args.node]
+    # The leader remembers a disk that is gone for minutes: of two directories only one may still be fetching.
+    newest_ms = max((each.last_fetch_ms for each in named), default=0)
+    alive = [each for each in named if role != "observer" or newest_ms - each.last_fetch_ms <= _STALE_MS]
+    found = [each.directory_id for each in alive]
     if not found:
         known = ", ".join(str(each.node_id) for each in replicas) or "none"
         hint = "start it first" if role == "observer" else "`odradek quorum status` shows them"

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from attrs import evolve
 
 from odradek.cli import broker, disk, events, partition, plans, quorum, topic
 from odradek.cli.__main__ import main
@@ -21,6 +22,7 @@ from odradek.client.admin import (
     ClusterSurvey,
     CreatedTopic,
     LogDirDescription,
+    QuorumReplica,
     Reassignment,
 )
 from odradek.client.balance import Move
@@ -102,6 +104,19 @@ def test_without_a_leader_of_the_quorum(
     assert "a majority of its voters must run" in run(*words).refusal()
     admin.describe_quorum.assert_called_once_with(timeout=3.0)
     admin.survey_cluster.assert_not_called()
+
+
+def test_a_vote_for_a_node_whose_disk_was_replaced(run: Run, admin: Mock) -> None:
+    """KIP-853: a replica is a node with a directory. The leader lists that of the lost disk for minutes: it fetches no more."""
+    old = QuorumReplica(3, bytes(15) + b"o", 7, 1_000_000, 1_000_000)
+    new = QuorumReplica(3, bytes(15) + b"n", 7, 1_020_000, 1_020_000)
+    words = ("quorum", "add", "3", "--endpoint", "CONTROLLER://h:9093")
+    admin.describe_quorum.return_value = SimpleNamespace(voters=(), observers=(old, new), leader_id=1)
+    assert run(*words).code == 0
+    admin.add_raft_voter.assert_called_once_with(3, new.directory_id, {"CONTROLLER": ("h", 9093)})
+    both = (evolve(old, last_fetch_ms=1_019_900), new)
+    admin.describe_quorum.return_value = SimpleNamespace(voters=(), observers=both, leader_id=1)
+    assert "several directories" in run(*words).refusal()
 
 
 def test_too_little_room(run: Run, admin: Mock) -> None:
