@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from tests.deploy.hosts import sweep, work_directory
+from tests.deploy.hosts import CannotBoot, sweep, work_directory
 from tests.deploy.needs import CACHE, ROOT, SANDBOX, CannotPrepare, prepare, what_is_missing
 from tests.deploy.releases import CannotBuild, build_releases
 
@@ -42,7 +42,11 @@ def main() -> int:
     if args.inside is not None:
         from tests.deploy.life import live
 
-        return live(args.inside, args.form, [name for name in args.only.split(",") if name])
+        try:
+            return live(args.inside, args.form, [name for name in args.only.split(",") if name])
+        except CannotBoot as error:
+            print(f"hosts cannot be booted: {error}", file=sys.stderr)
+            return CANNOT
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     signal.alarm(args.seconds if args.form in ("whole", "short") else 0)

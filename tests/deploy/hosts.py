@@ -68,6 +68,19 @@ def run(*words: str | Path, check: bool = True) -> str:
     return done.stdout
 
 
+class CannotBoot(Exception):
+    """No host boots on this machine; the message says why."""
+
+
+@contextlib.contextmanager
+def refused_by_the_machine() -> Iterator[None]:
+    """What goes wrong here is for the machine: nothing of ours has been tried yet."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise CannotBoot(str(error)) from error
+
+
 @attrs.define
 class Host:
     """One host; `number` is the last part of its address."""
@@ -249,9 +262,11 @@ class Hosts:
         host = self.hosts[name]
         assert host.process is not None
         # The container is a namespace of processes: with its first one all of them are gone at once.
-        children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
+        # One that did not even boot has none left.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in (
+                Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text().split()
+            ):
                 os.kill(int(child), signal.SIGKILL)
         host.process.kill()
         host.process.wait()
@@ -307,20 +322,23 @@ def _make_groups(name: str) -> list[Path]:
 def hosts_in(work: Path) -> Iterator[Hosts]:
     """No hosts yet, but the network between them; inside a sandbox only. All are off on the way out."""
     # The files that name network namespaces are in a directory of the whole machine: ours are seen by us alone.
-    Path("/run/netns").mkdir(exist_ok=True)
-    run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
-    run("ip", "link", "set", "lo", "up")
-    run("ip", "link", "add", "hosts", "type", "bridge")
-    run("ip", "address", "add", f"{OUTSIDE}/24", "dev", "hosts")
-    run("ip", "link", "set", "hosts", "up")
-    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "key")
+    with refused_by_the_machine():
+        Path("/run/netns").mkdir(exist_ok=True)
+        run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
+        run("ip", "link", "set", "lo", "up")
+        run("ip", "link", "add", "hosts", "type", "bridge")
+        run("ip", "address", "add", f"{OUTSIDE}/24", "dev", "hosts")
+        run("ip", "link", "set", "hosts", "up")
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "key")
     made = Hosts(work)
     try:
         yield made
     finally:
         for host in made.hosts.values():
             if host.process is not None:
-                made.kill(host.name)
+                # A disk that the kernel holds on to for long is for the sweep.
+                with contextlib.suppress(RuntimeError):
+                    made.kill(host.name)
             run("umount", host.directory / "root", check=False)
 
 

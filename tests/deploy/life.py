@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from tests.deploy.hosts import Hosts, hosts_in
+from tests.deploy.hosts import Hosts, hosts_in, refused_by_the_machine
 from tests.deploy.load import Load
 from tests.deploy.playbooks import Outcome, Playbooks
 from tests.deploy.releases import BROKEN, NEW, OLD
@@ -29,7 +28,6 @@ FIRST = ("stork", "heron", "crane")
 FOURTH = "ibis"
 _ODRADEK = "/opt/odradek/current/bin/odradek"
 _WHOLE_SECONDS = 240
-CANNOT = 2
 
 
 @attrs.define
@@ -182,18 +180,15 @@ def inventory_of(hosts: Hosts) -> dict[str, Any]:
 def live(work: Path, form: str, only: list[str]) -> int:
     """Run the steps of a form (or `only` some of them) inside a sandbox; prints a report and returns 0, or raises.
 
-    Returns `CANNOT` where no host boots: that is for the machine, nothing of ours has been tried yet.
+    Raises `CannotBoot` where no host boots.
     """
     with hosts_in(work) as hosts:
         begun = time.monotonic()
-        try:
+        with refused_by_the_machine():
             for name in FIRST[:2] if form == "short" else (*FIRST, FOURTH):
                 hosts.make(name, ("a", "b"), DISK_BYTES)
             hosts.boot(*hosts.hosts)
             hosts.probe(FIRST[0], "a")
-        except (RuntimeError, OSError) as error:
-            print(f"hosts cannot be booted: {error}", file=sys.stderr)
-            return CANNOT
         print(f"{len(hosts.hosts)} hosts booted in {time.monotonic() - begun:.1f} s", flush=True)
         playbooks = Playbooks(hosts, inventory_of(hosts), work / "playbooks.log")
         if form == "hosts":
