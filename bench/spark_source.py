@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -220,15 +220,18 @@ def latency(spark: SparkSession, bootstrap: str, formats: list[str], seconds: fl
 def memory(spark: SparkSession) -> str:
     """What Python's processes under this session's Java hold: proportional set size, the largest and all."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    below = {java}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
     sizes = []
-    for each in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"pyspark" not in (each / "cmdline").read_bytes() or int(each.name) == java:
-                continue
-            lines = (each / "smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        sizes.append(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024)
+    for pid in below - {java}:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            sizes.append(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024)
     return f"{len(sizes)} Python processes, {max(sizes):.0f} MiB the largest, {sum(sizes):.0f} MiB all (PSS)"
 
 

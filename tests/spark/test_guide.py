@@ -19,6 +19,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from jepsen_tests.__main__ import parse_arguments
 from odradek import Admin
 from spark import __main__ as jobs
+from spark import pyspark_archive
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
 
@@ -61,6 +62,7 @@ def test_the_page_from_top_to_bottom(
     named = re.search(r"'\.\[(.*)\]'", install.code)
     assert named is not None
     assert set(named[1].split(",")) <= set(extras)
+    assert install.code.splitlines()[1] == f"python -m {pyspark_archive.__name__}"
     assert server.code == "odradek dev\n"
     run_job(shlex.split(flights.code), node.bootstrap)
     for block in (batch, stream, stream):
