@@ -15,6 +15,11 @@ from bench.kafka_server import KafkaUnavailable, ensure_jars, kafka_server
 from bench.processes import ServerProcess
 
 TEST_HEAP = ("-Xmx512m", "-XX:+UseSerialGC")
+NO_RETENTION = {
+    "log.retention.check.interval.ms": "86400000",
+    "log.initial.task.delay.ms": "86400000",
+}
+"""Tests write records of the year 2023: a look for what is too old, in the middle of one, would take them away."""
 
 
 @pytest.fixture(scope="session")
@@ -29,5 +34,5 @@ def kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def apache_kafka(kafka_jars: Path) -> Iterator[ServerProcess]:
     """A running Apache Kafka with one combined node, for the whole session."""
-    with kafka_server(heap=TEST_HEAP) as server:
+    with kafka_server(heap=TEST_HEAP, settings=NO_RETENTION) as server:
         yield server

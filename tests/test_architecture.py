@@ -45,8 +45,10 @@ SHELL = {
     "spark/cluster_view.py": "pauses between attempts of the driver's questions",
     "spark/fetching.py": "an executor's connections, how long nothing has come",
     "spark/pipelines/": "jobs: files, arguments, progress",
+    "spark/pyspark_archive.py": "writes an archive of the installed pyspark anew, when a user asks",
     "spark/sink.py": "an executor's producer, files of metrics",
     "spark/source_stream.py": "the clock of triggers and lag, names of groups",
+    "spark/worker_process.py": "which process this is, and its collector of garbage",
     "wire/schema/": "writes wire/messages, when a developer asks",
 }
 ALLOWED = {

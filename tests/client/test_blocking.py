@@ -119,7 +119,7 @@ def test_a_broker_that_hangs_up_is_reconnected_to() -> None:
 
 def test_a_request_to_a_named_broker() -> None:
     """Its address is looked up first; an unknown one is an error that says so."""
-    with LoopbackBroker() as server, Client(server.bootstrap, timeout_ms=300) as client:
+    with LoopbackBroker() as server, Client(server.bootstrap, timeout_ms=3000) as client:
         assert client.request(DescribeClusterRequest(), node=1).controller_id == 1
         with pytest.raises(BrokerUnavailable, match="broker 9 is not in the cluster's metadata"):
             client.request(DescribeClusterRequest(), node=9)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metadata_quorum.features import THIS_RELEASE
 from odradek.env.ports import ConnectionLost
 from odradek.node.broker_lifecycle import DUPLICATE_SESSIONS, BrokerLifecycle, RegistrationRefused
 from sim.weather import Weather
@@ -59,7 +60,9 @@ def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, st
             image=SimpleNamespace(offset=0, brokers={}),
             placement=SimpleNamespace(cordoned=[]),
             replication=SimpleNamespace(registered=lambda epoch: None),
-            settings=SimpleNamespace(node_id=1, cluster_id="c", request_timeout_ms=30_000),
+            settings=SimpleNamespace(
+                node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
+            ),
         )
         lifecycle = BrokerLifecycle(
             broker,

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["kill_workers", "started", "wait_for"]
+__all__ = ["kill_workers", "patiently", "started", "wait_for"]
 
 WAIT_SECONDS = 120
+_TOO_SLOW = "failed to connect back"
+"""What Spark says of a Python process that took more than ten seconds to start."""
 
 
 def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> None:
@@ -39,9 +41,21 @@ def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> Streamin
         query = start()
         wait_for(lambda query=query: not _begins(query))  # type: ignore[misc]
         failure = query.exception()
-        if failure is None or "failed to connect back" not in str(failure):
+        if failure is None or _TOO_SLOW not in str(failure):
             break
     return query
+
+
+def patiently(run: Callable[[], None], attempts: int = 12) -> None:
+    """As `started`, for what starts a query and waits for it."""
+    from pyspark.errors import StreamingQueryException
+
+    for left in range(attempts, 0, -1):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if _TOO_SLOW not in str(error) or left == 1:
+                raise
 
 
 def _begins(query: StreamingQuery) -> bool:

@@ -49,7 +49,8 @@ def test_a_follower_in_the_same_rack_serves_the_tasks(spark: SparkSession, tmp_p
         with Client(bootstrap) as client:
             [created] = client.admin.create_topics([NewTopic("near", 1, 3)])
             assert created.error is None
-            [described] = client.admin.describe_topics(["near"])
+            # The controller has it; the broker that is asked may hear of it later.
+            described = until("the topic", lambda: client.admin.describe_topics(["near"])[0])
             leader = described.partitions[0].leader
         Topics(bootstrap).send("near", [b"x" * RECORD_BYTES] * RECORDS)
         until("all in sync", lambda: in_sync(bootstrap, "near", 3))
