@@ -165,6 +165,12 @@ NOT_SEEN = (
         "and says `log.rotten_and_the_last_in_sync`.",
     ),
     Remark(
+        "A follower that has started",
+        "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
+        "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
+        "speak of records that were never committed.",
+    ),
+    Remark(
         "A request of more than 100,000 array elements",
         "ends its connection, whatever the elements are: a few megabytes of the smallest would be a million objects. "
         "Kafka takes what fits into `socket.request.max.bytes`.",
