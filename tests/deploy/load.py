@@ -54,7 +54,7 @@ class Load:
         made = admin.create_topics(
             [NewTopic(TOPIC, num_partitions=_PARTITIONS, replication_factor=self.replicas)]
         )
-        made[TOPIC].result(60)
+        made[TOPIC].result(_DELIVERY_SECONDS)
         for number in range(self.producers):
             self._threads.append(threading.Thread(target=self._write, args=(number,), daemon=True))
         self._readers.append(threading.Thread(target=self._read_along, daemon=True))
@@ -123,7 +123,7 @@ class Load:
         with self._lock:
             self.errors[text] += 1
 
-    def acknowledged_since(self, moment: float, seconds: float = 60.0) -> bool:
+    def acknowledged_since(self, moment: float, seconds: float = 180.0) -> bool:
         """Whether a record that was sent after `moment` is acknowledged within so many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -155,7 +155,7 @@ class Load:
         values = list(there.values())
         twice = len(values) - len(set(values))
         wanted = set(self.acknowledged.values())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _DELIVERY_SECONDS
         while not wanted <= self.seen and time.monotonic() < deadline:
             time.sleep(0.1)
         self._stop_reading.set()
@@ -179,10 +179,10 @@ class Load:
         ends = {}
         parts = [confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(_PARTITIONS)]
         for part in parts:
-            ends[part.partition] = consumer.get_watermark_offsets(part, timeout=60)[1]
+            ends[part.partition] = consumer.get_watermark_offsets(part, timeout=_DELIVERY_SECONDS)[1]
         consumer.assign(parts)
         reached = dict.fromkeys(ends, 0)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + _DELIVERY_SECONDS
         while any(reached[partition] < end for partition, end in ends.items()):
             if time.monotonic() > deadline:
                 raise RecordsLost(f"read to {reached}, the partitions end at {ends}")
