@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -93,7 +92,7 @@ def _life(args: argparse.Namespace) -> int:
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
     finally:
         if status not in (0, CANNOT) and (work / "playbooks.log").exists():
-            kept = CACHE / f"failed-{os.getpid()}.log"
+            kept = CACHE / "failed.log"
             kept.write_bytes((work / "playbooks.log").read_bytes())
             print(f"what the playbooks said: {kept}", file=sys.stderr)
     return status
