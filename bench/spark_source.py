@@ -86,6 +86,8 @@ def session(jars: str | None) -> SparkSession:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "2g").config("spark.sql.shuffle.partitions", "2")
+    # As docs/spark.md says: over TCP, each task of Python waits 40 ms for a delayed acknowledgement.
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     if jars is not None:
         builder = builder.config("spark.jars", jars)
     spark: SparkSession = builder.getOrCreate()
