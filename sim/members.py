@@ -150,7 +150,8 @@ class Member:
         """Kill the process (`all`), or the machine. Nothing, if it is gone already."""
         running = self.running
         if running is not None and not running.ended.is_set():
-            self.world.crash(self.name, keep)
+            if running.env.alive:  # or somebody else has killed it at this very moment
+                self.world.crash(self.name, keep)
             await running.ended.wait()
 
     async def cut(
@@ -162,7 +163,7 @@ class Member:
         disk = self.world.machine(self.name).disk
         disk.crash_at(disk.operation_count + random.randint(1, operations_max))
         await self.world.wait(running.ended, seconds_max)
-        if not running.ended.is_set():
+        if running.env.alive:
             self.world.crash(self.name, "random")
         await running.ended.wait()
 

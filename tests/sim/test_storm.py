@@ -154,3 +154,21 @@ def test_plans_are_swarms() -> None:
         assert 0 < sum(kind in plan.kinds for plan in plans) < 40
     assert {plan.power for plan in plans} == {True, False}
     assert {plan.seconds for plan in [StormPlan.draw(World(1).random, 5.0)]} == {5.0}
+
+
+def test_two_may_kill_one_process_at_one_moment() -> None:
+    """Kinds of trouble overlap; the second one waits for its end."""
+    world = World(5)
+    cluster = Cluster(world, Shape(3, 0))
+    member = cluster.members[0]
+
+    async def main() -> None:
+        cluster.format()
+        member.launch()
+        await world.sleep(0.1)
+        world.crash(member.name, "all")
+        assert member.is_up(), "its tasks have not ended"
+        await member.kill("all")
+        assert not member.is_up()
+
+    world.run(main)
