@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from bench.processes import command_prefix
 from tests.deploy.needs import ROOT, what_is_missing
 
 _SECONDS_MAX = 420
@@ -24,7 +23,10 @@ def test_short_life() -> None:
         pytest.skip(f"hosts cannot be booted: {missing}")
     # Behind the tests that run beside it: hosts are many processes.
     command = [
-        *command_prefix(),
+        # Asked to end with its parent, not killed: it takes its hosts and disks away.
+        "setpriv",
+        "--pdeathsig",
+        "TERM",
         "nice",
         "-n",
         "5",
