@@ -240,7 +240,8 @@ class Workload:
     async def check(self, client: AsyncClient) -> Mapping[str, int]:
         """Read everything back and hold it against the history. Raises `SafetyViolation`."""
         partitions = self.partitions
-        seconds = self.request_seconds
+        # Longer than one request may wait: its bytes may be late by more than that, and then it is asked again.
+        seconds = END_SECONDS_MAX
         starts = await client.run(
             list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)
         )
