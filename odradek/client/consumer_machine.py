@@ -140,6 +140,8 @@ class ConsumerMachine:
         self._arrived.notify()
 
     def _position_failed(self, state: PartitionState, error: Exception) -> None:
+        if self.subscription.partitions.get(state.key) is not state:
+            return  # given up meanwhile
         state.error = error
         self._fetching.ready[state] = None
         self._arrived.notify()

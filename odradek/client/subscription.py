@@ -147,7 +147,7 @@ class Subscription:
         self.topics = ()
         self.pattern = None
         self.manual = False
-        self.partitions = {}
+        self._replace((), committed=False)
 
     def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
         """Read exactly these; those that were read before go on where they were."""
@@ -164,6 +164,10 @@ class Subscription:
         self.partitions = {
             key: old.get(key) or PartitionState(key, needs_committed=committed) for key in dict.fromkeys(keys)
         }
+        for key, state in old.items():
+            if key not in self.partitions:
+                # Another member may read it by now, or this one from another position: a poll must not find it.
+                state.drop_fetched()
 
     def _only(self, *, grouped: bool) -> None:
         if (grouped and self.manual) or (not grouped and self.grouped):

@@ -164,6 +164,37 @@ def test_a_poll_waits_while_its_group_is_joined_though_fetched_records_lie_there
     assert found.wire.now == began + 1.0
 
 
+@pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_what_was_fetched_before_a_partition_was_given_up_is_not_handed_over(code: ErrorCode) -> None:
+    """It comes back with the group's position, and others may have read on meanwhile: records that lay there ready came
+    once more than they should, before those of the new position (seed 293)."""
+    found = member(6, enable_auto_commit="false", max_poll_records="2")
+    assert found.values() == numbers(0, 1)
+    found.sleep(1)  # the rest is fetched ahead
+    found.broker.trouble[ApiKey.HEARTBEAT].append(int(code))
+    found.sleep(4)
+    again: list[bytes] = []
+    while len(again) < 6:
+        again += found.values()
+    assert again == numbers(0, 5)
+    assert found.values() == []
+
+
+def test_what_was_fetched_of_a_partition_that_is_read_no_longer_is_dropped() -> None:
+    """Assigned by hand: `assign` with fewer partitions, then with the old ones again."""
+    found = reading(6, max_poll_records="2")
+    assert found.values() == numbers(0, 1)
+    found.sleep(1)
+    found.machine.assign_manually([])
+    assert found.values() == []
+    found.machine.assign_manually([T0])
+    again: list[bytes] = []
+    while len(again) < 6:
+        again += found.values()
+    assert again == numbers(0, 5)
+    assert found.values() == []
+
+
 def test_a_coordinator_that_moved_is_looked_for_again() -> None:
     """NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, a broken connection: none is the application's business."""
     found = consumer(3, group_id="g")
