@@ -125,6 +125,9 @@ def test_acks_0_and_1(client: tuple[str, Client], fresh_topic: Callable[[str], s
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 1)])
+    reader.list_offsets(
+        {(topic, 0): LATEST}
+    )  # it has a leader that knows it: without an answer nobody would tell us
     with Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         futures = [producer.send(topic, b"%d" % number) for number in range(100)]
         producer.flush(20)
