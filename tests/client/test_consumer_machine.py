@@ -80,6 +80,14 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, last + 1)]
 
 
+def everything(found: FakeConsumer, count: int) -> list[bytes]:
+    """Poll until so many records have come, or more."""
+    values: list[bytes] = []
+    while len(values) < count:
+        values += found.values()
+    return values
+
+
 # Membership
 
 
@@ -173,10 +181,7 @@ def test_what_was_fetched_before_a_partition_was_given_up_is_not_handed_over(cod
     found.sleep(1)  # the rest is fetched ahead
     found.broker.trouble[ApiKey.HEARTBEAT].append(int(code))
     found.sleep(4)
-    again: list[bytes] = []
-    while len(again) < 6:
-        again += found.values()
-    assert again == numbers(0, 5)
+    assert everything(found, 6) == numbers(0, 5)
     assert found.values() == []
 
 
@@ -188,10 +193,7 @@ def test_what_was_fetched_of_a_partition_that_is_read_no_longer_is_dropped() -> 
     found.machine.assign_manually([])
     assert found.values() == []
     found.machine.assign_manually([T0])
-    again: list[bytes] = []
-    while len(again) < 6:
-        again += found.values()
-    assert again == numbers(0, 5)
+    assert everything(found, 6) == numbers(0, 5)
     assert found.values() == []
 
 
