@@ -318,9 +318,8 @@ class Partition:
         log = self.log
         before = log.high_watermark
         log.advance_high_watermark(high_watermark)
-        self.knows_high_watermark = (
-            True  # and the log agrees with the leader's, or it would have been told to cut
-        )
+        # The log agrees with the leader's, or it would have been told to cut.
+        self.knows_high_watermark = True
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
         if log.high_watermark > before and self._watchers is not None:

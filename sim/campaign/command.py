@@ -114,10 +114,8 @@ class Campaign:
         try:
             self._run(pool)
         except KeyboardInterrupt:
-            for number in (
-                signal.SIGINT,
-                signal.SIGTERM,
-            ):  # once is enough: the report is still to be written
+            # Once is enough: the report is still to be written.
+            for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             for worker in (*self._workers, *self._fresh):
                 worker.stop()

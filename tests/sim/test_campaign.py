@@ -150,9 +150,11 @@ def test_a_campaign_that_is_interrupted_writes_its_report(number: signal.Signals
         [sys.executable, "-c", INTERRUPTIBLE, *arguments], stdout=subprocess.PIPE, text=True
     )
     results = tmp_path / "results.jsonl"
+    deadline = time.monotonic() + 300.0
     try:
         while not results.exists() or not results.read_text().endswith("\n"):
             assert process.poll() is None
+            assert time.monotonic() < deadline, "no run has ended"
             time.sleep(0.1)
         process.send_signal(number)
         printed, _ = process.communicate(timeout=60.0)
