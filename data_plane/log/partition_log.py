@@ -381,11 +381,10 @@ class PartitionLog:
             if next_offset < 0:
                 if not min_one:
                     return LogRead(None, 0, 0, offset)
-                _, next_offset, end = segment.batch_end(start, file)
+                end, next_offset = segment.first_batch_end(start, file)
         if end <= start:
             return LogRead(None, 0, 0, offset)
         file.pin()
-        segment.start_place = (offset, start)
         segment.read_place = (next_offset, end)
         segment.uses = 2
         return LogRead(file, start, end - start, next_offset)

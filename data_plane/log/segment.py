@@ -8,14 +8,15 @@ the segment is rolled or closed, so that the hot path makes one system call per 
 of what was active is rebuilt from the segment anyway. The index of an inactive segment is read at first use, checked,
 rebuilt from the segment if it cannot be right, and dropped again when it has not been used for a while.
 
-Finding an offset takes the greatest index entry below it and reads batch headers from there. Two remembered
-places spare even that: where the last read ended (a consumer that reads on) and where the last upper bound was
-(the high watermark).
+Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
+even that: where the last read ended (a consumer that reads on), where the last upper bound was (the
+high watermark), and where the last batches end that were appended (`recent_places`).
 """
 
 from __future__ import annotations
 
 from data_plane.log.config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from data_plane.log.recent_places import RecentPlaces
 from data_plane.log.scan import HEAD, HEAD_SIZE, SegmentScan
 from data_plane.log.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, DiskFull, File, FileMissing
@@ -62,8 +63,8 @@ class Segment:
         "max_timestamp_offset",
         "needs_sync",
         "read_place",
+        "recent",
         "size",
-        "start_place",
         "uses",
     )
 
@@ -84,9 +85,11 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.created_ms = 0
         self.jitter_ms = 0
-        self.read_place = self.start_place = self.bound_place = (base_offset, 0)
-        """(offset, position of the first batch that ends there or later): where the last read ended, where it began,
-        and where it was bounded last. Replaced as a whole, for other threads."""
+        self.read_place = self.bound_place = (base_offset, 0)
+        """(offset, position of the first batch that ends there or later): where the last read ended, and
+        where it was bounded last. Replaced as a whole, for other threads."""
+        self.recent: RecentPlaces | None = None
+        """Of what was appended here since it was opened or cut; None before the first batch."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
@@ -101,6 +104,12 @@ class Segment:
         self, position: int, size: int, last_offset: int, max_timestamp_ms: int, interval: int
     ) -> None:
         """Bring indexes and timestamps up to date with a batch that is in the file (Kafka's order of steps)."""
+        recent = self.recent
+        self.recent = (
+            RecentPlaces.beginning(last_offset + 1, position + size)
+            if recent is None or recent.positions[-1] != position
+            else recent.noted(last_offset + 1, position + size)
+        )
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = last_offset
@@ -210,7 +219,7 @@ class Segment:
         if self.uses == _USED:
             self.uses = _IDLE
         elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
-            self.index = None
+            self.index = self.recent = None
             self.uses = _DROPPED
             old, self.file = self.file, self.directory.open(self.name(LOG_SUFFIX))
             old.close()
@@ -237,13 +246,12 @@ class Segment:
         read_offset, read_position = self.read_place
         if offset == read_offset:
             return read_position, offset
-        start_offset, start_position = self.start_place
-        if offset == start_offset:
-            # The second of two followers that read the same.
-            return start_position, offset
         bound_offset, bound_position = self.bound_place
         if offset == bound_offset:
             return bound_position, offset
+        recent = self.recent
+        if recent is not None and (position := recent.position_of(offset)) >= 0:
+            return position, offset
         index = self.index
         if index is None:
             index = self.load_index(interval)
@@ -286,7 +294,15 @@ class Segment:
             base_max = base_offset + RELATIVE_OFFSET_MAX
         return size, -1
 
-    def batch_end(self, position: int, file: File) -> tuple[int, int, int]:
+    def first_batch_end(self, position: int, file: File) -> tuple[int, int]:
+        """(end position, next offset) of the batch at `position`. Raises `CorruptBatch`."""
+        recent = self.recent
+        if recent is not None and (found := recent.next_after(position)) is not None:
+            return found
+        _, next_offset, end = self._batch_end(position, file)
+        return end, next_offset
+
+    def _batch_end(self, position: int, file: File) -> tuple[int, int, int]:
         """(base offset, next offset, end position) of the batch at `position`. Raises `CorruptBatch`."""
         head = file.pread(HEAD_SIZE, position)
         if len(head) == HEAD_SIZE:
@@ -300,6 +316,9 @@ class Segment:
 
         (start, -1) when the first batch is longer than that. Raises `CorruptBatch`.
         """
+        recent = self.recent
+        if recent is not None and (found := recent.cut_at(start, limit)) is not None:
+            return found
         index = self.index
         if index is None:
             index = self.load_index(interval)
@@ -312,7 +331,7 @@ class Segment:
     def _cut_from(self, position: int, start: int, limit: int, file: File) -> tuple[int, int]:
         next_offset = -1
         while position < self.size:
-            base_offset, after, end = self.batch_end(position, file)
+            base_offset, after, end = self._batch_end(position, file)
             if end > limit:
                 return position, base_offset if position > start else -1
             position, next_offset = end, after
@@ -320,7 +339,8 @@ class Segment:
 
     def forget_places(self) -> None:
         """Forget the remembered places; the start of the segment is always right."""
-        self.read_place = self.start_place = self.bound_place = (self.base_offset, 0)
+        self.recent = None
+        self.read_place = self.bound_place = (self.base_offset, 0)
 
     # --- the file, for other threads
 

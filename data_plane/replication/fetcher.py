@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 64 * 1024
+"""Of an answer that is larger this is its beginning; what follows is received where it stays."""
 APPEND_BYTES_PER_TURN = 1 << 20
 """After so much has been written other tasks get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
@@ -337,6 +338,9 @@ class LeaderFetcher:
         while True:
             await conn.readable()
             self._receive(conn, wire)
+            if wire.bytes_expected:
+                # Mostly it is all here by now, and a wake costs more than a look.
+                self._receive(conn, wire)
             event = wire.next_event()
             low_water = min(max(1, wire.bytes_expected), LOW_WATER_BYTES_MAX)
             if low_water != self._low_water:

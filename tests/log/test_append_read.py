@@ -312,6 +312,7 @@ def test_a_consumer_that_reads_on_costs_no_scan() -> None:
     fill(log, 20, 3)
     at = log.read(0, 1000, upper_bound=NEVER)
     at.release()
+    log.active.recent = None
     reads: list[tuple[str, int, int]] = []
     disk.on_operation = lambda operation, path, position, count: reads.append((operation, position, count))
     for _ in range(5):
@@ -323,7 +324,7 @@ def test_a_consumer_that_reads_on_costs_no_scan() -> None:
 
 
 def test_two_followers_that_read_the_same_cost_no_scan() -> None:
-    """Where the last read began is remembered too: the second follower of a partition asks for what the first got."""
+    """The last appends are remembered: the second follower of a partition asks for what the first got."""
     disk = new_disk()
     log = new_log(LogConfig(index_interval_bytes=100), disk)
     fill(log, 20, 3)

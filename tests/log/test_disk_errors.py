@@ -110,6 +110,7 @@ def test_any_other_error_takes_the_directory_offline(operation: str) -> None:
     node = Node()
     log, other = node.log(), node.log("other")
     fill(log, 3)
+    log.active.forget_places()
     actions: dict[str, Callable[[], object]] = {
         "append": lambda: append(log, batch()),
         "truncate": lambda: log.truncate_to(1),

@@ -381,8 +381,10 @@ class ReplicatedTopic:
             broker.apply_metadata(image, everything)
 
     def flip(self, node_id: int, position: int, *, index: int = 0) -> None:
-        """Let a bit of a replica's first segment rot."""
+        """Let a bit of a replica's first segment rot, as of records that came too long ago to be remembered."""
         disk = self.world.machine(host(node_id)).disk
+        if node_id in self.members:
+            self.members[node_id].partition(index).log.active.forget_places()
         disk.corrupt(f"/data/{TOPIC}-{index}/{0:020}.log", position, 0x10)
 
     def byte(self, node_id: int, position: int, *, index: int = 0) -> int | None:

@@ -1,0 +1,63 @@
+"""Where the last batches of an active segment end, so that those who read its tail need not look into the file. PURE.
+
+Followers and consumers that keep up ask for the offset behind a batch that came a moment ago, each at a pace of its own,
+and at most so many bytes: both are answered from here. The sparse index knows where a batch begins, not where the one
+behind it does, so that without this every such read costs several small ones.
+
+Appended in such an order that a reader in another thread never finds an offset without its position, and replaced as a
+whole when it is full.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+PLACES_MAX = 64
+PLACES_KEPT = 32
+
+
+class RecentPlaces:
+    """Neighbouring batch boundaries, ascending: the batch that holds `offsets[i]` or follows it begins at `positions[i]`."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self, offsets: array[int], positions: array[int]) -> None:
+        self.offsets = offsets
+        self.positions = positions
+
+    @classmethod
+    def beginning(cls, offset: int, position: int) -> RecentPlaces:
+        """With one boundary."""
+        return cls(array("q", (offset,)), array("q", (position,)))
+
+    def noted(self, offset: int, position: int) -> RecentPlaces:
+        """With the next boundary; what to go on with."""
+        self.positions.append(position)
+        self.offsets.append(offset)
+        if len(self.offsets) < PLACES_MAX:
+            return self
+        return RecentPlaces(self.offsets[-PLACES_KEPT:], self.positions[-PLACES_KEPT:])
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch begins that holds `offset`, or follows it; -1 if `offset` is no boundary that is known here."""
+        offsets = self.offsets
+        at = bisect_left(offsets, offset)
+        return self.positions[at] if at < len(offsets) and offsets[at] == offset else -1
+
+    def cut_at(self, start: int, limit: int) -> tuple[int, int] | None:
+        """(position, offset) of the last boundary in `[start, limit]`, (start, -1) if that is `start`; None: not known."""
+        offsets = self.offsets
+        at = bisect_right(self.positions, limit, 0, len(offsets)) - 1
+        if at < 0 or self.positions[at] < start:
+            return None
+        position = self.positions[at]
+        return (position, offsets[at]) if position > start else (start, -1)
+
+    def next_after(self, position: int) -> tuple[int, int] | None:
+        """(position, offset) of the boundary that follows the one at `position`; None: not known."""
+        count = len(self.offsets)
+        at = bisect_left(self.positions, position, 0, count)
+        if at + 1 >= count or self.positions[at] != position:
+            return None
+        return self.positions[at + 1], self.offsets[at + 1]
