@@ -5,7 +5,8 @@ Theory of operation
 
 `wire.records` parses one record after the other; at a million rows a second Python has no time for that. Here only what
 cannot be otherwise is sequential: where a record begins follows from the length of the one before, so a loop walks from
-length to length and touches one varint per record. Everything else happens for all records of a group of batches at once,
+length to length and touches one varint per record; where records of one length follow each other, numpy compares all their
+lengths with the first one's instead (`_run`). Everything else happens for all records of a group of batches at once,
 with numpy, on one buffer in which their decompressed bytes lie behind one another:
 
 1. `_Group.add` checks a batch (header, checksum, decompression, number of records) and notes where its records begin;
@@ -26,6 +27,7 @@ Control batches are skipped; with the aborted transactions that a broker names b
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
@@ -57,6 +59,8 @@ SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))]
 """The same with `includeHeaders`; a record without headers has null there, not an empty list."""
 
 _RECORD_SIZE_MIN = 7
+_RUN_MIN = 32
+"""So many records of one length are found faster at once than one by one."""
 _PAD = 64
 """More than the varints that can be read behind the last record before its end is compared: five of ten bytes."""
 _GROUP_BYTES = 16 << 20
@@ -175,7 +179,7 @@ class _Group:
     bodies: list[Buffer] = attrs.field(factory=list)
     size: int = 0
     looked_at: int = 0
-    places: list[int] = attrs.field(factory=list)
+    places: array[int] = attrs.field(factory=lambda: array("q"))
     headers: list[BatchHeader] = attrs.field(factory=list)
     """Of the batches that have records."""
 
@@ -208,7 +212,7 @@ class _Group:
             self.headers.append(header)
 
 
-def _walk(body: Buffer, count: int, base: int, places: list[int]) -> int:
+def _walk(body: Buffer, count: int, base: int, places: array[int]) -> int:
     """Append where `count` records begin, counted from `base`, to `places`; return where the last one ends.
 
     A length's sign is ignored here and looked at with all other numbers.
@@ -217,8 +221,18 @@ def _walk(body: Buffer, count: int, base: int, places: list[int]) -> int:
         IndexError: they go beyond the body.
         InvalidRecord: a length of more than ten bytes.
     """
-    append = places.append
     place = 0
+    while count >= _RUN_MIN:
+        run, size = _run(body, place, count)
+        if run:
+            places.frombytes(
+                np.arange(base + place, base + place + run * size, size, dtype=np.int64).tobytes()
+            )
+            place += run * size
+            count -= run
+        if run < _RUN_MIN:
+            break
+    append = places.append
     for _ in range(count):
         append(base + place)
         byte = body[place]
@@ -239,26 +253,54 @@ def _walk(body: Buffer, count: int, base: int, places: list[int]) -> int:
     return place
 
 
+def _run(body: Buffer, place: int, count: int) -> tuple[int, int]:
+    """How many records from `place` on have the length of the first, `count` at most, and their size with it.
+
+    Zero where the second's differs already, and where the length has more than two bytes.
+
+    Raises:
+        IndexError: the first two go beyond the body.
+    """
+    low, high = body[place], body[place + 1]
+    if low < 0x80:
+        size, width = 1 + (low >> 1), "u1"
+    elif high < 0x80:
+        size, width = 2 + ((low & 0x7F | high << 7) >> 1), "<u2"
+    else:
+        return 0, 0
+    second = place + size
+    if body[second] != low or (width == "<u2" and body[second + 1] != high):
+        return 0, 0
+    fitting = min(count, (len(body) - place) // size)
+    lengths = np.ndarray((fitting,), width, body, place, (size,))
+    others = np.flatnonzero(lengths != lengths[0])
+    return (int(others[0]) if len(others) else fitting), size
+
+
 def _varints(data: _Bytes, places: _Int64s) -> tuple[_Int64s, _Int64s]:
     """The zigzag number at each of `places`, and the place behind it.
 
     Raises:
         InvalidRecord: one of more than ten bytes, or 64 bits.
     """
-    first = data[places]
-    number = first.astype(np.uint64)
+    first = data.take(places)
+    number = (first & 0x7F).astype(np.uint64)
     behind = places + 1
-    longer = np.flatnonzero(first >= 0x80)
-    if len(longer):
-        number[longer] &= np.uint64(0x7F)
-        shift = 7
-        while len(longer):
-            byte = data[behind[longer]]
+    longer = first >= 0x80
+    if longer.any():
+        second = data.take(behind)
+        number |= np.where(longer, second & 0x7F, 0).astype(np.uint64) << np.uint64(7)
+        behind += longer
+        # Lengths and offsets rarely have more than two bytes, so only two are read for all records at once.
+        left = np.flatnonzero(longer & (second >= 0x80))
+        shift = 14
+        while len(left):
+            byte = data[behind[left]]
             if shift == 63 and (byte > 1).any():
                 raise InvalidRecord("variable-length number of more than 64 bits")
-            number[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-            behind[longer] += 1
-            longer = longer[byte >= 0x80]
+            number[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            behind[left] += 1
+            left = left[byte >= 0x80]
             shift += 7
     sign = -(number & 1).view(np.int64)
     return (number >> 1).view(np.int64) ^ sign, behind
@@ -305,7 +347,7 @@ def _rows(
     """The Arrow batch of a group, which is checked as a whole before rows outside of the offsets are left out."""
     joined = b"".join([*group.bodies, bytes(_PAD)])
     data = np.frombuffer(joined, np.uint8)
-    fields = _fields(data, np.array(group.places, np.int64))
+    fields = _fields(data, np.frombuffer(group.places, np.int64))
     headers = _header_column(joined, data, fields, len(group.places))
     offsets = _offsets(group.headers, fields.offset_delta)
     timestamps, timestamp_types = _timestamps(group.headers, fields.timestamp_delta)

@@ -130,6 +130,14 @@ batch_plans: st.SearchStrategy[list[BatchPlan]] = st.lists(
 )
 
 
+RUNS: st.SearchStrategy[list[tuple[int, int]]] = st.lists(
+    # Bytes of a value and how many records have it: lengths of one, two and three bytes.
+    st.tuples(st.sampled_from([0, 50, 56, 57, 100, 8200]), st.sampled_from([1, 2, 31, 32, 33, 90])),
+    min_size=1,
+    max_size=6,
+)
+
+
 def build(plans: Sequence[BatchPlan], base_offset: int) -> list[bytearray]:
     """Batches of a log, compacted ones among them."""
     built = []
@@ -199,6 +207,26 @@ class TestAgainstThePlainReader:
             builder.append(2, b"short", key)
         buf = bytes(builder.build())
         assert arrow_rows(buf, 0) == plain_rows(buf, 0)
+
+    @settings(max_examples=60, deadline=None)
+    @given(RUNS, st.data())
+    def test_records_of_one_length(self, runs: list[tuple[int, int]], data: st.DataObject) -> None:
+        """Runs are found at once, whatever comes before and behind them; a damaged length is what the plain reader takes it for."""
+        builder = RecordBatchBuilder()
+        for size, count in runs:
+            for _ in range(count):
+                builder.append(1, None, b"v" * size)
+        batch = builder.build()
+        if data.draw(st.booleans(), "damaged"):
+            place = data.draw(st.integers(HEADER_SIZE, len(batch) - 1), "place")
+            batch[place] = data.draw(st.integers(0, 255), "byte")
+            batch = sealed(batch)
+        buf = bytes(batch)
+        expected, got = outcome(plain_rows, buf, 0), outcome(arrow_rows, buf, 0)
+        if isinstance(got, KafkaError) and isinstance(expected, KafkaError):
+            assert got.code == expected.code
+        else:
+            assert got == expected
 
     def test_timestamps_far_apart(self) -> None:
         """Deltas are signed and of 64 bits; -1 (no timestamp) is a millisecond before 1970, as the JVM says it."""
