@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,10 +21,14 @@ from wire.errors import KafkaError
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.query import StreamingQuery
 
 Stream = Callable[..., "StreamingQuery"]
+ONE_BY_ONE = {"kafka.max.partition.fetch.bytes": 1, "kafka.fetch.max.bytes": 1}
+"""A fetch brings one batch."""
 Seen = dict[int, list[tuple[int, int]]]
 
 
@@ -39,13 +46,19 @@ def stream(
 ) -> Stream:
     """A query from a topic into `seen`, by the number of the batch; all of a test's have the same checkpoint."""
 
-    def run(topic: str, seen: Seen, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+    def run(
+        topic: str,
+        seen: Seen,
+        trigger: dict[str, Any] | None = None,
+        source: str = "odradek",
+        **options: Any,
+    ) -> StreamingQuery:
         def take(rows: DataFrame, batch: int) -> None:
             seen[batch] = [
                 (row.partition, row.offset) for row in rows.select("partition", "offset").collect()
             ]
 
-        reader = spark.readStream.format("odradek").option("kafka.bootstrap.servers", node.bootstrap)
+        reader = spark.readStream.format(source).option("kafka.bootstrap.servers", node.bootstrap)
         frame = reader.option("subscribe", topic).options(**options).load()
         writer = frame.writeStream.option("checkpointLocation", checkpoint).foreachBatch(take)
         if trigger is not None:
@@ -122,7 +135,7 @@ class TestStream:
             trigger={"availableNow": True},
             startingOffsets="earliest",
             minPartitions=6,
-            **{"kafka.max.partition.fetch.bytes": 1, "kafka.fetch.max.bytes": 1},
+            **ONE_BY_ONE,
         )
         wait_for(lambda: first_task_is_done() or not query.isActive)
         killed = kill_workers(spark) if query.isActive else 0
@@ -130,3 +143,66 @@ class TestStream:
         assert query.exception() is None
         assert killed
         assert rows_of(seen) == [(0, at) for at in range(1500)]
+
+    @pytest.mark.parametrize("how", ["killed", "raises"])
+    def test_a_task_of_several_ranges_fails_in_the_middle(
+        self,
+        spark: SparkSession,
+        topics: Topics,
+        stream: Stream,
+        fresh_topic: Callable[[str], str],
+        tmp_path: Path,
+        how: str,
+    ) -> None:
+        """Small ranges share a task: its second attempt reads all of them from their starts, the rows of the first are gone."""
+        name = topics.create(fresh_topic("several"), partitions=4)
+        for partition in range(4):
+            topics.send(name, [b"x"] * 20, partition=partition, linger_ms=0, batch_size=0)
+        register_failing(spark, tmp_path / "failed", how)
+        seen: Seen = {}
+        query = stream(
+            name,
+            seen,
+            trigger={"availableNow": True},
+            source="odradek_that_fails",
+            startingOffsets="earliest",
+            **ONE_BY_ONE,
+        )
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        assert (tmp_path / "failed").read_text() == "4 ranges, 30 rows"
+        assert rows_of(seen) == [(partition, at) for partition in range(4) for at in range(20)]
+
+
+def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
+    """The format `odradek_that_fails`: its first task ends behind row 30, and `failed` then says what it had to read."""
+    from pyspark.sql.types import StructType
+
+    from pyspark_odradek import DefaultSource
+    from spark.range_partition import RangePartition
+    from spark.source_options import Query, SourceOptions
+    from spark.source_stream import OdradekStreamReader
+
+    # Classes of a function go to Spark's workers by their code: those of a module would have to be there.
+    class FailingReader(OdradekStreamReader):
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            assert isinstance(partition, RangePartition)
+            rows = 0
+            for batch in OdradekStreamReader.read(self, partition):
+                yield batch
+                rows += batch.num_rows
+                if rows == 30 and not failed.exists():
+                    failed.write_text(f"{len(partition.ranges)} ranges, {rows} rows")
+                    if how == "killed":
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    raise OSError("the task fails in the middle")
+
+    class FailingSource(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "odradek_that_fails"
+
+        def streamReader(self, schema: StructType) -> FailingReader:  # noqa: N802 - Spark's name
+            return FailingReader(SourceOptions.parse(self.options, Query.STREAM))
+
+    spark.dataSource.register(FailingSource)
