@@ -32,6 +32,7 @@ from bench.processes import ServerProcess
 from bench.spark_jars import spark_jars
 from odradek.client.admin import NewTopic
 from odradek.client.blocking import Client
+from spark.worker_process import worker_python
 
 PARTITIONS = 4
 LARGE = {"kafka.linger.ms": "50", "kafka.batch.size": "262144"}
@@ -65,7 +66,9 @@ def write(frame: DataFrame, format: str, options: Mapping[str, str]) -> float:
 
 def session(jars: str | None) -> SparkSession:
     """local[2], quiet."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    # Installed packages have compiled modules, whatever this shell says.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
     if jars is not None:

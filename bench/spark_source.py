@@ -1,8 +1,10 @@
 """How many rows a second Spark reads from topics: our source, Spark's own Kafka connector, and the ceiling of the Python way.
 
-    python -m bench.spark_source [--rows 2000000] [--rounds 3] [--server odradek|kafka] [--only TEXT] [--latency-seconds 30]
+    python -m bench.spark_source [--rows 2000000] [--long-rows 8000000] [--rounds 3] [--warm 1]
+        [--server odradek|kafka] [--only TEXT] [--latency-seconds 30]
 
-One session, local[2]; the formats take turns, medians are shown, the first round warms up and is not counted. The ceiling
+One session, local[2]; the formats take turns, medians are shown, the first rounds warm up and are not counted. A streaming
+query is measured with more rows, too: its start weighs less then. The ceiling
 is a Python source that yields one ready Arrow batch again and again. Latency: records come one by one at 1,000 a second, and
 their age is taken when a micro-batch with the default trigger hands them over. The connector's jars come from Maven.
 """
@@ -35,10 +37,12 @@ from odradek.client.admin import NewTopic
 from odradek.client.blocking import Client
 from spark.decode import SCHEMA
 from spark.source import schema
+from spark.worker_process import worker_python
 
 PARTITIONS = 4
 SIZES = (100, 1024)
 RATE = 1000
+WAYS = ("batch -> noop", "batch -> sum(length(value))", "batch -> Parquet", "AvailableNow -> noop")
 _BATCH_ROWS = 10_000
 
 
@@ -82,7 +86,9 @@ class _ReadyReader(DataSourceReader):
 
 def session(jars: str | None) -> SparkSession:
     """local[2], quiet."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    # Installed packages have compiled modules, whatever this shell says.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "2g").config("spark.sql.shuffle.partitions", "2")
@@ -117,16 +123,15 @@ class Bench:
             "rows": str(rows),
             "size": str(size),
         }
-        self.ways: dict[str, Callable[[str], None]] = {
-            "batch -> noop": lambda which: self.batch(which).write.format("noop").mode("overwrite").save(),
-            "batch -> sum(length(value))": self._sum,
-            "batch -> Parquet": self._parquet,
-            "AvailableNow -> noop": self._available_now,
-        }
+        ways: tuple[Callable[[str], None], ...] = (self._noop, self._sum, self._parquet, self._available_now)
+        self.ways = dict(zip(WAYS, ways, strict=True))
 
     def batch(self, which: str) -> DataFrame:
         """A batch query of all columns."""
         return self.spark.read.format(which).options(**self.options).load()
+
+    def _noop(self, which: str) -> None:
+        self.batch(which).write.format("noop").mode("overwrite").save()
 
     def _sum(self, which: str) -> None:
         self.batch(which).selectExpr("sum(length(value))").collect()
@@ -150,22 +155,27 @@ def throughput(
     spark: SparkSession, bootstrap: str, formats: list[str], arguments: argparse.Namespace
 ) -> None:
     """Print a table for each size."""
-    for size in SIZES:
-        rows = arguments.rows if size == SIZES[0] else arguments.rows // 4
-        topic = f"bench-{size}"
+    small, large = SIZES
+    tables = [(small, arguments.rows, ""), (large, arguments.rows // 4, "")]
+    if arguments.long_rows:
+        tables.insert(1, (small, arguments.long_rows, "Available"))
+    for size, rows, only in tables:
+        if not any(only in name and arguments.only in name for name in WAYS):
+            continue
+        topic = f"bench-{size}-{rows}"
         fill(spark, bootstrap, topic, rows, size)
         bench = Bench(spark, bootstrap, topic, rows, size)
         print(f"\n{rows:,} rows of {size} B, thousand rows/s (ours over the JVM connector)")
         for name, way in bench.ways.items():
-            if arguments.only not in name:
+            if arguments.only not in name or only not in name:
                 continue
             usable = [each for each in formats if each != "ready" or "Available" not in name]
             found: dict[str, list[float]] = {each: [] for each in usable}
-            for number in range(arguments.rounds + 1):
+            for number in range(arguments.warm + arguments.rounds):
                 for each in usable:
                     started = time.perf_counter()
                     way(each)
-                    if number:
+                    if number >= arguments.warm:
                         found[each].append(rows / (time.perf_counter() - started))
             medians = {each: statistics.median(values) for each, values in found.items()}
             figures = "  ".join(f"{each} {medians[each] / 1000:8.0f}" for each in usable)
@@ -243,7 +253,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="of 100 B; a quarter of 1 KiB")
+    parser.add_argument(
+        "--long-rows", type=int, default=8_000_000, help="of 100 B, for AvailableNow again; 0: not"
+    )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--server", choices=("odradek", "kafka"), default="odradek")
     parser.add_argument("--only", default="", help="ways with this in their name")
     parser.add_argument("--latency-seconds", type=float, default=30.0, help="0: not at all")

@@ -9,11 +9,14 @@ sight.
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
+from pathlib import Path
 
-__all__ = ["runs_as", "spare_collector"]
+__all__ = ["runs_as", "spare_collector", "worker_python"]
 
 _DAEMON = "pyspark.daemon"
+_LAUNCHER = "odradek-spark-python"
 _spared = False
 
 
@@ -31,3 +34,8 @@ def spare_collector() -> None:
     if not _spared and runs_as(_DAEMON):
         _spared = True
         gc.freeze()
+
+
+def worker_python() -> str:
+    """What to set PYSPARK_PYTHON to: the launcher that is installed beside this Python, or this Python itself."""
+    return shutil.which(_LAUNCHER, path=str(Path(sys.executable).parent)) or sys.executable

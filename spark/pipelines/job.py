@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.blocking import Client
 from odradek.client.offsets import EARLIEST, LATEST
+from spark.worker_process import worker_python
 
 __all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]
 
@@ -80,7 +81,7 @@ def main_of(
 
 
 def _session(name: str, master: str | None) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     builder = SparkSession.builder.appName(f"odradek {name}")
     if master is not None:
         builder = builder.master(master)

@@ -17,6 +17,7 @@ import pytest
 
 from bench.kafka_server import KafkaUnavailable, java_command
 from bench.spark_jars import spark_jars
+from spark.worker_process import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except KafkaUnavailable as reason:
         pytest.skip(f"Spark is unavailable: {reason}")
     directory = tmp_path_factory.mktemp("spark")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

@@ -20,10 +20,11 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from jepsen_tests.__main__ import parse_arguments
 from odradek import Admin
 from spark import __main__ as jobs
-from spark import pyspark_archive
+from spark.worker_process import worker_python
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
 from tests.spark.streaming import patiently
+from tests.spark.test_worker_python import LAUNCHER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,8 @@ def test_the_page_from_top_to_bottom(
     named = re.search(r"'\.\[(.*)\]'", install.code)
     assert named is not None
     assert set(named[1].split(",")) <= set(extras)
-    assert install.code.splitlines()[1] == f"python -m {pyspark_archive.__name__}"
+    name, _, launcher = install.code.splitlines()[1].removeprefix("export ").partition("=")
+    assert (name, launcher) == ("PYSPARK_PYTHON", LAUNCHER.name)
     assert server.code == "odradek dev\n"
     run_job(shlex.split(flights.code), node.bootstrap)
     for block in (batch, stream, stream):
@@ -105,7 +107,7 @@ def test_the_page_from_top_to_bottom(
             **os.environ,
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": sys.executable,
+            name: worker_python(),
         },
         cwd=at_home,
         timeout=TIMEOUT_SECONDS,

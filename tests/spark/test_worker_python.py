@@ -1,0 +1,65 @@
+"""The launcher for Spark's Python processes: which part of the path it takes away, and from which Spark's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT
+
+LAUNCHER = ROOT / "spark" / "odradek-spark-python"
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Path:
+    """The launcher in a `bin` whose `python3` prints its path and its arguments."""
+    place = tmp_path / "venv" / "bin"
+    place.mkdir(parents=True)
+    python = place / "python3"
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH"\nfor each in "$@"; do echo "$each"; done\n')
+    python.chmod(0o755)
+    copy = place / LAUNCHER.name
+    copy.write_bytes(LAUNCHER.read_bytes())
+    copy.chmod(0o755)
+    return copy
+
+
+def run(launcher: Path, spark_home: Path | None, path: list[str]) -> list[str]:
+    """The lines that `python3` prints, found by the launcher's name alone."""
+    env = {**os.environ, "PYTHONPATH": ":".join(path), "PATH": f"{launcher.parent}:{os.environ['PATH']}"}
+    env.pop("SPARK_HOME", None)
+    if spark_home is not None:
+        env["SPARK_HOME"] = str(spark_home)
+    words = [launcher.name, "-m", "a module", "*"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_archives_of_an_installed_spark_leave_the_path(launcher: Path) -> None:
+    """What the user put on the path stays, in order; arguments are handed on as they are."""
+    home = launcher.parent.parent / "lib" / "python3.11" / "site-packages" / "pyspark"
+    home.mkdir(parents=True)
+    theirs = [f"{home}/python/lib/pyspark.zip", f"{home}/jars/spark-core.jar"]
+    lines = run(launcher, home, [theirs[0], "/my modules", theirs[1], "/more", ""])
+    assert lines == ["/my modules:/more", "-m", "a module", "*"]
+    assert run(launcher, home, theirs)[0] == ""
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_other_sparks_keep_theirs(launcher: Path, tmp_path: Path, is_set: bool) -> None:
+    """Only beside the Spark that pip installed for this Python are the same modules on the path anyway."""
+    home = tmp_path / "spark-4.2.0-bin-hadoop3"
+    home.mkdir()
+    path = [f"{home}/python/lib/pyspark.zip", "/my modules"]
+    assert run(launcher, home if is_set else None, path)[0] == ":".join(path)
+
+
+def test_it_is_installed() -> None:
+    """Beside the Python of whoever installs the package, executable."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert [ROOT / each for each in settings["script-files"]] == [LAUNCHER]
+    assert os.access(LAUNCHER, os.X_OK)
