@@ -88,6 +88,8 @@ def _session(name: str, master: str | None) -> SparkSession:
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
         # Started by python, not by spark-submit: nobody else has said where.
         builder = builder.master("local[2]").config("spark.ui.enabled", "false")
+        # Spark's default of 200 is for clusters: a stream that aggregates has a store in each, and two cores serve all.
+        builder = builder.config("spark.sql.shuffle.partitions", "4")
     spark = (
         builder.config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.showConsoleProgress", "false")
