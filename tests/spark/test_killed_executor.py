@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from bench.kafka_server import KafkaUnavailable, java_command
+from spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
@@ -37,7 +38,7 @@ def test_a_query_outlives_an_executor(
         [sys.executable, "-m", "tests.spark.killed_executor", node.bootstrap, origin, target, checkpoint],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
         cwd=ROOT,
         timeout=TIMEOUT_SECONDS,
         check=False,
