@@ -58,6 +58,16 @@ def test_other_sparks_keep_theirs(launcher: Path, tmp_path: Path, is_set: bool) 
     assert run(launcher, home if is_set else None, path)[0] == ":".join(path)
 
 
+def test_without_a_python_beside_it(launcher: Path, tmp_path: Path) -> None:
+    """As `pip install --user` leaves it: the Python of the path is meant."""
+    alone = tmp_path / "local" / "bin" / launcher.name
+    alone.parent.mkdir(parents=True)
+    launcher.rename(alone)
+    env = {**os.environ, "PYTHONPATH": "/my modules", "PATH": f"{launcher.parent}:{os.environ['PATH']}"}
+    done = subprocess.run([alone, "-V"], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["/my modules", "-V"]
+
+
 def test_it_is_installed() -> None:
     """Beside the Python of whoever installs the package, executable."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
