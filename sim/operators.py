@@ -154,7 +154,9 @@ class Operator:
         while True:
             try:
                 quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
-                new = [each for each in quorum.observers if each.node_id == node_id]
+                # For minutes the leader remembers the disk that is gone, too: it must not get its vote back.
+                listed = [each for each in quorum.observers if each.node_id == node_id]
+                new = [each for each in listed if self._is_current(member, each)]
                 old = [each for each in quorum.voters if each.node_id == node_id]
                 if new and old:
                     key = (old[0].node_id, old[0].directory_id)
@@ -170,8 +172,8 @@ class Operator:
                 )
             await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
 
-    def _is_current(self, member: Member, voter: QuorumReplica) -> bool:
-        """Whether a voter is the replica that is on the node's disk now."""
+    def _is_current(self, member: Member, replica: QuorumReplica) -> bool:
+        """Whether this is the replica that is on the node's disk now."""
         env = self._cluster.world.node_env(member.name)
         meta = find_meta_properties(env.open_dir(member.config.metadata_log_dir))
-        return meta is not None and meta.directory_id == voter.directory_id
+        return meta is not None and meta.directory_id == replica.directory_id

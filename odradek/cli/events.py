@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ def register_events(commands: Groups) -> None:
         type=positive,
         metavar="N",
         default=_SHOWN,
-        help=f"begin with the last N (default: {_SHOWN})",
+        help=f"begin with the last N sentences (default: {_SHOWN})",
     )
     events.add_argument("--all", action="store_true", help="begin with the oldest that is known")
     events.add_argument(
@@ -69,10 +68,13 @@ def _events(args: argparse.Namespace) -> int:
         if not args.follow:
             _named_once(args, client, reader.topics)
         if args.since is not None:
-            shown: Iterable[Event] = [event for event in backlog if event.time_ms >= args.since]
+            told = [event for event in backlog if event.time_ms >= args.since]
+        elif args.all:
+            told = backlog
+        elif args.json:
+            told = backlog[-args.last :]
         else:
-            shown = backlog if args.all else deque(backlog, args.last)
-        told = list(shown)
+            told = [event for same in _sentences(backlog)[-args.last :] for event in same]
         if reader.begins_at and len(told) == len(backlog):
             print(
                 f"odradek: history begins at offset {reader.begins_at}: of what was before, a snapshot keeps only the outcome",
@@ -189,14 +191,20 @@ def _print(args: argparse.Namespace, events: list[Event]) -> None:
                 }
             )
         return
-    # A broker's death is one sentence, not one for each of the partitions that it led.
+    for same in _sentences(events):
+        first = same[0]
+        subject, told = _together(same, first.text)
+        line = f"{subject} {told}"
+        line = paint(_COLOURS[first.kind], line) if first.kind in _COLOURS else line
+        print(f"{_clock(first.time_ms)}  {line}")
+
+
+def _sentences(events: Iterable[Event]) -> list[list[Event]]:
+    """A broker's death is one sentence, not one for each of the partitions that it led."""
     groups: dict[tuple[int, str, str], list[Event]] = {}
     for event in events:
         groups.setdefault((event.time_ms, event.kind, event.text), []).append(event)
-    for (time_ms, kind, text), same in groups.items():
-        subject, told = _together(same, text)
-        line = f"{subject} {told}"
-        print(f"{_clock(time_ms)}  {paint(_COLOURS[kind], line) if kind in _COLOURS else line}")
+    return list(groups.values())
 
 
 def _together(events: list[Event], text: str) -> tuple[str, str]:

@@ -213,6 +213,12 @@ def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, 
         brokers = ", ".join(map(str, sorted(known)))
         raise CliError(f"there is no broker {strangers[0]} (brokers: {brokers})")
     if args.to is not None:
+        for (name, index), each in wanted.items():
+            for node in args.to:
+                if node in survey.cluster.fenced and node not in each.replicas:
+                    raise CliError(
+                        f"broker {node} is down, so {name}-{index} would wait for it: start it first"
+                    )
         return [
             Move(name, index, each.replicas, args.to, survey.sizes.get((name, index), 0))
             for (name, index), each in wanted.items()

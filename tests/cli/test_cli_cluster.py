@@ -95,6 +95,10 @@ def test_what_happened(run: Run, topic: str) -> None:
         f"topic {topic} has 2 new partitions with 1 replica",
         f"topic {topic} has retention.ms=7777777",
     ]
+    # Sentences are counted, not what was put together in one.
+    for count in (1, 2):
+        shown = run("cluster", "events", "--topic", topic, "--last", str(count)).out.splitlines()
+        assert [line[25:] for line in shown] == told[-count:]
     events = run("cluster", "events", "--all", "--json").json_lines()
     assert "controller 1" in [event["subject"] for event in events]
     assert events[0]["offset"] < events[-1]["offset"]

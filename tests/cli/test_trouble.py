@@ -79,6 +79,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return run_here
 
 
+def test_a_move_to_a_broker_that_is_down(run: Run, admin: Mock) -> None:
+    """It would wait for it, however long; a replica that it has already is no reason to refuse."""
+    three = ClusterDescription("c", 1, (*CLUSTER.brokers, Broker(3, "three", 9092, None)), frozenset({2, 3}))
+    admin.survey_cluster.return_value = evolve(survey(), cluster=three)
+    assert "broker 3 is down" in run("partition", "move", "words", "--to", "1,3").refusal()
+    assert "words" in run("partition", "move", "words", "--to", "2,1").out
+    admin.alter_partition_reassignments.assert_not_called()
+
+
 @pytest.mark.parametrize(
     "words",
     [
