@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -119,15 +120,26 @@ def test_many_threads_keep_each_its_order(
     reader.admin.delete_topics([topic])
 
 
+def await_leader(reader: Client, topic: str) -> None:
+    """Return when the topic that was just created has a leader that knows it: brokers hear of it one by one."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            reader.list_offsets({(topic, 0): LATEST})
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks_0_and_1(client: tuple[str, Client], fresh_topic: Callable[[str], str], acks: int) -> None:
     """acks=0 has no answer, so the offset is unknown; the records are there all the same."""
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 1)])
-    reader.list_offsets(
-        {(topic, 0): LATEST}
-    )  # it has a leader that knows it: without an answer nobody would tell us
+    await_leader(reader, topic)  # without an answer nobody would tell us that there is none yet
     with Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         futures = [producer.send(topic, b"%d" % number) for number in range(100)]
         producer.flush(20)
