@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,6 +19,7 @@ from odradek.client.partitioner import partition_for_key
 from odradek.client.producer import Producer, RecordFuture
 from sim.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
+from tests.client.fresh_topics import wait_until_known
 from wire.api import ApiKey
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record
@@ -120,26 +120,14 @@ def test_many_threads_keep_each_its_order(
     reader.admin.delete_topics([topic])
 
 
-def await_leader(reader: Client, topic: str) -> None:
-    """Return when the topic that was just created has a leader that knows it: brokers hear of it one by one."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            reader.list_offsets({(topic, 0): LATEST})
-        except KafkaError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() > deadline:
-                raise
-        else:
-            return
-
-
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks_0_and_1(client: tuple[str, Client], fresh_topic: Callable[[str], str], acks: int) -> None:
     """acks=0 has no answer, so the offset is unknown; the records are there all the same."""
     bootstrap, reader = client
     topic = fresh_topic("producer")
     reader.admin.create_topics([NewTopic(topic, 1)])
-    await_leader(reader, topic)  # without an answer nobody would tell us that there is none yet
+    wait_until_known(reader, topic)
+    reader.list_offsets({(topic, 0): LATEST})  # its leader knows: without an answer nobody would tell us
     with Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         futures = [producer.send(topic, b"%d" % number) for number in range(100)]
         producer.flush(20)
