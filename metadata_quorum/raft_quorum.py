@@ -377,11 +377,12 @@ class RaftQuorum:
         try:
             report(*args, self.clock.monotonic(), **options)
         except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves somebody else
-            self._fail(error)
+            self.fail(error)
             return
         self._pump()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End `run` with this error, and with it the node. What waits to be written never is."""
         if self._failure is None:
             self._failure = error
         self._wake.set()
@@ -399,7 +400,7 @@ class RaftQuorum:
                     break
                 self._perform(self._effects.popleft())
         except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves somebody else
-            self._fail(error)
+            self.fail(error)
         finally:
             self._is_pumping = False
         if self._effects or self._may_write():

@@ -272,7 +272,12 @@ class MetadataService:
         self._check_features(image, first)
         self._controller = Controller(self._settings)
         machine = self._machine = ReplicatedStateMachine(
-            self._controller, quorum, image, random=env.random, new_uuid=env.new_uuid
+            self._controller,
+            quorum,
+            image,
+            random=env.random,
+            new_uuid=env.new_uuid,
+            fail=quorum.fail,
         )
         self._published_bytes = quorum.written_bytes
         machine.subscribe(self._publish_decided)

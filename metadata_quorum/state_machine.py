@@ -9,10 +9,14 @@ is the only way in which state changes, the same on the leader, on a follower an
 On the leader, `ReplicatedStateMachine.submit`
 
 1. decides, against the newest state (which may not be committed yet),
-2. appends the records as one atomic batch, which gives them their offsets at once,
-3. replays them, so that the next decision sees them,
+2. replays the records at the offsets that they will get,
+3. appends them, as one atomic batch, and takes the state that the replay gave: the next decision sees it,
 4. returns a `Deferred` that holds the response until the high watermark reaches the end of what the state held
    when the answer was made.
+
+What cannot be replayed is thus never in the log, where it would stop every other node and each restart. A replay that
+fails is a bug of `decide`, and so is a log that gives other offsets: `fail` is told, which ends the node, and nothing is
+decided any more.
 
 The fourth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"), and
 if that state were taken back, so would have to be the answer. Answers are released in the order in which they
@@ -39,7 +43,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 
 from metadata_quorum.ports import DecisionLog
-from wire.errors import ErrorCode
+from odradek.env.ports import DiskError
+from wire.errors import ErrorCode, KafkaError
 from wire.structure import Message
 
 RECORDS_PER_BATCH_MAX = 10_000
@@ -149,10 +154,15 @@ class ReplicatedStateMachine(Generic[S, D]):
         *,
         random: Random,
         new_uuid: Callable[[], bytes],
+        fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`state` is the replay of everything that `log` holds below its log end offset."""
+        """`state` is the replay of everything that `log` holds below its log end offset.
+
+        `fail` is told of a bug after which this node must not go on. `submit` raises the same, to whoever asked.
+        """
         self._machine = machine
         self._log = log
+        self._fail = fail
         self._random = random
         self._new_uuid = new_uuid
         self._committed: S = state
@@ -186,7 +196,9 @@ class ReplicatedStateMachine(Generic[S, D]):
         """Decide a request. The response is released when what it tells is committed.
 
         A node that does not lead answers NOT_CONTROLLER at once, and one whose disk cannot keep up
-        REQUEST_TIMED_OUT (which clients retry).
+        REQUEST_TIMED_OUT (which clients retry). Raises what the machine's `decide` raises, and what the log raises when it
+        takes no append for a reason of its own (`DiskError`, `KafkaError`): then a first part of the decision may stand,
+        in the log and in the state, and the caller begins anew from the log.
         """
         refusal = None
         if not self._leading:
@@ -212,18 +224,42 @@ class ReplicatedStateMachine(Generic[S, D]):
         return deferred
 
     def _append_all(self, records: Sequence[Any]) -> None:
-        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
-            self._append(self._log.log_end_offset, records[start : start + RECORDS_PER_BATCH_MAX])
+        """Replay first, append then: see the module."""
+        try:
+            for some, version in self._replay_all(records):
+                self._append(some, version)
+        except (DiskError, KafkaError):
+            raise
+        except Exception as error:
+            self._leading = False
+            if self._fail is not None:
+                self._fail(error)
+            raise
 
-    def _append(self, base_offset: int, records: Sequence[Any]) -> None:
+    def _replay_all(self, records: Sequence[Any]) -> list[tuple[Sequence[Any], _Version[S, D]]]:
+        """The batches of a decision, and the state after each. Changes nothing."""
+        log = self._log
+        state, offset = self._state, log.log_end_offset
+        batches = []
+        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
+            some = records[start : start + RECORDS_PER_BATCH_MAX]
+            try:
+                state, delta = self._machine.replay(state, offset, log.epoch, some)
+            except Exception as error:
+                raise AssertionError(f"a decision cannot be replayed at offset {offset}: {error}") from error
+            offset += len(some)
+            batches.append((some, _Version(offset, state, delta)))
+        return batches
+
+    def _append(self, records: Sequence[Any], version: _Version[S, D]) -> None:
         last_offset = self._log.append_batch(records)
-        if last_offset != base_offset + len(records) - 1:
+        if last_offset != version.end_offset - 1:
             raise AssertionError(
-                f"records decided for offset {base_offset} were appended up to {last_offset}"
+                f"records replayed up to offset {version.end_offset - 1} were appended up to {last_offset}"
             )
-        self._state, delta = self._machine.replay(self._state, base_offset, self._log.epoch, records)
-        self._end_offset = last_offset + 1
-        self._uncommitted.append(_Version(self._end_offset, self._state, delta))
+        self._state = version.state
+        self._end_offset = version.end_offset
+        self._uncommitted.append(version)
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """The log has committed everything below `high_watermark`."""

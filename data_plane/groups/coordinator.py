@@ -110,7 +110,12 @@ class Shard:
         broker = self._broker
         self.machine.restore(state, self._now_ms(), broker.env.new_uuid)
         self._runtime = ReplicatedStateMachine(
-            self.machine, self._log, state, random=broker.env.random, new_uuid=broker.env.new_uuid
+            self.machine,
+            self._log,
+            state,
+            random=broker.env.random,
+            new_uuid=broker.env.new_uuid,
+            fail=self._end_node,
         )
         self.partition.watch(self._log.catch_up)
         self._set_timer()
@@ -156,6 +161,14 @@ class Shard:
         self._set_timer()
         if self._commit_timer is None and isinstance(ask.request, _WRITES) and ask.reply in self._unanswered:
             self._watch_commits()
+
+    def _end_node(self, error: BaseException) -> None:
+        """What was decided cannot be replayed: whoever asked catches what it does not know, so a task of the node raises."""
+
+        async def end() -> None:
+            raise error
+
+        self._broker.tasks.start_soon(end)
 
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Topics are gone: so are the offsets committed in them."""

@@ -14,6 +14,7 @@ from data_plane.groups.coordinator import RELOAD_SECONDS, GroupCoordinator, Shar
 from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
 from data_plane.groups.settings import GroupSettings
+from data_plane.groups.state import GroupsState
 from data_plane.groups.turn import Ask
 from data_plane.log.config import LogConfig
 from data_plane.log.log_types import Origin
@@ -62,10 +63,21 @@ class Quiet:
     error = info
 
 
+class Tasks:
+    """A nursery whose tasks the test runs."""
+
+    def __init__(self) -> None:
+        self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []
+
+    def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.started.append(function)
+
+
 class FakeBroker:
     """What a shard asks of its broker."""
 
     def __init__(self) -> None:
+        self.tasks = Tasks()
         self.clock = ManualClock()
         self.timers = Timers(self.clock, cast("Callable[[], Any]", Event))
         self.env = FakeEnv()
@@ -276,3 +288,24 @@ def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
     case.shard = case.new_shard()
     run(case.shard.load())
     assert case.ask(ListGroups()).answers == [[]]
+
+
+def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would stop every coordinator that reads the partition; a task of the node raises, whoever catches the request's
+    own exception."""
+    case = Case()
+    run(case.shard.load())
+    end_offset = case.partition.log.log_end_offset
+
+    def refuse(*_: object) -> GroupsState:
+        raise ValueError("does not fit")
+
+    monkeypatch.setattr(GroupsState, "replay", refuse)
+    with pytest.raises(AssertionError, match="does not fit"):
+        case.commit()
+    assert case.partition.log.log_end_offset == end_offset
+    (end,) = case.broker.tasks.started
+    with pytest.raises(AssertionError, match="does not fit"):
+        end().send(None)

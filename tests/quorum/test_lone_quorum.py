@@ -12,11 +12,13 @@ import pytest
 
 from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS, MetadataLog
 from metadata_quorum.checkpoint_files import encode_snapshot
+from metadata_quorum.controller import topics
 from metadata_quorum.image import InvalidMetadata
 from metadata_quorum.metadata_batches import batch_of_values, read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.state_machine import Decision
 from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import DiskError, DiskFull, Env
 from sim.disk_files import PowerCut
@@ -37,6 +39,7 @@ from tests.quorum.node_parts import (
 )
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.control_records import LeaderChangeMessage, VotersRecord
+from wire.messages.metadata_records import RemoveTopicRecord
 from wire.record_batch import iter_batches
 
 NODE = "n1"
@@ -231,6 +234,37 @@ def test_a_failed_sync_ends_the_node() -> None:
     with pytest.raises(DiskError, match="Input/output error"):
         world.run(run, world, main)
     assert answers == []
+
+
+def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug of the controller must not be committed: it would stop every other node and each restart. Whoever asked may
+    catch what it hears (a connection does), so the node ends by its own task; a restart finds what was before."""
+    world = make_world()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            await join(service, env)
+            await ask(service, env, create("before"))
+            monkeypatch.setattr(
+                topics, "create_topics", lambda *_: Decision([RemoveTopicRecord(bytes(range(16)))], None)
+            )
+            with pytest.raises(AssertionError, match="no topic has the id"):
+                service.submit(create("never"))
+            monkeypatch.undo()
+            await world.sleep(60.0)
+            raise AssertionError("the node goes on")
+
+    with pytest.raises(AssertionError, match="no topic has the id"):
+        world.run(run, world, main)
+
+    async def look(env: Env) -> None:
+        async with running_controller(env) as service:
+            assert list(service.committed_image.topics) == ["before"]
+
+    restarted = again(world)
+    restarted.run(run, restarted, look)
 
 
 def test_a_full_disk_is_waited_out() -> None:

@@ -216,3 +216,50 @@ def test_a_large_decision_is_several_batches_and_one_answer() -> None:
     log.commit(count)
     assert deferred.is_released
     assert machine.committed_state == tuple(range(count))
+
+
+class Broken(Sum):
+    """Decides what it cannot replay: 13."""
+
+    def replay(
+        self, state: tuple[int, ...], base_offset: int, epoch: int, records: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if 13 in records:
+            raise ValueError("no thirteen")
+        return super().replay(state, base_offset, epoch, records)
+
+
+def test_what_cannot_be_replayed_is_never_in_the_log() -> None:
+    """Kafka's QuorumController: "Start by trying to apply the record to our in-memory state"; a failure there is fatal
+    to the controller, and nothing was written, though the decision's first batches could be replayed."""
+    log = SlowLog()
+    failures: list[BaseException] = []
+    machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
+        Broken(), log, (), random=Random(1), new_uuid=lambda: bytes(16), fail=failures.append
+    )
+    machine.submit(Add((1, 2)), 0)
+    with pytest.raises(AssertionError, match="no thirteen"):
+        machine.submit(Add((*range(20, 20 + RECORDS_PER_BATCH_MAX), 13)), 0)
+    assert log.records == [1, 2]
+    assert machine.state == (1, 2)
+    assert len(failures) == 1
+    refused = machine.submit(Add((3,)), 0)
+    assert refused.response == ("NOT_CONTROLLER", ())
+    assert log.records == [1, 2]
+
+
+def test_nothing_is_in_the_state_that_the_log_did_not_take() -> None:
+    """A log that fails for no reason of its own is a bug that ends the node, and the state is as it was."""
+
+    class FailingLog(SlowLog):
+        def append_batch(self, records: Sequence[Any]) -> int:
+            raise TypeError("cannot be encoded")
+
+    failures: list[BaseException] = []
+    machine: ReplicatedStateMachine[Any, Any] = ReplicatedStateMachine(
+        Sum(), FailingLog(), (), random=Random(1), new_uuid=lambda: bytes(16), fail=failures.append
+    )
+    with pytest.raises(TypeError):
+        machine.submit(Add((1,)), 0)
+    assert machine.state == ()
+    assert [type(each) for each in failures] == [TypeError]
