@@ -12,8 +12,8 @@ when it makes the log, and tells the controller (`DirectoryAssignments`).
   this process, while some directory is away), is not served: KAFKA_STORAGE_ERROR. An empty log in its place would
   forget what the other disk holds.
 * A replica whose directory is no longer configured while all that are configured are there was on a disk that has
-  been replaced: it begins anew, with an error in the log. The controller has taken it out of the in-sync replicas by
-  then, because such a start is not a clean one.
+  been replaced: it begins anew, with an error in the log. The controller takes it out of all who may lead when it hears
+  of the new directory, and until then the replica is offline.
 * Where two directories hold the same replica, the assigned one counts, and the other copy is set aside as a stray.
 
 PURE but for the logs' own files.

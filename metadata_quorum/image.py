@@ -36,6 +36,8 @@ RESOURCE_GROUP = 32
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"
 MIGRATING_DIRECTORY = bytes(15) + b"\x02"
+RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range(100))
+"""Ids that name no directory (KIP-858)."""
 
 
 class InvalidMetadata(Exception):

@@ -28,6 +28,7 @@ from metadata_quorum.controller.topic_rules import topic_rules
 from metadata_quorum.features import METADATA_VERSION
 from metadata_quorum.image import (
     NO_LEADER,
+    RESERVED_DIRECTORIES,
     BrokerImage,
     MetadataImage,
     TopicImage,
@@ -48,7 +49,6 @@ from wire.structure import Message
 FENCE = 1
 UNFENCE = -1
 IN_CONTROLLED_SHUTDOWN = 1
-_RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range(100))
 
 
 @attrs.frozen
@@ -134,7 +134,7 @@ def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest)
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request")
     if len(set(request.log_dirs)) != len(request.log_dirs):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
-    if any(directory in _RESERVED_DIRECTORIES for directory in request.log_dirs):
+    if any(directory in RESERVED_DIRECTORIES for directory in request.log_dirs):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
     for broker in image.brokers.values():
         if broker.broker_id != request.broker_id and set(broker.log_dirs) & set(request.log_dirs):

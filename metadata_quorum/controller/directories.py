@@ -7,6 +7,10 @@ assigned to a directory outside its broker's registration is offline: it leaves 
 LOST, which names no directory, is a broker's word that the replica is of no use. While others are in sync and at work it
 leaves the eligible replicas too, for it will begin anew, and the leader epoch rises: what it fetched with its old log
 must not let the new one, which is empty, into the ISR.
+
+A replica whose directory is gone from its broker, and which is now in another, begins anew as well (`begins_anew`): it is
+neither in sync nor eligible, and whoever led last is not it. If that leaves nobody, the partition waits for an operator
+(an unclean election), because the others may hold nearly everything and this one holds nothing. Kafka elects it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from metadata_quorum.controller.topic_rules import topic_rules
 from metadata_quorum.image import (
     LOST_DIRECTORY,
     NO_LEADER_CHANGE,
+    RESERVED_DIRECTORIES,
     BrokerImage,
     MetadataImage,
     PartitionImage,
@@ -90,6 +95,7 @@ def _assign(
         # A replica that is back in an online directory may be the one that a partition without leader waits for.
         return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
 
+    anew = begins_anew(partition, broker, directory)
     others = any(replica != broker.broker_id and acceptable(partition, replica) for replica in partition.isr)
     is_given_up = directory == LOST_DIRECTORY and others
     record = change_partition(
@@ -100,8 +106,21 @@ def _assign(
         rules,
         removed=None if online else broker.broker_id,
         unclean=is_given_up,
+        begun_anew=broker.broker_id if anew else None,
         directories={broker.broker_id: directory},
     )
-    if is_given_up and record is not None and record.leader == NO_LEADER_CHANGE:
+    if (is_given_up or anew) and record is not None and record.leader == NO_LEADER_CHANGE:
         record.leader = partition.leader
     return ErrorCode.NONE, record
+
+
+def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
+    """Whether the replica that a broker has in `directory` is another one than the metadata knows, and thus empty.
+
+    The directory that held it is not registered any more: the disk was replaced. A disk that moved keeps its id, and an
+    id that is reserved never held anything.
+    """
+    before = partition.directory_of(broker.broker_id)
+    if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:
+        return False
+    return before not in broker.log_dirs

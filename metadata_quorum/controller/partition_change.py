@@ -13,6 +13,8 @@ sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for re
 * **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
   empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
   feature, we always do.)
+* **Replaced disks.** A replica that begins anew holds nothing: it is no member of any of these sets, and no clean election
+  finds it there. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
 * **Reassignment.** `replicas` holds old and new ones until all that stay are in sync; then those that are being removed
   go, and the leader epoch rises so that the ones removed notice.
 """
@@ -72,6 +74,7 @@ class _Target:
     elr: tuple[int, ...]
     leader: int
     last_known: tuple[int, ...]
+    begun_anew: int | None = None
     unclean: bool = False
 
 
@@ -85,6 +88,7 @@ def change_partition(
     isr: tuple[int, ...] | None = None,
     removed: int | None = None,
     unclean: bool = False,
+    begun_anew: int | None = None,
     replicas: tuple[int, ...] | None = None,
     adding: tuple[int, ...] | None = None,
     removing: tuple[int, ...] | None = None,
@@ -95,24 +99,30 @@ def change_partition(
     """The record that makes a partition what it shall be, None when nothing changes.
 
     What is not given stays. `removed` leaves the ISR; with `unclean` also as its last member, and leaves the eligible
-    replicas. `directories` are those of new replicas (others are unassigned). `election` is as the rules say unless given.
+    replicas. `begun_anew` is a replica that is empty: it leaves all sets, and is nobody who led. `directories` are those of
+    new replicas (others are unassigned). `election` is as the rules say unless given.
     """
+    gone = removed if begun_anew is None else begun_anew
+    unclean = unclean or begun_anew is not None
     target = _Target(
         partition.replicas if replicas is None else replicas,
         partition.adding_replicas if adding is None else adding,
         partition.removing_replicas if removing is None else removing,
-        tuple(each for each in (partition.isr if isr is None else isr) if each != removed),
+        tuple(each for each in (partition.isr if isr is None else isr) if each != gone),
         partition.elr,
         partition.leader,
-        partition.last_known_elr,
+        tuple(each for each in partition.last_known_elr if each != begun_anew),
+        begun_anew,
     )
     if not target.isr and not unclean and not rules.eligible_replicas:
         target.isr = partition.isr
     _complete_reassignment(target)
-    _keep_eligible(target, partition, rules, removed if unclean else None)
+    _keep_eligible(target, partition, rules, gone if unclean else None)
     if election is None:
         election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
     _elect(target, partition, acceptable, election)
+    if target.leader == NO_LEADER:
+        target.replicas = _empty_last(target)
     if _is_sufficient(target, rules):
         target.elr = ()
     _remember_leader(target, partition)
@@ -156,19 +166,26 @@ def _elect(target: _Target, partition: PartitionImage, acceptable: Acceptable, e
         order.insert(0, target.replicas[0])
     for replica in order:
         if replica in candidates and acceptable(partition, replica):
+            assert replica != target.begun_anew, f"replica {replica} is empty and in sync or eligible"
             _lead(target, replica)
             return
-    if not candidates and len(partition.last_known_elr) == 1:
-        last_leader = partition.last_known_elr[0]
+    if not candidates and len(target.last_known) == 1:
+        last_leader = target.last_known[0]
+        assert last_leader != target.begun_anew, f"replica {last_leader} is empty and led last"
         if last_leader in target.replicas and acceptable(partition, last_leader):
             _lead_uncleanly(target, last_leader)
             return
     if election is Election.UNCLEAN:
-        for replica in target.replicas:
+        for replica in _empty_last(target):
             if acceptable(partition, replica):
                 _lead_uncleanly(target, replica)
                 return
     target.leader = NO_LEADER
+
+
+def _empty_last(target: _Target) -> tuple[int, ...]:
+    """The replicas in the order in which an unclean election looks at them."""
+    return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
 
 
 def _lead(target: _Target, leader: int) -> None:
@@ -190,10 +207,11 @@ def _remember_leader(target: _Target, partition: PartitionImage) -> None:
     if target.leader != NO_LEADER:
         target.last_known = ()
     elif not target.isr and partition.isr:
-        if partition.leader != NO_LEADER:
-            target.last_known = (partition.leader,)
-        elif len(partition.isr) == 1:
-            target.last_known = partition.isr
+        last = partition.leader
+        if last == NO_LEADER and len(partition.isr) == 1:
+            last = partition.isr[0]
+        if last not in (NO_LEADER, target.begun_anew):
+            target.last_known = (last,)
 
 
 def _record(

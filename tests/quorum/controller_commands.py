@@ -18,6 +18,12 @@ from wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+)
 from wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from wire.messages.list_partition_reassignments import (
@@ -84,6 +90,24 @@ class PartitionCommands:
                 line += f" isr={answer.isr}" + (" recovering" if answer.leader_recovery_state else "")
             lines.append(line)
         return lines
+
+    def do_assign(self: _Script, words: list[str]) -> list[str]:
+        """`assign BROKER DIRECTORY PARTITION,...`: a broker tells where its replicas are."""
+        broker_id = int(words[0])
+        topics = [
+            AssignReplicasToDirsRequestTopicData(
+                self.image.topics[name].topic_id,
+                [AssignReplicasToDirsRequestPartitionData(number) for number in numbers],
+            )
+            for name, numbers in by_topic(words[2].split(",")).items()
+        ]
+        request = AssignReplicasToDirsRequest(
+            broker_id,
+            self.image.brokers[broker_id].epoch,
+            [AssignReplicasToDirsRequestDirectoryData(self.id_of(words[1]), topics)],
+        )
+        records, response = self.decide(request)
+        return [*map(self.tell, records), f"-> {ErrorCode(response.error_code).name}"]
 
     def do_elect(self: _Script, words: list[str]) -> list[str]:
         partitions = None

@@ -21,7 +21,13 @@ from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
 from metadata_quorum.controller.partition_change import acceptable_leaders
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import topic_rules
-from metadata_quorum.image import NO_LEADER, RECOVERING, MetadataImage, PartitionImage
+from metadata_quorum.image import (
+    NO_LEADER,
+    RECOVERING,
+    UNASSIGNED_DIRECTORY,
+    MetadataImage,
+    PartitionImage,
+)
 from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from metadata_quorum.storage_format import bootstrap_records
@@ -75,6 +81,13 @@ class ControllerMachine(RuleBasedStateMachine):
         self.before: dict[int, PartitionImage] = {}
         self.complete: dict[int, set[int]] = {}
         self.lost: set[int] = set()
+        self.disks = {
+            broker_id: [bytes([65 + broker_id, number]) * 8 for number in (1, 2)] for broker_id in BROKERS
+        }
+        self.empty: dict[int, set[int]] = {}
+        """Of each partition the replicas on disks that took the place of others, which nobody has filled yet."""
+        self.may_lose = False
+        """Whether this step may elect a replica that holds nothing."""
 
     def _lead(self, image: MetadataImage) -> ReplicatedStateMachine[Any, Any]:
         self.machine = ReplicatedStateMachine(
@@ -112,11 +125,8 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, clean=st.booleans())
     def register(self, broker_id: int, clean: bool) -> None:
-        """A new incarnation with the same disks."""
+        """A new incarnation with the disks that the broker has now."""
         known = self.image.brokers.get(broker_id)
-        disks = [bytes([65 + broker_id, number]) * 8 for number in (1, 2)]
-        if not clean or known is None:
-            self.lost.add(broker_id)
         response = self.ask(
             BrokerRegistrationRequest(
                 broker_id=broker_id,
@@ -127,18 +137,24 @@ class ControllerMachine(RuleBasedStateMachine):
                     Feature("metadata.version", 30, 30),
                     Feature("eligible.leader.replicas.version", 0, 1),
                 ],
-                log_dirs=disks,
+                log_dirs=self.disks[broker_id],
                 previous_broker_epoch=known.epoch if clean and known is not None else -1,
             )
         )
-        assert response.error_code == ErrorCode.NONE
+        if known is not None and set(known.log_dirs).isdisjoint(self.disks[broker_id]):
+            # All its disks are others: it may be a stranger, as long as the session of the old one lasts.
+            assert response.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+        else:
+            assert response.error_code == ErrorCode.NONE
+        if response.error_code == ErrorCode.NONE and (not clean or known is None):
+            self.lost.add(broker_id)
 
     @rule(broker_id=BROKER, want=st.sampled_from(["run", "run", "run", "fence", "stop"]), loses=st.booleans())
     def heartbeat(self, broker_id: int, want: str, loses: bool) -> None:
         known = self.image.brokers.get(broker_id)
         if known is None:
             return
-        offline = [bytes([65 + broker_id, 1]) * 8] if loses else []
+        offline = self.disks[broker_id][:1] if loses else []
         self.ask(
             BrokerHeartbeatRequest(
                 broker_id=broker_id,
@@ -152,14 +168,32 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=BROKER, number=PARTITION, disk=st.integers(1, 2))
     def assign(self, broker_id: int, number: int, disk: int) -> None:
-        """A broker tells on which disk it has put a replica."""
+        """A broker tells on which disk it has put a replica. The one that held it may be gone from the broker."""
         known = self.image.brokers.get(broker_id)
         if known is None:
             return
+        to = self.disks[broker_id][disk - 1]
+        held = self.image.topics[TOPIC].partitions[number]
+        before = held.directory_of(broker_id)
+        if before not in (UNASSIGNED_DIRECTORY, to) and before not in known.log_dirs:
+            self.empty.setdefault(number, set()).add(broker_id)
+            self.complete[number].discard(broker_id)
         partition = AssignReplicasToDirsRequestPartitionData(number)
         topic = AssignReplicasToDirsRequestTopicData(self.image.topics[TOPIC].topic_id, [partition])
-        directory = AssignReplicasToDirsRequestDirectoryData(bytes([65 + broker_id, disk]) * 8, [topic])
+        directory = AssignReplicasToDirsRequestDirectoryData(to, [topic])
         self.ask(AssignReplicasToDirsRequest(broker_id, known.epoch, [directory]))
+
+    @rule(broker_id=BROKER, disk=st.integers(0, 1), clean=st.booleans())
+    def replace_disk(self, broker_id: int, disk: int, clean: bool) -> None:
+        """Another disk in the place of one, on which its replicas begin anew; the other disk may say that the broker was
+        stopped cleanly."""
+        self.disks[broker_id][disk] = b"d" + self._new_uuid()[1:]
+        self.register(broker_id, clean)
+        self.heartbeat(broker_id, want="run", loses=False)
+        registered = self.image.brokers[broker_id].log_dirs if broker_id in self.image.brokers else ()
+        for number, partition in self.image.topics[TOPIC].partitions.items():
+            if broker_id in partition.replicas and partition.directory_of(broker_id) not in registered:
+                self.assign(broker_id, number, 1 + disk)
 
     @rule(seconds=st.integers(1, 12), alive=SUBSET)
     def time_passes(self, seconds: int, alive: set[int]) -> None:
@@ -206,6 +240,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if late:
             assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
         elif answer.error_code in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED):
+            self.empty.setdefault(number, set()).difference_update(state.broker_id for state in states)
             # Whoever came in has everything that the leader has.
             if partition.leader in self.complete[number]:
                 self.complete[number].update(state.broker_id for state in states)
@@ -228,6 +263,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(unclean=st.booleans())
     def elect(self, unclean: bool) -> None:
+        self.may_lose = unclean
         self.ask(ElectLeadersRequest(int(unclean), None))
 
     @rule(request=st.sampled_from([BalanceLeaders(), ElectLeaderless()]))
@@ -266,8 +302,20 @@ class ControllerMachine(RuleBasedStateMachine):
             self._check_shape(partition, min_isr)
             self._check_change(before, partition)
             self._check_completeness(number, before, partition, min_isr)
+            self._check_empty(number, partition, rules.unclean_election)
         self.before = dict(topic.partitions)
         self.lost = set()
+        self.may_lose = False
+
+    def _check_empty(self, number: int, partition: PartitionImage, unclean_election: bool) -> None:
+        """A replica that begins anew is nobody's choice unless somebody would rather lose records."""
+        empty = self.empty.setdefault(number, set())
+        empty &= set(partition.replicas)
+        assert empty.isdisjoint(partition.elr)
+        assert empty.isdisjoint(partition.last_known_elr)
+        if not empty.isdisjoint(partition.isr):
+            assert self.may_lose or unclean_election, "an empty replica was elected"
+            empty -= set(partition.isr)
 
     def _check_shape(self, partition: PartitionImage, min_isr: int) -> None:
         isr, elr, replicas = set(partition.isr), set(partition.elr), set(partition.replicas)

@@ -14,6 +14,7 @@ from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.image import (
     LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
     NO_LEADER,
     RESOURCE_TOPIC,
     UNASSIGNED_DIRECTORY,
@@ -124,12 +125,31 @@ def test_a_lost_replica_is_not_eligible_and_its_fetches_count_no_more() -> None:
         assert (after.leader, after.isr, after.elr, after.leader_epoch) == (2, (2,), elr, leader_epoch)
 
 
-def test_a_replica_that_is_found_leads_again() -> None:
-    """A disk that comes back at another place: a partition that waits for its last replica gets its leader."""
-    waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(GONE, b"x" * 16))
+@pytest.mark.parametrize("before", [UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY, TWO])
+def test_a_replica_that_is_found_leads_again(before: bytes) -> None:
+    """A partition that waits for its last replica gets its leader, when the replica was nowhere, or in a directory that the
+    broker still has."""
+    waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(before, b"x" * 16))
     _, after = ask(waiting, ONE)
     assert after is not None
     assert (after.leader, after.leader_epoch) == (1, 1)
+
+
+def test_a_replica_in_the_place_of_one_that_is_gone_begins_anew() -> None:
+    """Its directory is not registered any more, so what is in the other one is empty: it is in no set, nobody is elected,
+    and the leader of another partition forgets what it fetched before."""
+    waiting = attrs.evolve(NEW, leader=NO_LEADER, isr=(1,), directories=(GONE, b"x" * 16))
+    _, after = ask(waiting, ONE)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.last_known_elr) == (NO_LEADER, (), (), ())
+    last_known = attrs.evolve(waiting, isr=(), last_known_elr=(1,))
+    _, after = ask(last_known, ONE)
+    assert after is not None
+    assert (after.leader, after.last_known_elr, after.replicas) == (NO_LEADER, (), (2, 1))
+    followed = attrs.evolve(NEW, leader=2, directories=(GONE, b"x" * 16))
+    _, after = ask(followed, ONE)
+    assert after is not None
+    assert (after.leader, after.isr, after.leader_epoch) == (2, (2,), 1)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
-from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage
+from metadata_quorum.controller.partition_change import Election, acceptable_leaders, change_partition
+from metadata_quorum.controller.topic_rules import TopicRules
+from metadata_quorum.image import RECOVERING, BrokerImage, MetadataImage, PartitionImage
 from metadata_quorum.image_builder import merge_partition
 
 TOPIC = b"T" * 16
@@ -106,3 +107,60 @@ def test_eligible_leader_replicas_are_elected_before_the_last_known_leader() -> 
     assert change is not None
     assert (change.leader, change.isr, change.eligible_leader_replicas) == (2, [2], [])
     assert change.leader_recovery_state == -1
+
+
+MEMBERS = st.lists(st.integers(0, 3), unique=True)
+
+
+@given(
+    st.permutations(range(4)),
+    MEMBERS,
+    MEMBERS,
+    MEMBERS,
+    st.integers(0, 3),
+    st.sets(st.integers(0, 3)),
+    st.booleans(),
+    st.sampled_from(Election),
+    st.integers(1, 4),
+)
+@settings(max_examples=500, deadline=None)
+def test_a_replica_that_begins_anew_is_in_no_set(
+    order: list[int],
+    isr: list[int],
+    elr: list[int],
+    last_known: list[int],
+    empty: int,
+    active: set[int],
+    eligible_replicas: bool,
+    election: Election,
+    min_isr: int,
+) -> None:
+    """Whatever the partition was: a replica that holds nothing is neither in sync nor eligible nor the last known leader,
+    unless an unclean election finds nobody else; then the partition is RECOVERING."""
+    replicas = tuple(order)
+    leader = next((each for each in isr if each in active), -1)
+    partition = PartitionImage(
+        leader,
+        1,
+        1,
+        replicas,
+        tuple(isr),
+        tuple(directory(each) for each in replicas),
+        tuple(each for each in elr if each not in isr),
+        () if isr else tuple(last_known),
+    )
+    rules = TopicRules(eligible_replicas=eligible_replicas, min_isr=min_isr)
+    acceptable = acceptable_leaders(image_with(active))
+    change = change_partition(TOPIC, 0, partition, acceptable, rules, begun_anew=empty, election=election)
+    after = partition if change is None else merge_partition(partition, change)
+    assert set(after.replicas) == set(replicas)
+    assert all(after.directory_of(each) == directory(each) for each in replicas)
+    assert empty not in after.elr
+    assert empty not in after.last_known_elr
+    if empty in after.isr:
+        assert election is Election.UNCLEAN
+        assert after.leader == empty
+        assert after.leader_recovery_state == RECOVERING
+        assert not active - {empty}
+    elif after.leader == -1:
+        assert after.replicas[-1] == empty
