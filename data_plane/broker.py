@@ -26,7 +26,7 @@ from data_plane.replication.replication import Replication
 from data_plane.replication.rotten_replicas import Fate, RottenReplicas
 from data_plane.replication.settings import ReplicationSettings
 from data_plane.timers import Timers
-from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config
+from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config, layers_for
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.image import (
     LOST_DIRECTORY,
@@ -199,7 +199,7 @@ class Broker:
         before, self.image = self.image, image
         self.maker.begin_change()
         configured: Iterable[str] = delta.changed_topic_configs
-        if any(resource in delta.changed_configs for resource in self._own_resources):
+        if delta.features_changed or any(each in delta.changed_configs for each in self._own_resources):
             self._apply_broker_config()
             configured = list(self.topics)
         # A change of the ISR was decided by the `min.insync.replicas` that came before it: no high watermark may advance by
@@ -219,12 +219,7 @@ class Broker:
     @property
     def config_layers(self) -> BrokerConfigLayers:
         """What this broker's values are made of now: its file, and what the metadata log says of it and of all."""
-        image = self.image
-        return BrokerConfigLayers(
-            self.settings.config_layers.static,
-            image.broker_configs(self.settings.node_id),
-            image.broker_configs(None),
-        )
+        return layers_for(self.image, self.settings.config_layers.static, self.settings.node_id)
 
     def log_config(self, topic: str) -> LogConfig:
         """The effective configuration of a topic's logs: the topic's own values over this broker's.

@@ -25,8 +25,8 @@ _BLANKS = "".join(map(chr, range(33)))
 """What Java's trim takes away."""
 _INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+\Z")
-_DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
-_THROTTLED_REPLICAS = re.compile(r"[0-9]+:[0-9]+\Z")
+_DOUBLE_TEXT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)\Z")
+_THROTTLED_REPLICAS = re.compile(r"([0-9]+:[0-9]+)?\Z")
 _BY_DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?\Z")
 
 
@@ -224,7 +224,7 @@ def _check_non_empty_list(name: str, value: ConfigValue) -> None:
 
 def _check_throttled_replicas(name: str, value: ConfigValue) -> None:
     items = value if isinstance(value, list) else []
-    if items == ["*"] or all(_THROTTLED_REPLICAS.match(item) for item in items):
+    if "".join(items) == "*" or all(_THROTTLED_REPLICAS.match(item) for item in items):
         return
     raise ConfigError(
         name,

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from metadata_quorum.config_defs import THROTTLE_DEFS, ConfigError, ConfigValue, broker_defs
-from metadata_quorum.effective_config import BrokerConfigLayers, broker_value, effective_topic_config
+import attrs
+
+from metadata_quorum.config_defs import ConfigError, ConfigValue, broker_defs
+from metadata_quorum.config_values import (
+    LISTENER_PREFIX,
+    broker_def,
+    check_value,
+    listener_of,
+    parse_overrides,
+)
+from metadata_quorum.effective_config import BrokerConfigLayers, broker_value, inherited_text
+from metadata_quorum.image import RESOURCE_BROKER
 from wire.errors import ErrorCode, KafkaError
 
-LISTENER_PREFIX = "listener.name."
 CLEANER_BYTES_PER_THREAD_MIN = 1 << 20
 ALL_DIRECTORIES = "*"
 
@@ -33,7 +42,13 @@ _KEY_STORES = frozenset(
     )
 )
 _NOT_SUPPORTED = frozenset(
-    ("listeners", "listener.security.protocol.map", "principal.builder.class", "config.providers")
+    (
+        "listeners",
+        "listener.security.protocol.map",
+        "principal.builder.class",
+        "config.providers",
+        "ssl.engine.factory.class",
+    )
 )
 _PERSONAL = frozenset(
     ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
@@ -59,8 +74,7 @@ def check_broker_change(
     _check_keys(after)
     try:
         for name, text in after.items():
-            key = name.removeprefix(_listener_of(name))
-            definition = broker_defs().get(key, THROTTLE_DEFS.get(key))
+            definition = broker_def(name.removeprefix(listener_of(name)))
             if definition is not None:
                 definition.parse(text)
     except ConfigError as error:
@@ -73,15 +87,20 @@ def check_broker_change(
         )
     _check_supported(after)
     if per_broker:
-        changed = BrokerConfigLayers(layers.static, after, layers.dynamic_default)
+        changed = attrs.evolve(layers, dynamic=after)
     else:
-        changed = BrokerConfigLayers(layers.static, layers.dynamic, after)
+        changed = attrs.evolve(layers, dynamic_default=after)
     _check_times(changed)
     _check_cleaner(layers, changed)
     _check_connections(changed)
     _check_directories(changed, log_dirs)
     for name in _THREAD_COUNTS:
         _check_thread_count(name, _number(layers, name), _number(changed, name))
+    try:
+        for name, text in after.items():
+            check_value(RESOURCE_BROKER, name, text)
+    except ConfigError as error:
+        raise _invalid(str(error)) from error
 
 
 def _check_keys(after: Mapping[str, str]) -> None:
@@ -102,7 +121,7 @@ def _check_supported(after: Mapping[str, str]) -> None:
         name
         for name, text in after.items()
         if name in _NOT_SUPPORTED
-        or name.startswith(("ssl.", "sasl.", LISTENER_PREFIX))
+        or name.startswith(LISTENER_PREFIX)
         or (name == "metric.reporters" and text.strip())
     ]
     if missing:
@@ -111,29 +130,23 @@ def _check_supported(after: Mapping[str, str]) -> None:
 
 def _is_of_one_broker(name: str) -> bool:
     if name.startswith(LISTENER_PREFIX):
-        return name.removeprefix(_listener_of(name)) not in _OF_ALL_BROKERS
+        return name.removeprefix(listener_of(name)) not in _OF_ALL_BROKERS
     return name in _PERSONAL or name.startswith(("ssl.", "sasl."))
 
 
-def _listener_of(name: str) -> str:
-    """`listener.name.LISTENER.` of a key that has it, else nothing."""
-    if not name.startswith(LISTENER_PREFIX):
-        return ""
-    listener, dot, _ = name[len(LISTENER_PREFIX) :].partition(".")
-    return LISTENER_PREFIX + listener + dot
-
-
 def _check_times(changed: BrokerConfigLayers) -> None:
-    topic = effective_topic_config({}, changed)
-    if int(topic["retention.ms"]) == 0:
+    def told(name: str) -> int:
+        return int(inherited_text(name, changed))
+
+    if told("retention.ms") == 0:
         raise _required("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
-    if int(topic["segment.ms"]) < 1:
+    if told("segment.ms") < 1:
         raise _required("log.roll.ms must be greater than or equal to 1")
-    if int(topic["segment.jitter.ms"]) < 0:
+    if told("segment.jitter.ms") < 0:
         raise _required("log.roll.jitter.ms must be greater than or equal to 0")
     for unit in ("ms", "bytes"):
         name, limit_name = f"log.local.retention.{unit}", f"log.retention.{unit}"
-        local, limit = int(topic[f"local.retention.{unit}"]), max(-1, int(topic[f"retention.{unit}"]))
+        local, limit = told(f"local.retention.{unit}"), max(-1, told(f"retention.{unit}"))
         if limit != -1 and local == -1:
             allowed = f"Value must not be -1 as {limit_name} value is set as {limit}."
         elif limit != -1 and local > limit:
@@ -165,12 +178,10 @@ def _check_cleaner(layers: BrokerConfigLayers, changed: BrokerConfigLayers) -> N
 def _check_connections(changed: BrokerConfigLayers) -> None:
     key = "max.connections.per.ip.overrides"
     overrides = broker_value(key, changed)
-    for item in str(overrides or "").split(","):
-        if not item.strip():
-            continue
-        host, colon, count = item.strip().rpartition(":")
-        if not colon or not host or not count.strip().lstrip("+-").isdecimal():
-            raise _invalid(f"Error parsing configuration property '{key}': {item.strip()} is not host:count")
+    try:
+        parse_overrides(str(overrides or ""))
+    except ConfigError as error:
+        raise _invalid(str(error)) from error
     if _number(changed, "max.connections.per.ip") == 0 and not overrides:
         raise _required(f"max.connections.per.ip can be set to zero only if {key} property is set.")
     rate = _number(changed, "max.connection.creation.rate")

@@ -7,6 +7,7 @@ values of this broker, of all brokers, then the properties file), then in the de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import IntEnum
 
 import attrs
@@ -17,14 +18,18 @@ from metadata_quorum.config_defs import (
     ConfigDef,
     ConfigError,
     ConfigValue,
-    Synonym,
     broker_defs,
     group_defs,
     topic_defs,
     topic_synonyms,
     topic_to_broker_synonym,
 )
+from metadata_quorum.config_values import as_topic_text, broker_def
+from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.group_configs import group_synonym
+from metadata_quorum.image import MetadataImage
+
+MIN_ISR = "min.insync.replicas"
 
 
 class ConfigSource(IntEnum):
@@ -85,6 +90,9 @@ class BrokerConfigLayers:
     dynamic: Mapping[str, str] = attrs.field(factory=dict)
     dynamic_default: Mapping[str, str] = attrs.field(factory=dict)
 
+    one_min_isr: bool = False
+    """Whether all brokers have one `min.insync.replicas`, which the metadata log alone tells (KIP-966)."""
+
     def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
         """The strongest first, without the defaults."""
         yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
@@ -92,20 +100,29 @@ class BrokerConfigLayers:
         yield ConfigSource.STATIC_BROKER_CONFIG, self.static
 
 
+def layers_for(
+    image: MetadataImage, static: Mapping[str, str], broker_id: int | None = None
+) -> BrokerConfigLayers:
+    """What `image` makes of a broker with the properties file `static`; without an id, of any broker."""
+    return BrokerConfigLayers(
+        static,
+        {} if broker_id is None else image.broker_configs(broker_id),
+        image.broker_configs(None),
+        image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
+    )
+
+
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
-    """The typed value that a broker key has, its synonyms left out."""
-    definition = broker_defs()[name]
+    """The typed value that a broker key has, its synonyms left out; a text that cannot be read counts as none."""
+    definition = broker_def(name)
+    assert definition is not None, f"no broker knows {name}"
     for _, layer in broker.layers():
         if name in layer:
-            return definition.parse(layer[name])
+            try:
+                return definition.parse(layer[name])
+            except ConfigError:
+                continue
     return definition.default_value()
-
-
-def _converted(name: str, synonym: Synonym, text: str) -> str:
-    """A broker key's text as the topic key's. Raises `ValueError` for no number where one is needed."""
-    if name == "retention.ms" and int(text) < 0:
-        return "-1"  # every negative retention of a broker is none
-    return text if synonym.milliseconds == 1 else str(int(text) * synonym.milliseconds)
 
 
 def _candidates(
@@ -116,12 +133,16 @@ def _candidates(
     if name in overrides:
         yield overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
     for source, layer in broker.layers():
+        if (
+            name == MIN_ISR
+            and broker.one_min_isr
+            and source is not ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        ):
+            continue
         for synonym in topic_synonyms(name):
             if synonym.name in layer:
-                try:
-                    yield _converted(name, synonym, layer[synonym.name]), source
-                except ValueError:
-                    continue
+                with suppress(ConfigError):
+                    yield as_topic_text(name, synonym, layer[synonym.name]), source
     yield definition.default, ConfigSource.DEFAULT_CONFIG
 
 
@@ -131,22 +152,34 @@ def _resolve(
     return next(_candidates(definition, overrides, broker))
 
 
-def effective_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> dict[str, str]:
-    """Every topic key that has a value: what a log is configured with, in the form that `ConfigDef.canonical` gives.
+def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
+    """What a broker tells topics of a key, whether or not a topic may have such a value; there must be a default."""
+    text, _ = _resolve(topic_defs()[name], {}, broker)
+    assert text is not None, f"{name} has no default"
+    return text
 
-    A value that this version cannot read (another one wrote it) counts as none.
-    """
+
+def effective_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> dict[str, str]:
+    """Every topic key that has a value: what a log is configured with, in the form that `ConfigDef.text_of` gives."""
     values = {}
     for name, definition in topic_defs().items():
-        for text, _ in _candidates(definition, overrides, broker):
-            try:
-                value = None if text is None else definition.canonical(text)
-            except ConfigError:
-                continue
-            if value is not None:
-                values[name] = value
-            break
+        value = definition.text_of(topic_value(name, overrides, broker))
+        if value is not None:
+            values[name] = value
     return values
+
+
+def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
+    """The typed value that is in force for a topic's key, on its leader as on its controller.
+
+    A text that cannot be read counts as none, and what stands beneath it holds.
+    """
+    definition = topic_defs()[name]
+    for text, source in _candidates(definition, overrides, broker):
+        if source is not ConfigSource.DEFAULT_CONFIG and text is not None:
+            with suppress(ConfigError):
+                return definition.parse(text)
+    return definition.default_value()
 
 
 def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:

@@ -155,7 +155,12 @@ class MetadataImage:
     brokers: dict[int, BrokerImage] = attrs.field(factory=dict)
     controllers: dict[int, ControllerImage] = attrs.field(factory=dict)
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
-    """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name."""
+    """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name.
+
+    Each can be read (`config_values.check_value`): of a key's values in the log the last such one is here."""
+    unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
+    """By resource: the newest texts of keys that the log tells, and that nobody here can read. None of them is in force;
+    they are kept for snapshots, so that a version that can read them finds them."""
     features: dict[str, int] = attrs.field(factory=dict)
     """Finalized feature levels; a level of 0 is the same as no entry."""
     next_producer_id: int = 0
@@ -213,7 +218,7 @@ class MetadataDelta:
             topics,
             tuple(topics),
             tuple(image.brokers),
-            tuple(sorted(image.configs)),
+            tuple(sorted(dict.fromkeys([*image.configs, *image.unreadable_configs]))),
             bool(image.features),
         )
 

@@ -12,10 +12,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from metadata_quorum.config_defs import ConfigError
+from metadata_quorum.config_values import check_value
 from metadata_quorum.image import (
     MIGRATING_DIRECTORY,
     NO_LEADER_CHANGE,
@@ -103,6 +105,7 @@ class _Changes:
     brokers: dict[int, BrokerImage | None] = attrs.field(factory=dict)
     controllers: dict[int, ControllerImage] = attrs.field(factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = attrs.field(factory=dict)
+    unreadable: dict[tuple[int, str], dict[str, str]] = attrs.field(factory=dict)
     features: dict[str, int] | None = None
     next_producer_id: int | None = None
 
@@ -114,6 +117,7 @@ class _Changes:
             dict(self.brokers),
             dict(self.controllers),
             {resource: dict(values) for resource, values in self.configs.items()},
+            {resource: dict(values) for resource, values in self.unreadable.items()},
             None if self.features is None else dict(self.features),
             self.next_producer_id,
         )
@@ -228,6 +232,7 @@ class ImageBuilder:
             self._changes.deleted[record.topic_id] = change.before
         self._changes.names[change.name] = None
         self._changes.configs[(RESOURCE_TOPIC, change.name)] = {}
+        self._changes.unreadable[(RESOURCE_TOPIC, change.name)] = {}
 
     def _create_partition(self, record: records.PartitionRecord) -> None:
         share = self._interned.tuple
@@ -269,12 +274,18 @@ class ImageBuilder:
                     topic.set(number, attrs.evolve(partition, elr=(), last_known_elr=()))
 
     def _set_config(self, record: records.ConfigRecord) -> None:
+        """A value that cannot be read leaves the one before it in force."""
         resource = (record.resource_type, record.resource_name)
-        values = self._changes.configs.get(resource)
-        if values is None:
-            values = self._changes.configs[resource] = dict(self._base.configs.get(resource, {}))
+        values = _changed_values(self._changes.configs, self._base.configs, resource)
+        unreadable = _changed_values(self._changes.unreadable, self._base.unreadable_configs, resource)
+        unreadable.pop(record.name, None)
         if record.value is None:
             values.pop(record.name, None)
+            return
+        try:
+            check_value(record.resource_type, record.name, record.value)
+        except ConfigError:
+            unreadable[record.name] = record.value
         else:
             values[record.name] = record.value
 
@@ -395,6 +406,28 @@ def _replays() -> dict[type, Callable[[ImageBuilder, Any], None]]:
     }
 
 
+_Configs: TypeAlias = Mapping[tuple[int, str], Mapping[str, str]]
+
+
+def _changed_values(
+    changes: dict[tuple[int, str], dict[str, str]], base: _Configs, resource: tuple[int, str]
+) -> dict[str, str]:
+    """The values of a resource that a replay may change."""
+    values = changes.get(resource)
+    if values is None:
+        values = changes[resource] = dict(base.get(resource, {}))
+    return values
+
+
+def _differing(
+    changes: Mapping[tuple[int, str], dict[str, str]], base: _Configs
+) -> dict[tuple[int, str], Mapping[str, str] | None]:
+    """What a map of configurations gets: None for resources that have nothing any more."""
+    return {
+        resource: values or None for resource, values in changes.items() if values != base.get(resource, {})
+    }
+
+
 def _build(
     base: MetadataImage, changes: _Changes, offset: int, epoch: int
 ) -> tuple[MetadataImage, MetadataDelta]:
@@ -422,11 +455,8 @@ def _build(
             created.append(topic.name)
             move_collision(topic.name, True)
 
-    configs: dict[tuple[int, str], Mapping[str, str] | None] = {
-        resource: values or None
-        for resource, values in changes.configs.items()
-        if values != base.configs.get(resource, {})
-    }
+    configs = _differing(changes.configs, base.configs)
+    unreadable = _differing(changes.unreadable, base.unreadable_configs)
     brokers = base.brokers
     if changes.brokers:
         merged = {**base.brokers, **changes.brokers}
@@ -441,6 +471,7 @@ def _build(
         brokers,
         {**base.controllers, **changes.controllers} if changes.controllers else base.controllers,
         base.configs.changed(configs),
+        base.unreadable_configs.changed(unreadable),
         base.features if changes.features is None else changes.features,
         base.next_producer_id if changes.next_producer_id is None else changes.next_producer_id,
     )
@@ -449,7 +480,7 @@ def _build(
         changed,
         tuple(created),
         tuple(changes.brokers),
-        tuple(configs),
+        tuple(dict.fromkeys([*configs, *unreadable])),
         changes.features is not None,
     )
     return image, delta

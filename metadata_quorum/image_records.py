@@ -49,9 +49,11 @@ def records_of(image: MetadataImage) -> Iterator[Message]:
         yield _controller(controller)
     for name in sorted(image.topics):
         yield from _topic(image.topics[name])
-    for kind, name in sorted(image.configs):
-        for key, value in sorted(image.configs[kind, name].items()):
-            yield ConfigRecord(kind, name, key, value)
+    # A text that nobody here can read comes behind the value that is in force, as it did in the log.
+    for configs in (image.configs, image.unreadable_configs):
+        for kind, name in sorted(configs):
+            for key, value in sorted(configs[kind, name].items()):
+                yield ConfigRecord(kind, name, key, value)
     if image.next_producer_id:
         yield ProducerIdsRecord(NOBODY, NOBODY, image.next_producer_id)
 

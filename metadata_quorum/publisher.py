@@ -157,13 +157,22 @@ def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
             if numbers:
                 changed[name] = numbers
     brokers = {**before.brokers, **after.brokers}
-    configs = sorted({**dict(_sorted_items(before.configs)), **dict(_sorted_items(after.configs))})
+    configs = sorted(
+        dict.fromkeys(
+            [*before.configs, *after.configs, *before.unreadable_configs, *after.unreadable_configs]
+        )
+    )
     return MetadataDelta(
         deleted,
         changed,
         tuple(created),
         tuple(each for each in sorted(brokers) if before.brokers.get(each) != after.brokers.get(each)),
-        tuple(each for each in configs if before.configs.get(each) != after.configs.get(each)),
+        tuple(
+            each
+            for each in configs
+            if before.configs.get(each) != after.configs.get(each)
+            or before.unreadable_configs.get(each) != after.unreadable_configs.get(each)
+        ),
         before.features != after.features,
     )
 

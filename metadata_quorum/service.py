@@ -23,6 +23,7 @@ from metadata_quorum.controller.controller import Activate, Controller, Periodic
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
+from metadata_quorum.metadata_errors import MetadataErrors
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
 from metadata_quorum.publisher import MetadataPublisher
@@ -106,6 +107,8 @@ class MetadataService:
             buggify=env.buggify,
         )
         self._publisher.on_committed = self._snapshotter.note
+        self.errors = MetadataErrors(logger)
+        self._publisher.subscribe(self.errors.look)
         self._published_bytes = 0
         self._controller = Controller(controller_settings or ControllerSettings())
         self._machine: _Machine | None = None

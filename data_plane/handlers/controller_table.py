@@ -18,7 +18,7 @@ from data_plane.handlers.metadata import BROKERS_ENDPOINT, CLUSTER_OPERATIONS, N
 from data_plane.handlers.table import ApiTable
 from data_plane.log_levels import LogLevels
 from metadata_quorum.controller_channel import QUORUM_APIS, Service, answer_request
-from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.effective_config import BrokerConfigLayers, layers_for
 from metadata_quorum.envelope import open_request, seal_response
 from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.image import MetadataImage
@@ -84,10 +84,7 @@ class DescribedController:
     @property
     def config_layers(self) -> BrokerConfigLayers:
         """Its file, and what the metadata log says of this node and of all."""
-        image = self.image
-        return BrokerConfigLayers(
-            self.static.static, image.broker_configs(self.node_id), image.broker_configs(None)
-        )
+        return layers_for(self.image, self.static.static, self.node_id)
 
 
 class AskHere:

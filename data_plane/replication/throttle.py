@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.effective_config import BrokerConfigLayers, broker_value, topic_value
 
 LEADER, FOLLOWER = "leader", "follower"
 EVERY = "*"
+DIGITS_MAX = 20
+"""A longer number names no partition and no broker."""
 NEVER_MS = 1000
 """When a rate of 0 is looked at again."""
 
@@ -42,28 +44,27 @@ class ReplicationThrottle:
         self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> None:
-        """As the metadata says now; without a value nothing is slowed, and one that is no number is passed over."""
-        rate = None
-        for _, layer in layers.layers():
-            text = layer.get(self._rate_key, "").strip()
-            if text.isascii() and text.isdecimal():
-                rate = int(text)
-                break
+        """As the metadata says now; without a value nothing is slowed."""
+        value = broker_value(self._rate_key, layers)
+        rate = value if isinstance(value, int) else None
         if rate != self._rate:
             self._rate = rate
             self._room = float(rate or 0)
 
     def set_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
-        """A topic's list, among its own configs: `partition:broker,...`, `*`, or nothing."""
-        text = configs.get(self._replicas_key, "").strip()
-        if not text:
+        """A topic's list, among its own configs: `partition:broker,...`, `*`, or nothing; empty items say nothing."""
+        value = topic_value(self._replicas_key, configs, BrokerConfigLayers({}))
+        items = [item for item in value if item] if isinstance(value, list) else []
+        if not items:
             self._topics.pop(topic_id, None)
-        elif text == EVERY:
+        elif items == [EVERY]:
             self._topics[topic_id] = None
         else:
-            pairs = (entry.strip().split(":") for entry in text.split(","))
+            pairs = [item.split(":") for item in items]
             self._topics[topic_id] = frozenset(
-                int(partition) for partition, broker in pairs if int(broker) == self._node_id
+                int(partition)
+                for partition, broker in pairs
+                if max(len(partition), len(broker)) <= DIGITS_MAX and int(broker) == self._node_id
             )
 
     def forget(self, topic_id: bytes) -> None:

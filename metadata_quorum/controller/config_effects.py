@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
 from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import MIN_ISR, UNCLEAN_ELECTION, topic_rules
+from metadata_quorum.controller.topic_rules import UNCLEAN_ELECTION, topic_rules
+from metadata_quorum.effective_config import MIN_ISR
 from metadata_quorum.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.state_machine import DecisionContext

@@ -20,10 +20,11 @@ from metadata_quorum.config_defs import (
     topic_defs,
     validate_topic_configs,
 )
+from metadata_quorum.config_values import check_value
 from metadata_quorum.controller.config_effects import with_partition_changes
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import MIN_ISR
+from metadata_quorum.effective_config import MIN_ISR
 from metadata_quorum.group_configs import validate_group_configs
 from metadata_quorum.image import (
     RESOURCE_BROKER,
@@ -75,7 +76,11 @@ def incremental_alter_configs(
         for config in resource.configs:
             value = _operate(kind, config, before.get(config.name))
             # A broker's value is written anew even if it is the same: it makes brokers load files again.
-            if value != before.get(config.name) or kind == RESOURCE_BROKER:
+            if (
+                value != before.get(config.name)
+                or kind == RESOURCE_BROKER
+                or config.name in _unreadable(image, kind, resource.resource_name)
+            ):
                 changes[config.name] = value
         return changes
 
@@ -97,12 +102,18 @@ def alter_configs(
     """Replace all overrides of resources: a key that is not named is taken away."""
 
     def changes_of(resource: absolute.AlterConfigsResource, before: Mapping[str, str]) -> Changes:
+        kind = resource.resource_type
+        unreadable = _unreadable(image, kind, resource.resource_name)
         changes: Changes = {}
         for config in resource.configs:
-            if config.value != before.get(config.name) or resource.resource_type == RESOURCE_BROKER:
+            if (
+                config.value != before.get(config.name)
+                or kind == RESOURCE_BROKER
+                or config.name in unreadable
+            ):
                 changes[config.name] = config.value
         named = {config.name for config in resource.configs}
-        changes.update((key, None) for key in sorted(before) if key not in named)
+        changes.update((key, None) for key in sorted([*before, *unreadable]) if key not in named)
         return changes
 
     records, responses = _each(
@@ -128,11 +139,8 @@ def _each(
         kind, name = resource.resource_type, resource.resource_name
         code, message = ErrorCode.NONE, None
         try:
-            before = image.configs.get((kind, name), {})
-            changes = changes_of(resource, before)
-            records += _alter(
-                image, kind, name, before, changes, settings, RECORDS_PER_REQUEST_MAX - len(records)
-            )
+            changes = changes_of(resource, _in_force(image, kind, name))
+            records += _alter(image, kind, name, changes, settings, RECORDS_PER_REQUEST_MAX - len(records))
         except KafkaError as error:
             code, message = error.code, error.message
         responses.append(response_class(code, message, kind, name))
@@ -209,7 +217,6 @@ def _alter(
     image: MetadataImage,
     kind: int,
     name: str,
-    before: Mapping[str, str],
     changes: Changes,
     settings: ControllerSettings,
     records_max: int,
@@ -217,6 +224,8 @@ def _alter(
     """The records of one resource. Raises `KafkaError`."""
     if len(changes) > records_max:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    before = _in_force(image, kind, name)
+    unreadable = _unreadable(image, kind, name)
     after = dict(before)
     for key, value in changes.items():
         if kind == RESOURCE_BROKER and key == MIN_ISR:
@@ -232,14 +241,28 @@ def _alter(
         else:
             after[key] = value
     try:
+        for key, value in changes.items():
+            if value is not None and kind == RESOURCE_BROKER:
+                check_value(kind, key, value)
         _validate(image, kind, name, after, settings)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return [
         ConfigRecord(kind, name, key, value)
         for key, value in changes.items()
-        if value is not None or key in before
+        if value is not None or key in before or key in unreadable
     ]
+
+
+def _in_force(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
+    values: Mapping[str, str] = image.configs.get((kind, name), {})
+    return values
+
+
+def _unreadable(image: MetadataImage, kind: int, name: str) -> Mapping[str, str]:
+    """Texts of another program: a change of such a key, to whatever value, takes them away."""
+    values: Mapping[str, str] = image.unreadable_configs.get((kind, name), {})
+    return values
 
 
 def _check_min_isr(name: str, value: str | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from metadata_quorum.config_defs import broker_defs
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import MIN_ISR
+from metadata_quorum.effective_config import MIN_ISR
 from metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     KRAFT_VERSION,

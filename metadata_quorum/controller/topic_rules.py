@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config_defs import ConfigError, ConfigValue, topic_defs
+from metadata_quorum.config_defs import ConfigValue
 from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.effective_config import MIN_ISR, layers_for, topic_value
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.image import MetadataImage, TopicImage
 
-MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
@@ -42,13 +42,5 @@ def unclean_election_enabled(image: MetadataImage, settings: ControllerSettings,
 
 
 def _value(image: MetadataImage, settings: ControllerSettings, topic: str, key: str) -> ConfigValue:
-    """Both keys have the same name as a topic's and as a broker's, and no other synonym."""
-    definition = topic_defs()[key]
-    for layer in (image.topic_configs(topic), image.broker_configs(None), settings.static_config):
-        text = layer.get(key)
-        if text is not None:
-            try:
-                return definition.parse(text)
-            except ConfigError:
-                continue
-    return definition.default_value()
+    """What the brokers mean by the key as well: they ask the same function."""
+    return topic_value(key, image.topic_configs(topic), layers_for(image, settings.static_config))

@@ -13,7 +13,7 @@ from metadata_quorum.controller.assignments import (
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
 from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
 from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.effective_config import BrokerConfigLayers, topic_creation_entries
+from metadata_quorum.effective_config import layers_for, topic_creation_entries
 from metadata_quorum.image import (
     RESOURCE_TOPIC,
     MetadataImage,
@@ -100,7 +100,7 @@ def _create_or_refuse(
         partition_record(image, topic_id, number, replicas, isr)
         for number, (replicas, isr) in enumerate(assignments)
     ]
-    layers = BrokerConfigLayers(settings.static_config, {}, image.broker_configs(None))
+    layers = layers_for(image, settings.static_config)
     described = [
         CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
         for entry in topic_creation_entries(configs, layers)

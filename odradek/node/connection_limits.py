@@ -10,21 +10,6 @@ from collections.abc import Mapping
 import attrs
 
 INT_MAX = (1 << 31) - 1
-LOCALHOST_ADDRESSES = ("127.0.0.1", "::1")
-
-
-def parse_overrides(text: str) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: `address:count,...`. Names other than localhost are not looked up.
-
-    Raises `ValueError`.
-    """
-    overrides: dict[str, int] = {}
-    for item in text.split(","):
-        if item.strip():
-            host, _, count = item.strip().rpartition(":")
-            for address in LOCALHOST_ADDRESSES if host == "localhost" else (host.strip("[]"),):
-                overrides[address] = int(count)
-    return overrides
 
 
 @attrs.define

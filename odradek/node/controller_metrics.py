@@ -11,6 +11,7 @@ from typing import Protocol
 import attrs
 
 from metadata_quorum.image import NO_LEADER, MetadataImage
+from metadata_quorum.metadata_errors import MetadataErrors
 from metadata_quorum.raft_quorum import RaftQuorum
 from odradek.node.metrics_text import MetricsText
 
@@ -28,6 +29,9 @@ class Metadata(Protocol):
 
     @property
     def lag_records(self) -> int: ...
+
+    @property
+    def errors(self) -> MetadataErrors: ...
 
     @property
     def quorum(self) -> RaftQuorum: ...
@@ -72,6 +76,11 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.one(quorum.log_end_offset)
     page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node does not act by yet.")
     page.one(metadata.lag_records)
+    page.counter(
+        "odradek_metadata_errors_total",
+        "Values in the metadata log that this node cannot read: older ones hold.",
+    )
+    page.one(metadata.errors.count)
     page.gauge("odradek_active_controller", "1 on the active controller, 0 on every other node.")
     page.one(int(metadata.is_active))
     figures = cluster_figures(metadata.committed_image) if metadata.is_active else ClusterFigures()

@@ -1,7 +1,7 @@
 """What a running node does with the values it is told (KIP-226), besides its logs, which the broker sees to. PURE.
 
-A value that cannot be used is passed over with an error in the log: it was judged when it was set, perhaps by
-another version.
+What the metadata log tells has been judged (`config_values.check_value`); a value of the properties file that is none is
+passed over with an error in the log.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import attrs
 from data_plane.broker import Broker
 from data_plane.log.log_dir import LogDir
 from metadata_quorum.config_defs import ConfigError
+from metadata_quorum.config_values import parse_overrides
 from metadata_quorum.dynamic_broker_config import ALL_DIRECTORIES
 from metadata_quorum.effective_config import broker_value
-from odradek.node.connection_limits import ConnectionLimits, parse_overrides
+from odradek.node.connection_limits import ConnectionLimits
 
 
 class DynamicConfig:
@@ -40,17 +41,18 @@ class DynamicConfig:
     def apply(self) -> None:
         """Take the values that hold now."""
         limits = self._limits
-        limits.connections_max = self._int("max.connections", limits.connections_max)
-        limits.per_ip_max = self._int("max.connections.per.ip", limits.per_ip_max)
-        limits.creation_rate_max = self._int("max.connection.creation.rate", limits.creation_rate_max)
+        limits.connections_max = self._int("max.connections")
+        limits.per_ip_max = self._int("max.connections.per.ip")
+        limits.creation_rate_max = self._int("max.connection.creation.rate")
         overrides = self._value("max.connections.per.ip.overrides")
         try:
             limits.per_ip_overrides = parse_overrides(str(overrides or ""))
-        except ValueError as error:
+        except ConfigError as error:
+            limits.per_ip_overrides = {}
             self._broker.log.error("config.not_applied", reason=str(error))
         for log_dir in self._by_path.values():
             context = log_dir.context
-            expiration_ms = self._int("producer.id.expiration.ms", context.producer_id_expiration_ms)
+            expiration_ms = self._int("producer.id.expiration.ms")
             if expiration_ms != context.producer_id_expiration_ms:
                 log_dir.context = attrs.evolve(context, producer_id_expiration_ms=expiration_ms)
         cordoned = self._cordoned_ids()
@@ -70,12 +72,9 @@ class DynamicConfig:
         )
 
     def _value(self, name: str) -> Any:
-        try:
-            return broker_value(name, self._broker.config_layers)
-        except ConfigError as error:
-            self._broker.log.error("config.not_applied", reason=str(error))
-            return None
+        return broker_value(name, self._broker.config_layers)
 
-    def _int(self, name: str, otherwise: int) -> int:
+    def _int(self, name: str) -> int:
         value = self._value(name)
-        return value if isinstance(value, int) else otherwise
+        assert isinstance(value, int), f"{name} is a whole number, also by default"
+        return value

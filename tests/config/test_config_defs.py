@@ -40,6 +40,9 @@ GOOD = [
     ("leader.replication.throttled.replicas", "*", ["*"]),
     ("leader.replication.throttled.replicas", "0:1,1:2", ["0:1", "1:2"]),
     ("leader.replication.throttled.replicas", "", []),
+    ("leader.replication.throttled.replicas", "0:1,", ["0:1", ""]),
+    ("leader.replication.throttled.replicas", ",*", ["", "*"]),
+    ("leader.replication.throttled.replicas", "99999999999:1", ["99999999999:1"]),
 ]
 
 

@@ -143,7 +143,17 @@ def test_what_only_one_broker_can_be_told(words: str) -> None:
     )
 
 
-@pytest.mark.parametrize("words", ["listeners=PLAINTEXT://:1", "config.providers=x", "ssl.protocol=TLS"])
+@pytest.mark.parametrize(
+    "words", ["sasl.kerberos.min.time.before.relogin=58000", "sasl.enabled.mechanisms=x", "ssl.protocol=TLS"]
+)
+def test_what_is_for_security_that_there_is_not_is_stored(words: str) -> None:
+    """As in Kafka, for one broker; tools set such keys whatever the listeners are."""
+    _check(words)
+
+
+@pytest.mark.parametrize(
+    "words", ["listeners=PLAINTEXT://:1", "config.providers=x", "ssl.engine.factory.class=x"]
+)
 def test_what_this_version_cannot_change_is_refused(words: str) -> None:
     """Nothing is stored that would have no effect although Kafka gives it one."""
     with pytest.raises(KafkaError, match="This version cannot update these configs dynamically"):

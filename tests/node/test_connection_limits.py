@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.node.connection_limits import ConnectionLimits, parse_overrides
+from metadata_quorum.config_defs import ConfigError
+from metadata_quorum.config_values import parse_overrides
+from odradek.node.connection_limits import ConnectionLimits
 
 
 def test_no_more_than_all_connections() -> None:
@@ -55,5 +57,5 @@ def test_overrides_are_read_as_kafka_writes_them() -> None:
     assert parse_overrides("") == {}
     assert parse_overrides("10.0.0.1:5, ::2:7") == {"10.0.0.1": 5, "::2": 7}
     assert parse_overrides("localhost:3") == {"127.0.0.1": 3, "::1": 3}
-    with pytest.raises(ValueError, match="invalid literal"):
+    with pytest.raises(ConfigError, match="is not host:count"):
         parse_overrides("10.0.0.1:many")
