@@ -37,7 +37,7 @@ from metadata_quorum.image import (
     TopicImage,
 )
 from metadata_quorum.ports import ControllerPort
-from odradek.env.ports import DiskError, DiskFull, Env, TaskGroup, Workers
+from odradek.env.ports import DiskError, DiskRefused, Env, TaskGroup, Workers
 from wire.errors import ErrorCode, KafkaError
 
 SHARED_LOG_CONFIGS_MAX = 10_000
@@ -337,7 +337,7 @@ class Broker:
                     self.log.error(
                         "partition.not_hosted", topic=hosted.name, partition=index, error=str(error)
                     )
-                if isinstance(error, DiskFull):
+                if isinstance(error, DiskRefused):
                     self._try_again_later(replica, is_new=is_new)
                 return None
         self._not_hosted.pop(replica, None)

@@ -161,7 +161,7 @@ class LogMaker:
                 del self._making[name]
         for each, found in zip(wanted, made, strict=True):
             if isinstance(found, DiskError):
-                log_dir.disk_failed_unless_full(found)
+                log_dir.disk_failed_unless_refused(found)
             elif self._is_stopped or log_dir.offline_reason is not None:
                 found.abandon()
             else:

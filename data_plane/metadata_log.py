@@ -38,7 +38,7 @@ from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
-from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskFull
+from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import HEADER_SIZE, iter_batches, parse_header
 
@@ -165,7 +165,7 @@ class MetadataLog:
         try:
             log.truncate_to(end_offset)
         except KafkaError as error:
-            if isinstance(error.__cause__, DiskFull):
+            if isinstance(error.__cause__, DiskRefused):
                 raise error.__cause__ from None
             raise self._disk_error("truncate", error) from error
         if log.log_end_offset != end_offset:
@@ -184,7 +184,7 @@ class MetadataLog:
         # What is in the active segment can go with the next snapshot if it is finished now (after a sync: a torn batch
         # must never have a later segment behind it). So the log holds what came since the last snapshot but one.
         log.flush()
-        with suppress(DiskFull):
+        with suppress(DiskRefused):
             log.roll(self._clock.wall_ms())
         return log.log_start_offset
 
@@ -193,7 +193,7 @@ class MetadataLog:
         try:
             log.truncate_fully_and_start_at(end_offset)
         except KafkaError as error:
-            if isinstance(error.__cause__, DiskFull):
+            if isinstance(error.__cause__, DiskRefused):
                 raise error.__cause__ from None
             raise self._disk_error("install", error) from error
         log.flush()
@@ -221,7 +221,7 @@ class MetadataLog:
             if not self._is_begun and self.directory.exists(QUORUM_STATE_FILE):
                 self._root.write_atomic(BEGUN_FILE, _BEGUN_TEXT.encode())
                 self._is_begun = True
-        except DiskFull as error:
+        except DiskRefused as error:
             # The older bound stays true, and a full disk must not end the node.
             self._logger.warning("metadata.synced_offset_not_written", error=str(error))
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS

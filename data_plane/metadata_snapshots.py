@@ -53,9 +53,13 @@ class FileSnapshotStore:
     def read(self, end: OffsetAndEpoch, position: int, bytes_max: int) -> tuple[bytes, int]:
         name = snapshot_name(end.offset, end.epoch)
         try:
-            file = self._directory.open(name)
+            return self._read(name, position, bytes_max)
         except FileMissing:
+            # Never there, or removed while it was being opened and read.
             raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there is no {name}") from None
+
+    def _read(self, name: str, position: int, bytes_max: int) -> tuple[bytes, int]:
+        file = self._directory.open(name)
         try:
             if not 0 <= position < file.size:
                 raise KafkaError(

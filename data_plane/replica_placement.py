@@ -28,7 +28,7 @@ from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
-from odradek.env.ports import DiskError, DiskFull
+from odradek.env.ports import DiskError, DiskRefused
 
 _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
@@ -74,7 +74,7 @@ class ReplicaPlacement:
 
         Raises:
             DirectoryAway: it must not be made.
-            DiskFull: no directory has room.
+            DiskRefused: no directory has room.
             DiskError: no directory is online.
         """
         failure: DiskError | None = None
@@ -82,7 +82,7 @@ class ReplicaPlacement:
             try:
                 log_dir.create_log(topic, index, topic_id, config)
             except DiskError as error:
-                if failure is None or isinstance(error, DiskFull):
+                if failure is None or isinstance(error, DiskRefused):
                     failure = error
                 continue
             return log_dir

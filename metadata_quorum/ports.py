@@ -43,7 +43,7 @@ class ReplicatedLog(Protocol):
         """Append `count` batches that begin at `log_end_offset`; return their last offset. Not durable before `flush`,
         and what was appended before must be.
 
-        Raises `DiskFull` (nothing was appended, try again later) or `DiskError` (the directory is offline).
+        Raises `DiskRefused` (nothing was appended, try again later) or `DiskError` (the directory is offline).
         """
 
     def read(self, offset: int, bytes_max: int, *, upper_bound: int | None = None) -> bytes:
@@ -93,7 +93,7 @@ class SnapshotDraft(Protocol):
         """Bytes appended so far."""
 
     def append(self, chunk: Buffer) -> None:
-        """Raises `DiskFull` or `DiskError`; then the draft can only be discarded."""
+        """Raises `DiskRefused` or `DiskError`; then the draft can only be discarded."""
 
     def finish(self) -> StoredSnapshot:
         """Check that it is whole and sound, make it durable, and only then give it its name.

@@ -17,7 +17,7 @@ from metadata_quorum.metadata_batches import batch_of_control_records, batch_of_
 from metadata_quorum.raft.log_state import Batch
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import VoterSet
-from odradek.env.ports import DiskFull
+from odradek.env.ports import DiskRefused
 from wire.messages.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -136,7 +136,7 @@ class QuorumLeader:
             data = batch_of_values(values, base_offset, epoch, now_ms)
         try:
             last_offset = quorum.log.append(data, epoch)
-        except DiskFull as error:
+        except DiskRefused as error:
             self.no_room_until = quorum.clock.monotonic() + DISK_FULL_RETRY_SECONDS
             quorum.tell_no_room(error)
             return

@@ -21,7 +21,7 @@ from metadata_quorum.raft.replication import WAIT_MS_MAX
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
 from metadata_quorum.snapshot_transfer import LeaderView, answer_fetch_snapshot
-from odradek.env.ports import ConnectionLost
+from odradek.env.ports import ConnectionLost, DiskRefused
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import fetch
 from wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -199,6 +199,8 @@ class QuorumRequests:
                     await self._advanced.wait()
         except KafkaError as error:
             respond(self._reader_answer(request, b"", error.code))
+        except DiskRefused:
+            respond(self._reader_answer(request, b"", ErrorCode.KAFKA_STORAGE_ERROR))
         except ConnectionLost:
             return
         else:

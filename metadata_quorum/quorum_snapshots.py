@@ -17,7 +17,7 @@ from metadata_quorum.raft.log_reading import snapshot_voters
 from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.roles import Follower
 from metadata_quorum.snapshot_transfer import fetch_snapshot
-from odradek.env.ports import ConnectionLost, DiskFull
+from odradek.env.ports import ConnectionLost, DiskRefused
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class QuorumSnapshots:
                 request_timeout=quorum.config.request_timeout,
                 progressed=progressed,
             )
-        except (KafkaError, ProtocolError, ConnectionLost, DiskFull) as error:
+        except (KafkaError, ProtocolError, ConnectionLost, DiskRefused) as error:
             quorum.logger.warning("metadata.snapshot_not_loaded", error=str(error))
             if self._is_wanted(epoch):
                 quorum.report(quorum.core.snapshot_failed)

@@ -53,7 +53,7 @@ from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
 from metadata_quorum.turns import Turns
-from odradek.env.ports import Clock, DiskFull, Event, TaskGroup, Workers, never
+from odradek.env.ports import Clock, DiskRefused, Event, TaskGroup, Workers, never
 from wire.errors import ErrorCode
 from wire.messages.control_records import (
     KRaftVersionRecord,
@@ -308,7 +308,7 @@ class RaftQuorum:
             self._wake = self.new_event()
             try:
                 worked = await self._work()
-            except DiskFull:
+            except DiskRefused:
                 if self.is_running:
                     raise
                 # The node stops, so nobody waits for room any more.
@@ -512,7 +512,7 @@ class RaftQuorum:
         while True:
             try:
                 result = await self.workers.run(work)
-            except DiskFull as error:
+            except DiskRefused as error:
                 if self._is_stopped:
                     raise
                 self.tell_no_room(error)
@@ -521,7 +521,7 @@ class RaftQuorum:
                 self.tell_room()
                 return result
 
-    def tell_no_room(self, error: DiskFull) -> None:
+    def tell_no_room(self, error: DiskRefused) -> None:
         """Nothing was written, it will be tried again. A leader that others can stand in for does not keep them waiting."""
         if not self._told_no_room:
             self._told_no_room = True

@@ -33,12 +33,14 @@ from metadata_quorum.raft_quorum import RaftQuorum
 from metadata_quorum.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
 from metadata_quorum.storage_format import bootstrap_records
-from odradek.env.ports import Env, TaskGroup
+from odradek.env.ports import DiskRefused, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
 
 __all__ = ["LoopbackChannel", "MetadataService"]
+
+REPLAY_RETRY_SECONDS = 1.0
 
 
 _Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta]
@@ -239,6 +241,10 @@ class MetadataService:
         quorum, publisher = self.quorum, self._publisher
         try:
             await publisher.replay(quorum.high_watermark)
+        except DiskRefused as error:
+            # Nothing has been replayed of what could not be read.
+            self._logger.warning("metadata.replay_waits", error=str(error))
+            await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
         except KafkaError:
             installed = quorum.take_installed_snapshot()
             if installed is None:

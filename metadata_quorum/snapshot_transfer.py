@@ -15,7 +15,7 @@ from metadata_quorum.checkpoint_files import StoredSnapshot
 from metadata_quorum.ports import MetadataLogCorrupt, PeerChannel, SnapshotStore
 from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.voters import ReplicaKey
-from odradek.env.ports import Clock, Workers
+from odradek.env.ports import Clock, DiskRefused, Workers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -162,6 +162,8 @@ def answer_fetch_snapshot(
             chunk, size = store.read(end, asked.position, min(request.max_bytes, CHUNK_BYTES_MAX))
         except KafkaError as refusal:
             error = refusal.code
+        except DiskRefused:
+            error = ErrorCode.KAFKA_STORAGE_ERROR
         else:
             found = _partition(asked, ErrorCode.NONE, leader, size, chunk)
             served = ReplicaKey(request.replica_id, asked.replica_directory_id)

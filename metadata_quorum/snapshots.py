@@ -27,7 +27,7 @@ from metadata_quorum.image import MetadataImage
 from metadata_quorum.image_records import records_of
 from metadata_quorum.ports import SnapshotStore
 from metadata_quorum.raft.log_state import OffsetAndEpoch
-from odradek.env.ports import Clock, DiskFull, Event, Workers, never
+from odradek.env.ports import Clock, DiskRefused, Event, Workers, never
 from wire.structure import Message
 
 __all__ = ["SnapshotSettings", "Snapshotter", "write_snapshot"]
@@ -161,7 +161,7 @@ class Snapshotter:
                 last_contained_log_timestamp=self._log_timestamp_ms,
                 workers=self._workers,
             )
-        except DiskFull as error:
+        except DiskRefused as error:
             self._logger.warning("metadata.snapshot_not_written", error=str(error))
             self._bytes += size
             await self._clock.sleep_until(self._clock.monotonic() + DISK_FULL_RETRY_SECONDS)

@@ -35,7 +35,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from odradek.env.ports import Buffer, DiskError, DiskFull, FileMissing
+from odradek.env.ports import Buffer, DiskError, disk_error
 from sim.disk_files import PowerCut, SimDir
 from sim.platter import Folder, Inode, path_parts
 
@@ -67,6 +67,8 @@ _REASONS = {
     errno.ENOTDIR: "Not a directory",
     errno.ENOTEMPTY: "Directory not empty",
     errno.EFBIG: "File too large",
+    errno.EMFILE: "Too many open files",
+    errno.ENOMEM: "Cannot allocate memory",
     errno.EWOULDBLOCK: "another process holds it",
 }
 
@@ -130,7 +132,7 @@ class SimDisk:
             if isinstance(node, Inode):
                 raise self.error(path, path, "open", errno.ENOTDIR)
             folder = node
-        return SimDir(self, folder, path, path)
+        return SimDir(self, path, path)
 
     # --- what a test asks
 
@@ -222,12 +224,7 @@ class SimDisk:
     # --- shared by files and directories
 
     def error(self, directory: str, path: str, operation: str, number: int) -> DiskError:
-        reason = _REASONS.get(number, f"error {number}")
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(directory, path, operation, number, reason)
-        if number == errno.ENOENT:
-            return FileMissing(directory, path, operation, number, reason)
-        return DiskError(directory, path, operation, number, reason)
+        return disk_error(directory, path, operation, number, _REASONS.get(number, f"error {number}"))
 
     def check_alive(self, generation: int, directory: str, path: str, operation: str) -> None:
         """Raises `DiskError` for a handle from before a crash, `PowerCut` while the power is off."""
@@ -272,6 +269,10 @@ class SimDisk:
                     self._faults.remove(fault)
                 return fault.errno
         return 0
+
+    def folder_at(self, path: str) -> Folder:
+        """The directory at a path of this disk. Raises `KeyError`."""
+        return self.folder_of(self._root, path)
 
     def folder_of(self, folder: Folder, path: str) -> Folder:
         """The directory at `path` below `folder`. Raises `KeyError`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from odradek.env.ports import Buffer, Dir, DiskError, File
+from odradek.env.ports import Buffer, Dir, DiskError, File, FileClosed
 from sim.platter import Folder, Inode, path_parts
 
 if TYPE_CHECKING:
@@ -42,9 +42,12 @@ class SimFile:
         """The bytes themselves, behind everybody's back: to be looked at, never kept."""
         return self._inode.data
 
-    def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
+    def _check_open(self) -> None:
         if self._references <= 0:
-            raise ValueError(f"{self.path} is closed")
+            raise FileClosed(self.directory, self.path, "open", 0, "it is closed")
+
+    def _operate(self, operation: str, position: int = 0, count: int = 0) -> None:
+        self._check_open()
         self._disk.operate(self._generation, self.directory, self.path, operation, position, count)
 
     def append(self, data: Buffer) -> int:
@@ -71,8 +74,7 @@ class SimFile:
         return count
 
     def is_warm(self, offset: int, count: int) -> bool:
-        if self._references <= 0:
-            raise ValueError(f"{self.path} is closed")
+        self._check_open()
         return not self._disk.cold_probability or self._disk.random.random() >= self._disk.cold_probability
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
@@ -103,8 +105,7 @@ class SimFile:
         return size
 
     def pin(self) -> None:
-        if self._references <= 0:
-            raise ValueError(f"{self.path} is closed")
+        self._check_open()
         self._references += 1
 
     def unpin(self) -> None:
@@ -120,13 +121,12 @@ class SimFile:
 
 
 class SimDir:
-    """`odradek.env.ports.Dir` on a `SimDisk`."""
+    """`odradek.env.ports.Dir` on a `SimDisk`. A path, as on the real machine: another directory may come to lie there."""
 
-    __slots__ = ("_disk", "_folder", "_generation", "_root", "path")
+    __slots__ = ("_disk", "_generation", "_root", "path")
 
-    def __init__(self, disk: SimDisk, folder: Folder, path: str, root: str) -> None:
+    def __init__(self, disk: SimDisk, path: str, root: str) -> None:
         self._disk = disk
-        self._folder = folder
         self._generation = disk.generation
         self._root = root
         self.path = path
@@ -143,14 +143,20 @@ class SimDir:
         """The directory that holds the last part of `name`, and that part. Raises `FileMissing`."""
         *above, last = path_parts(name)
         try:
-            return self._disk.folder_of(self._folder, "/".join(above)), last
+            return self._disk.folder_at("/".join([self.path, *above])), last
         except KeyError:
             raise self._error(f"{self.path}/{name}", operation, errno.ENOENT) from None
+
+    def _folder(self, operation: str) -> Folder:
+        try:
+            return self._disk.folder_at(self.path)
+        except KeyError:
+            raise self._error(self.path, operation, errno.ENOENT) from None
 
     def _find(self, name: str) -> Inode | Folder | None:
         *above, last = path_parts(name)
         try:
-            return self._disk.folder_of(self._folder, "/".join(above)).entries.get(last)
+            return self._disk.folder_at("/".join([self.path, *above])).entries.get(last)
         except KeyError:
             return None
 
@@ -178,8 +184,8 @@ class SimDir:
     def subdir(self, name: str, *, create: bool = False) -> SimDir:
         path = f"{self.path}/{name}"
         self._operate("open", path)
-        folder, below = self._folder, path_parts(name)
-        for part in below:
+        folder = self._folder("open")
+        for part in path_parts(name):
             node = folder.entries.get(part)
             if node is None and create:
                 node = Folder(modified_ms=self._disk.now_ms())
@@ -189,11 +195,11 @@ class SimDir:
             if isinstance(node, Inode):
                 raise self._error(path, "open", errno.ENOTDIR)
             folder = node
-        return SimDir(self._disk, folder, path, self._root)
+        return SimDir(self._disk, path, self._root)
 
     def list(self) -> list[str]:
         self._operate("list", self.path)
-        return sorted(self._folder.entries)
+        return sorted(self._folder("list").entries)
 
     def exists(self, name: str) -> bool:
         return self._find(name) is not None
@@ -274,7 +280,7 @@ class SimDir:
 
     def sync(self) -> None:
         self._operate("sync", self.path)
-        self._folder.sync()
+        self._folder("sync").sync()
 
     def free_bytes(self) -> int:
         self._operate("stat", self.path)
@@ -286,16 +292,18 @@ class SimDir:
 
     def lock(self) -> None:
         path = f"{self.path}/{LOCK_NAME}"
-        if LOCK_NAME not in self._folder.entries:
+        folder = self._folder("lock")
+        if LOCK_NAME not in folder.entries:
             self.open(LOCK_NAME, create=True).close()
         self._operate("lock", path)
-        if self._folder.locked_by not in (None, self):
+        if folder.locked_by not in (None, self):
             raise self._error(path, "lock", errno.EWOULDBLOCK)
-        self._folder.locked_by = self
+        folder.locked_by = self
 
     def unlock(self) -> None:
-        if self._folder.locked_by is self:
-            self._folder.locked_by = None
+        folder = self._folder("lock")
+        if folder.locked_by is self:
+            folder.locked_by = None
 
 
 def _directory(path: str) -> str:

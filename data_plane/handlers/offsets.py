@@ -5,7 +5,7 @@ from __future__ import annotations
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.replication.partition import Partition
-from odradek.env.ports import DiskError, Workers
+from odradek.env.ports import DiskError, FileClosed, Workers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -96,12 +96,18 @@ class ListOffsetsHandler:
     ) -> ListOffsetsPartitionResponse:
         try:
             partition = self._broker.partition(topic, asked.partition_index)
-            code = partition.leader_error(asked.current_leader_epoch)
-            if code:
-                return _failed(asked, code)
+        except KafkaError as error:
+            return _failed(asked, error.code)
+        code = partition.leader_error(asked.current_leader_epoch)
+        if code:
+            return _failed(asked, code)
+        try:
             timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version, to_end)
         except KafkaError as error:
             return _failed(asked, error.code)
+        except FileClosed:
+            # Deleted, moved away, or its directory has failed, while the worker read it.
+            return _failed(asked, self._broker.lost_partition_error(partition))
         except DiskError as error:
             self._broker.log.error("list_offsets.disk_error", topic=topic, error=str(error))
             return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)

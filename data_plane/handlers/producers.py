@@ -6,6 +6,7 @@ from data_plane.broker import Broker
 from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
 from data_plane.handlers.contract import Context, Result
 from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -51,7 +52,11 @@ class DescribeProducersHandler:
             return PartitionResponse(index, error.code, None, [])
         if not partition.is_leader:
             return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None, [])
-        active = list(partition.log.active_producers())
+        try:
+            active = list(partition.log.active_producers())
+        except DiskError as error:
+            partition.log.disk_failed(error)
+            return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
         if not size.has_room(PRODUCER_BYTES * len(active)):
             return PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])
         producers = [

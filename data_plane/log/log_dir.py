@@ -45,12 +45,13 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
 from data_plane.log.watched_workers import WatchedWorkers
 from metadata_quorum.meta_properties import read_meta_properties
-from odradek.env.ports import Clock, Dir, DiskError, DiskFull, Workers, never
+from odradek.env.ports import Clock, Dir, DiskError, DiskRefused, ResourcesShort, Workers, never
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 METADATA_TOPIC = "__cluster_metadata"
 _LOGS_PER_LOAD = 32
+_LOAD_RETRY_SECONDS = 1.0
 _NAME_BYTES_MAX = 255
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 
@@ -114,8 +115,9 @@ class LogDir:
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}
         self._is_loaded = False
-        self._small_files_lock = threading.Lock()
-        """Writers in workers and on the loop must not meet at a temporary file."""
+        self._is_closed = False
+        self.small_files = threading.Lock()
+        """Held by who writes a checkpoint: writers in workers and on the loop must not meet at a temporary file."""
         self._entry_is_dirty = True
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
@@ -174,8 +176,7 @@ class LogDir:
                     self.context.log.warning("log_dir.stray", directory=self.path, name=name)
             buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
-                some = partitions[at : at + _LOGS_PER_LOAD]
-                for log in await run(self._load_some, some, buffer):
+                for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
                     self.logs[log.topic, log.partition] = log
         except DiskError as error:
             self.disk_failed(error)
@@ -186,26 +187,48 @@ class LogDir:
         self._recovery_points = {}
         self._log_starts = {}
 
+    async def _load_patiently(
+        self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
+    ) -> list[PartitionLog]:
+        """Open some logs; try again every second while the process is out of descriptors or memory."""
+        clock = self.context.clock
+        told = False
+        while True:
+            try:
+                return await self.workers.run_long(self._load_some, partitions, buffer)
+            except ResourcesShort as error:
+                if not told:
+                    self.context.log.error("log_dir.load_waits", directory=self.path, reason=str(error))
+                told = True
+                await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
+
     def _load_some(
         self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
     ) -> list[PartitionLog]:
-        context = self.context
-        logs = []
-        now_ms = context.clock.wall_ms()
-        for name, key in partitions:
-            options = LoadOptions(
-                is_clean=self.clean_shutdown_broker_epoch is not None,
-                recovery_point=self._recovery_points.get(key, 0),
-                log_start_offset=self._log_starts.get(key, -1),
-                high_watermark=self.high_watermarks.get(key, -1),
-                now_ms=now_ms,
-                random=context.random,
-                log=context.log,
-                buffer=buffer or None,
-            )
-            directory = self.directory.subdir(name)
-            logs.append(open_partition_log(directory, *key, self.config_for(key[0]), self, options))
+        logs: list[PartitionLog] = []
+        try:
+            for name, key in partitions:
+                logs.append(self._load_one(name, key, buffer))
+        except ResourcesShort:
+            for log in logs:
+                log.abandon()
+            raise
         return logs
+
+    def _load_one(self, name: str, key: tuple[str, int], buffer: bytearray) -> PartitionLog:
+        context = self.context
+        options = LoadOptions(
+            is_clean=self.clean_shutdown_broker_epoch is not None,
+            recovery_point=self._recovery_points.get(key, 0),
+            log_start_offset=self._log_starts.get(key, -1),
+            high_watermark=self.high_watermarks.get(key, -1),
+            now_ms=context.clock.wall_ms(),
+            random=context.random,
+            log=context.log,
+            buffer=buffer or None,
+        )
+        directory = self.directory.subdir(name)
+        return open_partition_log(directory, *key, self.config_for(key[0]), self, options)
 
     # --- logs
 
@@ -218,7 +241,7 @@ class LogDir:
         A log of that name with another topic id is set aside as a stray; one with the same id is returned.
 
         Raises:
-            DiskError: the directory is offline; DiskFull: there is no room.
+            DiskError: the directory is offline; DiskRefused: there is no room, or no descriptor.
         """
         if self.offline_reason is not None:
             raise DiskError(self.path, f"{topic}-{partition}", "create", 0, "the log directory is offline")
@@ -232,7 +255,7 @@ class LogDir:
         try:
             log = self.make_log(topic, partition, topic_id, config)
         except DiskError as error:
-            self.disk_failed_unless_full(error)
+            self.disk_failed_unless_refused(error)
             raise
         self.adopt(log)
         return log
@@ -253,8 +276,7 @@ class LogDir:
 
     def adopt(self, log: PartitionLog) -> None:
         """Take a log that `make_log` has made into service."""
-        with self._small_files_lock:
-            self._entry_is_dirty = True
+        self._entry_is_dirty = True
         self.logs[log.topic, log.partition] = log
 
     def delete_log(self, topic: str, partition: int) -> None:
@@ -278,7 +300,7 @@ class LogDir:
             try:
                 self.write_recovery_points()
             except DiskError as error:
-                self.disk_failed_unless_full(error)
+                self.disk_failed_unless_refused(error)
         return renamed
 
     def _forget_gone(self) -> None:
@@ -287,8 +309,8 @@ class LogDir:
         It must not inherit a recovery point, a high watermark or a log start. Blocks. Raises `DiskError`.
         """
         gone = frozenset(self._gone)
-        self.background.forget_written()
-        with self._small_files_lock:
+        with self.small_files:
+            self.background.forget_written()
             self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
             self.directory.write_atomic(LOG_START_FILE, self.log_starts())
             self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
@@ -318,9 +340,9 @@ class LogDir:
     def disk_failed(self, error: DiskError) -> None:
         self.go_offline(str(error))
 
-    def disk_failed_unless_full(self, error: DiskError) -> None:
-        """A full disk refuses what was asked, and is no reason to stop."""
-        if not isinstance(error, DiskFull):
+    def disk_failed_unless_refused(self, error: DiskError) -> None:
+        """A full disk, or a want of descriptors, refuses what was asked, and is no reason to stop."""
+        if not isinstance(error, DiskRefused):
             self.disk_failed(error)
 
     def recovery_point_lowered(self, log: PartitionLog) -> None:
@@ -340,14 +362,19 @@ class LogDir:
         self.flush_failure = error
 
     def write_epochs(self, log: PartitionLog) -> None:
-        with self._small_files_lock:
+        with self.small_files:
             log_upkeep.write_epochs(log)
 
     def sync_entry(self) -> None:
-        with self._small_files_lock:
+        with self.small_files:
             if self._entry_is_dirty:
-                self.directory.sync()
+                # Before the sync: what the loop renames from now on may be missed by it.
                 self._entry_is_dirty = False
+                try:
+                    self.directory.sync()
+                except DiskRefused:
+                    self._entry_is_dirty = True
+                    raise
 
     # --- checkpoints
 
@@ -373,10 +400,15 @@ class LogDir:
 
         The offsets are read under the lock, so that a write never puts back what a truncation has lowered.
         """
-        with self._small_files_lock:
+        with self.small_files:
             self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
 
     # --- life and death
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is to be looked after: neither offline nor being closed."""
+        return self.offline_reason is None and not self._is_closed
 
     async def run_background(self) -> None:
         """Flush, retention, checkpoints, removal of files: until cancelled, or the directory is offline."""
@@ -414,6 +446,7 @@ class LogDir:
         """
         if self.offline_reason is not None or not self._is_loaded:
             return
+        self._is_closed = True
         try:
             for log in list(self.logs.values()):
                 log.close()

@@ -1,19 +1,20 @@
 """The upkeep of one log directory: a loop that looks at what is due once a second (PORTED).
 
-What waits for the device runs in a worker. A log may be deleted, truncated or closed while its flush runs there: see
-`PartitionLog.flush`.
+What waits for the device runs in a worker. A log may be deleted, truncated or closed while a worker is at it, before it
+begins, and before the loop hears of its end: so the loop looks at the log again after every wait, a worker that meets
+closed or removed files stops there, and what is written for many logs is read within the worker (see `PartitionLog.flush`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data_plane.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE
 from data_plane.log.segment import remove_if_present, write_whole
-from odradek.env.ports import Dir, DiskError, DiskFull, FileMissing
+from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing
 
 if TYPE_CHECKING:
     from data_plane.log.log_dir import LogDir
@@ -59,10 +60,11 @@ class Background:
         clock = log_dir.context.clock
         wake = clock.monotonic()
         try:
-            while log_dir.offline_reason is None:
+            while log_dir.is_served:
                 wake = max(wake + _TICK_SECONDS, clock.monotonic())
                 await clock.sleep_until(wake)
-                await self.look(int(clock.monotonic() * 1000))
+                if log_dir.is_served:
+                    await self.look(int(clock.monotonic() * 1000))
         except DiskError as error:
             log_dir.disk_failed(error)
 
@@ -81,13 +83,13 @@ class Background:
         if self._is_due("indexes", context.index_idle_ms, now_ms):
             self._drop_idle_indexes()
         if self._is_due("high_watermark", context.high_watermark_checkpoint_interval_ms, now_ms):
-            await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets(), durable=False)
+            await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets, durable=False)
         checkpoints_are_due = self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms)
         if checkpoints_are_due:
             await self._write_recovery_points()
         if checkpoints_are_due or self.log_starts_moved:
             self.log_starts_moved = False
-            await self._write(LOG_START_FILE, self._log_dir.log_starts())
+            await self._write(LOG_START_FILE, self._log_dir.log_starts)
         if self._is_due("space", context.space_interval_ms, now_ms):
             await self._log_dir.workers.run(self._log_dir.measure_space)
         await self._remove_doomed(now_ms)
@@ -96,7 +98,7 @@ class Background:
         """As if each log's segment had grown full."""
         for log in self._log_dir.logs.values():
             if not log.offline and not log.is_closed:
-                with suppress(DiskFull):
+                with suppress(DiskRefused):
                     log.roll(self._log_dir.context.clock.wall_ms())
 
     def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
@@ -134,7 +136,7 @@ class Background:
         self.flush_count += 1
         try:
             await self._log_dir.workers.run(log.flush)
-        except DiskFull as error:
+        except DiskRefused as error:
             if error.operation == "sync":
                 # Pages that were promised room have none: they are lost like those of any failed sync.
                 raise
@@ -147,14 +149,16 @@ class Background:
         for log in list(self._log_dir.logs.values()):
             if log.offline:
                 continue
-            if any(segment.needs_index for segment in log.segments):
-                await self._log_dir.workers.run_long(_load_indexes, log)
             try:
+                if any(segment.needs_index for segment in log.segments):
+                    await self._log_dir.workers.run_long(_load_indexes, log)
+                if log.offline or not self._log_dir.is_served:
+                    continue
                 if not log.prepare_retention(context.clock.wall_ms()):
                     continue
                 await self._flush_log(log, log.last_flush_ms)
                 removed = 0 if log.offline else log.delete_old_segments(context.clock.wall_ms())
-            except DiskFull:
+            except (DiskRefused, FileClosed):
                 continue
             if removed:
                 self.segments_removed += removed
@@ -175,51 +179,67 @@ class Background:
 
     def _drop_idle_indexes(self) -> None:
         for log in self._log_dir.logs.values():
-            for segment in log.segments[:-1]:
-                segment.grow_idle()
+            if not log.offline:
+                for segment in log.segments[:-1]:
+                    segment.grow_idle()
 
     def forget_written(self) -> None:
         """Somebody else writes the checkpoints: what they say is not known here any more."""
         self._written = {}
 
-    async def _write(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a checkpoint, unless it says this already. A full disk keeps the old one, which is safe.
+    async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> None:
+        """Replace a checkpoint, unless it says this already. A disk that refuses keeps the old one, which is safe.
 
+        The offsets are read by whoever writes them, so that they are never those of a log that has been set aside since.
         What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
         appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
         may leave an old one, a part, or none.
         """
-        if self._written.get(name) == data:
-            return
+        with suppress(DiskRefused):
+            await self._log_dir.workers.run(self._replace, name, offsets, durable)
+
+    def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> None:
         directory = self._log_dir.directory
-        replace = directory.write_atomic if durable else partial(_replace, directory)
-        try:
-            await self._log_dir.workers.run(replace, name, data)
-        except DiskFull:
-            return
-        self._written[name] = data
+        with self._log_dir.small_files:
+            data = offsets()
+            if self._written.get(name) == data:
+                return
+            self._written.pop(name, None)
+            if durable:
+                directory.write_atomic(name, data)
+            else:
+                write_whole(directory, f"{name}.tmp", data)
+                directory.rename(f"{name}.tmp", name)
+            self._written[name] = data
 
     async def _write_recovery_points(self) -> None:
-        try:
+        with suppress(DiskRefused):
             await self._log_dir.workers.run(self._log_dir.write_recovery_points)
-        except DiskFull:
-            return
 
     async def _remove_doomed(self, now_ms: int) -> None:
         run = self._log_dir.workers.run_long
         if self.entry_is_dirty:
             self.entry_is_dirty = False
-            await run(self._log_dir.directory.sync)
+            try:
+                await run(self._log_dir.directory.sync)
+            except DiskRefused:
+                self.entry_is_dirty = True
         files = [doomed for doomed in self._doomed_files if doomed[0] <= now_ms]
         if files:
             self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
-            for _, directory, names in files:
-                await run(_remove_files, directory, names)
+            for doomed in files:
+                try:
+                    await run(_remove_files, doomed[1], doomed[2])
+                except DiskRefused:
+                    self._doomed_files.append(doomed)
         trees = [doomed for doomed in self._doomed_trees if doomed[0] <= now_ms]
         if trees:
             self._doomed_trees = [doomed for doomed in self._doomed_trees if doomed[0] > now_ms]
-            for _, name in trees:
-                await run(_remove_tree, self._log_dir.directory, name)
+            for due_ms, name in trees:
+                try:
+                    await run(_remove_tree, self._log_dir.directory, name)
+                except DiskRefused:
+                    self._doomed_trees.append((due_ms, name))
 
     def statistics(self) -> dict[str, Any]:
         return {
@@ -239,15 +259,12 @@ def _has_unsynced(log: PartitionLog) -> bool:
 
 
 def _load_indexes(log: PartitionLog) -> None:
-    """Read the indexes of segments whose newest timestamp retention has to know."""
+    """Read the indexes of segments whose newest timestamp retention has to know.
+
+    Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`.
+    """
     for segment in log.segments:
         segment.newest_timestamp_ms(log.config.index_interval_bytes)
-
-
-def _replace(directory: Dir, name: str, data: bytes) -> None:
-    temporary = f"{name}.tmp"
-    write_whole(directory, temporary, data)
-    directory.rename(temporary, name)
 
 
 def _remove_files(directory: Dir, names: list[str]) -> None:

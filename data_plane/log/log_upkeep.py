@@ -7,11 +7,13 @@ that opens late finds them gone, and one that has pinned them reads on.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.log_types import METADATA_FILE_NAME
-from data_plane.log.producer_recovery import rebuild_producers, snapshot_offsets
+from data_plane.log.producer_recovery import snapshot_offsets
 from data_plane.log.producer_state import ProducerState
 from data_plane.log.scan import SegmentScan
 from data_plane.log.segment import (
@@ -27,7 +29,7 @@ from data_plane.log.segment import (
     remove_if_present,
     sync_file,
 )
-from odradek.env.ports import DiskError, DiskFull, FileMissing
+from odradek.env.ports import DiskError, DiskRefused, FileMissing
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def remove_segments(log: PartitionLog, doomed: list[Segment]) -> None:
     """Take segments' files out of the log, in the order given; the caller has taken them out of the list."""
     renamed = []
     for segment in doomed:
+        segment.remove()
         for suffix in SEGMENT_SUFFIXES:
             name = segment.name(suffix)
             try:
@@ -45,8 +48,6 @@ def remove_segments(log: PartitionLog, doomed: list[Segment]) -> None:
             except FileMissing:
                 continue
             renamed.append(name + DELETED_SUFFIX)
-        segment.is_removed = True
-        segment.file.close()
     log.entry_is_dirty = True
     if log.owner is not None:
         log.owner.remove_later(log, renamed)
@@ -73,22 +74,33 @@ def flush(log: PartitionLog) -> None:
         if next_base <= recovery_point and not segment.needs_sync:
             continue
         segment.needs_sync = False
-        segment.sync()
-        if not is_last:
-            segment.flush_index()
-            sync_file(log.directory, file_name(next_base, SNAPSHOT_SUFFIX))
+        try:
+            segment.sync()
+            if not is_last:
+                segment.flush_index()
+                sync_file(log.directory, file_name(next_base, SNAPSHOT_SUFFIX))
+        except DiskRefused:
+            segment.needs_sync = True
+            raise
     if log.entry_is_dirty:
         log.entry_is_dirty = False
-        sync_file(log.directory, METADATA_FILE_NAME)
-        log.directory.sync()
-        if log.owner is not None:
-            log.owner.sync_entry()
+        try:
+            sync_file(log.directory, METADATA_FILE_NAME)
+            log.directory.sync()
+            if log.owner is not None:
+                log.owner.sync_entry()
+        except DiskRefused:
+            log.entry_is_dirty = True
+            raise
     if end_offset > recovery_point:
         log.durable = (truncations, end_offset)
 
 
 def write_epochs(log: PartitionLog) -> None:
     """Replace `leader-epoch-checkpoint`. Raises `DiskError`; it is to be written again then."""
+    if log.is_closed:
+        # The name may lead into the directory of a log that was made since.
+        return
     epochs = log.epochs
     epochs.is_dirty = False
     try:
@@ -96,6 +108,15 @@ def write_epochs(log: PartitionLog) -> None:
     except DiskError:
         epochs.is_dirty = True
         raise
+
+
+@contextmanager
+def _half_done() -> Iterator[None]:
+    """What fails within has changed a part, so a refusal is as final there as any other failure."""
+    try:
+        yield
+    except DiskRefused as error:
+        raise DiskError(error.directory, error.path, error.operation, error.errno, error.reason) from error
 
 
 def truncate_to(log: PartitionLog, offset: int) -> None:
@@ -121,30 +142,41 @@ def truncate_to(log: PartitionLog, offset: int) -> None:
     last = segments[at]
     last.load_index(log.config.index_interval_bytes)
     last.forget_places()
-    position, _ = last.position_of(offset, last.file, log.config.index_interval_bytes)
-    offset = _end_offset(last, position)
-    log.note_truncation(offset)
-    log.log_end_offset = offset
-    log.high_watermark = min(log.high_watermark, offset)
-    log.log_start_offset = min(log.log_start_offset, offset)
-    log.epochs.truncate_from_end(offset)
-    log.segments = segments[: at + 1]
-    log.active = last
-    last.is_active = True
-    remove_segments(log, segments[:at:-1])
-    for snapshot in snapshot_offsets(log.directory.list()):
-        if snapshot > offset:
-            remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
-    if position:
-        _cut(last, offset, position)
-    else:
-        _begin_anew(log, last)
-    if log.lazy_producers_offset > offset or (log.producers is not None and log.producers.reaches(offset)):
-        log.lazy_producers_offset = -1
-        log.producers = rebuild_producers(log, offset)
+    file = last.pinned_file()
     try:
+        position, _ = last.position_of(offset, file, log.config.index_interval_bytes)
+        offset = _end_offset(last, position)
+        snapshots = snapshot_offsets(log.directory.list())
+        if not position:
+            _make_empty(log, last.base_offset)
+        log.note_truncation(offset)
+        with _half_done():
+            log.log_end_offset = offset
+            log.high_watermark = min(log.high_watermark, offset)
+            log.log_start_offset = min(log.log_start_offset, offset)
+            log.epochs.truncate_from_end(offset)
+            log.segments = segments[: at + 1]
+            log.active = last
+            last.is_active = True
+            remove_segments(log, segments[:at:-1])
+            for snapshot in snapshots:
+                if snapshot > offset:
+                    remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
+            if position:
+                _cut(last, offset, position)
+            else:
+                _begin_anew(log, last)
+    finally:
+        file.unpin()
+    if log.lazy_producers_offset > offset or (log.producers is not None and log.producers.reaches(offset)):
+        # Read at first need, and that is now, unless there is no descriptor for it.
+        log.producers = None
+        log.lazy_producers_offset = offset
+    try:
+        if log.lazy_producers_offset == offset:
+            log.load_producers()
         log.roll(last.created_ms)
-    except DiskFull:
+    except DiskRefused:
         # No room for a new file: the old one serves, until there is room to roll.
         return
 
@@ -158,18 +190,23 @@ def _end_offset(segment: Segment, position: int) -> int:
     return scan.next_offset
 
 
+def _make_empty(log: PartitionLog, base_offset: int) -> None:
+    """The file of an empty segment, under the name that it has until it is put into place."""
+    file = log.directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
+    try:
+        if file.size:
+            file.truncate(0)
+    finally:
+        file.close()
+
+
 def _begin_anew(log: PartitionLog, segment: Segment) -> None:
-    """Replace the last segment by an empty one of the same base offset, with one rename."""
+    """Replace the last segment by the empty one of the same base offset that was made for it, with one rename."""
     segment.remove_index_files()
+    segment.remove()
     name = segment.name(LOG_SUFFIX)
-    file = log.directory.open(name + CLEANED_SUFFIX, create=True)
-    if file.size:
-        file.truncate(0)
-    file.close()
     log.directory.rename(name + CLEANED_SUFFIX, name)
     log.entry_is_dirty = True
-    segment.is_removed = True
-    segment.file.close()
     fresh = Segment(log.directory, segment.base_offset, log.directory.open(name), is_active=True)
     fresh.created_ms = segment.created_ms
     fresh.jitter_ms = segment.jitter_ms
@@ -192,15 +229,22 @@ def _cut(segment: Segment, offset: int, position: int) -> None:
 
 def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
     """Remove everything and start an empty log at `offset`."""
-    log.note_truncation(offset)
     doomed = log.segments[::-1]
-    log.epochs.clear()
-    log.producers = ProducerState()
-    log.lazy_producers_offset = -1
-    remove_segments(log, doomed)
-    for snapshot in snapshot_offsets(log.directory.list()):
-        remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
-    active = log.new_segment(offset, doomed[0].created_ms)
+    snapshots = snapshot_offsets(log.directory.list())
+    _make_empty(log, offset)
+    log.note_truncation(offset)
+    with _half_done():
+        log.epochs.clear()
+        log.producers = ProducerState()
+        log.lazy_producers_offset = -1
+        remove_segments(log, doomed)
+        for snapshot in snapshots:
+            remove_if_present(log.directory, file_name(snapshot, SNAPSHOT_SUFFIX))
+        name = file_name(offset, LOG_SUFFIX)
+        log.directory.rename(name + CLEANED_SUFFIX, name)
+        active = Segment(log.directory, offset, log.directory.open(name), is_active=True)
+    active.created_ms = doomed[0].created_ms
+    log.entry_is_dirty = True
     log.segments = [active]
     log.active = active
     log.log_end_offset = log.high_watermark = log.log_start_offset = offset
@@ -271,7 +315,8 @@ def delete_old_segments(log: PartitionLog, now_ms: int) -> int:
     log.segments = kept
     log.log_start_offset = max(log.log_start_offset, kept[0].base_offset)
     log.epochs.truncate_from_start(log.log_start_offset)
-    remove_segments(log, doomed)
+    with _half_done():
+        remove_segments(log, doomed)
     return count
 
 

@@ -11,8 +11,9 @@ business of `flush` (and of replication). Four offsets matter, always in this or
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there.
 
 Rules
-* What an append refuses (`KafkaError`) has left no trace. After `DiskFull` the file is cut back to where it was,
-  and appends work again once there is room. Any other `DiskError` takes the whole log directory offline.
+* What an append refuses (`KafkaError`) has left no trace. After `DiskRefused` (no room, no descriptor) the file is cut
+  back to where it was, and appends work again once there is some. What fails because the log was closed meanwhile is
+  nobody's failure. Any other `DiskError` takes the whole log directory offline.
 * A new segment's base offset is the log end offset, so segments join without gaps, and recovery can tell a
   lost tail from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
@@ -45,7 +46,7 @@ from data_plane.log.segment import (
     Segment,
     file_name,
 )
-from odradek.env.ports import Dir, DiskError, DiskFull, FileMissing
+from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     SIZE_PREFIX,
@@ -181,7 +182,7 @@ class PartitionLog:
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
-            DiskFull: no room; nothing has changed.
+            DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the log directory is offline now.
         """
         if self.offline:
@@ -295,14 +296,14 @@ class PartitionLog:
 
     def undo_append(self, size: int, error: DiskError) -> None:
         """Cut what a failed append has left. A directory that cannot even do that is offline."""
-        if isinstance(error, DiskFull):
+        if isinstance(error, DiskRefused):
             try:
                 if self.active.file.size > size:
                     self.active.file.truncate(size)
                 return
             except DiskError as failure:
                 error = failure
-        self.disk_failed(error)
+        self._give_up(error)
 
     def load_producers(self) -> ProducerState:
         """The state of the producers, read now if it has not been needed before."""
@@ -331,8 +332,16 @@ class PartitionLog:
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE for damaged bytes.
+            DiskRefused: there is no descriptor now.
             DiskError: the directory is offline now.
         """
+        try:
+            return self._find(offset, max_bytes, upper_bound, min_one)
+        except DiskError as error:
+            self.disk_failed(error)
+            raise
+
+    def _find(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
         end_offset = self.log_end_offset
         if self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
@@ -345,11 +354,7 @@ class PartitionLog:
             upper_bound = end_offset
         if offset >= upper_bound or (max_bytes <= 0 and not min_one):
             return LogRead(None, 0, 0, offset)
-        try:
-            return self._read(offset, max_bytes, upper_bound, min_one)
-        except DiskError as error:
-            self.disk_failed(error)
-            raise
+        return self._read(offset, max_bytes, upper_bound, min_one)
 
     def _read(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
         segments = self.segments
@@ -359,45 +364,56 @@ class PartitionLog:
         if offset < segment.base_offset:
             at = bisect_right(segments, offset, key=_base_offset) - 1
             segment = segments[at]
-        file = segment.file
-        start, _ = segment.position_of(offset, file, interval)
-        while start >= segment.size:
-            at += 1
-            if at == len(segments):
-                return LogRead(None, 0, 0, offset)
-            segment = segments[at]
-            file = segment.file
+        # Before the first look: the loop may close the file while a worker is at it.
+        file = segment.pinned_file()
+        is_handed_on = False
+        try:
             start, _ = segment.position_of(offset, file, interval)
-        is_last = at + 1 == len(segments)
-        segment_end_offset = self.log_end_offset if is_last else segments[at + 1].base_offset
-        if upper_bound >= segment_end_offset:
-            end, next_offset = segment.size, segment_end_offset
-        else:
-            end, _ = segment.position_of(upper_bound, file, interval)
-            next_offset = upper_bound
-            segment.bound_place = (upper_bound, end)
-        if end - start > max_bytes:
-            end, next_offset = segment.cut_at(start, start + max_bytes, file, interval)
-            if next_offset < 0:
-                if not min_one:
+            while start >= segment.size:
+                at += 1
+                if at == len(segments):
                     return LogRead(None, 0, 0, offset)
-                end, next_offset = segment.first_batch_end(start, file)
-        if end <= start:
-            return LogRead(None, 0, 0, offset)
-        file.pin()
-        segment.read_place = (next_offset, end)
-        segment.uses = 2
-        return LogRead(file, start, end - start, next_offset)
+                segment = segments[at]
+                file.unpin()
+                file = segment.pinned_file()
+                start, _ = segment.position_of(offset, file, interval)
+            is_last = at + 1 == len(segments)
+            segment_end_offset = self.log_end_offset if is_last else segments[at + 1].base_offset
+            if upper_bound >= segment_end_offset:
+                end, next_offset = segment.size, segment_end_offset
+            else:
+                end, _ = segment.position_of(upper_bound, file, interval)
+                next_offset = upper_bound
+                segment.bound_place = (upper_bound, end)
+            if end - start > max_bytes:
+                end, next_offset = segment.cut_at(start, start + max_bytes, file, interval)
+                if next_offset < 0:
+                    if not min_one:
+                        return LogRead(None, 0, 0, offset)
+                    end, next_offset = segment.first_batch_end(start, file)
+            if end <= start:
+                return LogRead(None, 0, 0, offset)
+            segment.read_place = (next_offset, end)
+            segment.uses = 2
+            is_handed_on = True
+            return LogRead(file, start, end - start, next_offset)
+        finally:
+            if not is_handed_on:
+                file.unpin()
 
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
-        """As `read`, with the bytes themselves."""
-        found = self.read(offset, max_bytes, upper_bound=upper_bound, min_one=min_one)
-        if found.file is None:
-            return b""
+        """As `read`, with the bytes themselves, and in a worker. A failed directory goes offline at its next look."""
         try:
-            return found.file.pread(found.count, found.position)
-        finally:
-            found.release()
+            found = self._find(offset, max_bytes, upper_bound, min_one)
+            if found.file is None:
+                return b""
+            try:
+                return found.file.pread(found.count, found.position)
+            finally:
+                found.release()
+        except DiskError as error:
+            self._failed_in_worker(error)
+            raise
 
     def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record below `upper_bound` that is not older.
@@ -425,7 +441,7 @@ class PartitionLog:
         `base_offset` may lie above it where offsets have a gap too wide for one segment.
 
         Raises:
-            DiskFull: there is no new segment.
+            DiskRefused: there is no new segment.
             DiskError: the log directory is offline now.
         """
         new_base = self.log_end_offset if base_offset is None else base_offset
@@ -438,8 +454,7 @@ class PartitionLog:
             old.write_index()
             write_snapshot(self)
         except DiskError as error:
-            if not isinstance(error, DiskFull):
-                self.disk_failed(error)
+            self.disk_failed(error)
             raise
         old.is_active = False
         old.needs_sync = True
@@ -465,18 +480,17 @@ class PartitionLog:
 
         Raises:
             DiskError: the log takes no appends any more, its directory goes offline at its next look.
-            DiskFull: no room for the leader epochs; nothing has become durable, and nothing is lost.
+            DiskRefused: no room for the leader epochs, or no descriptor; nothing has become durable, and nothing is lost.
         """
+        if self.is_closed:
+            # What is written by name now could be written into the directory of a log that was made since.
+            return
         try:
             log_upkeep.flush(self)
         except DiskError as error:
-            if isinstance(error, FileMissing) and self.is_closed:
-                # Closed meanwhile, and its directory renamed.
+            if self._is_overtaken(error):
                 return
-            if error.operation == "sync" or not isinstance(error, DiskFull):
-                self.offline = True
-                if self.owner is not None:
-                    self.owner.flush_failed(error)
+            self._failed_in_worker(error)
             raise
 
     # --- upkeep
@@ -486,6 +500,7 @@ class PartitionLog:
 
         Raises:
             KafkaError: KAFKA_STORAGE_ERROR, no room to lower the recovery point; nothing has changed.
+            DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """
         self._changing(log_upkeep.truncate_to, self, offset)
@@ -522,15 +537,35 @@ class PartitionLog:
         if offset < recovery_point and self.owner is not None:
             try:
                 self.owner.recovery_point_lowered(self)
-            except DiskFull as error:
+            except DiskRefused as error:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}"
                 ) from error
 
     def disk_failed(self, error: DiskError) -> None:
+        """An operation has failed: the directory goes offline, unless the failure passes or is nobody's."""
+        if not self._is_harmless(error):
+            self._give_up(error)
+
+    def _give_up(self, error: DiskError) -> None:
         self.offline = True
         if self.owner is not None:
             self.owner.disk_failed(error)
+
+    def _failed_in_worker(self, error: DiskError) -> None:
+        """As `disk_failed`; the directory goes offline on the loop, at its next look."""
+        if not self._is_harmless(error):
+            self.offline = True
+            if self.owner is not None:
+                self.owner.flush_failed(error)
+
+    def _is_harmless(self, error: DiskError) -> bool:
+        """Whether the device is none the worse: a want of room or descriptors, or the log was closed meanwhile."""
+        return (isinstance(error, DiskRefused) and error.operation != "sync") or self._is_overtaken(error)
+
+    def _is_overtaken(self, error: DiskError) -> bool:
+        """Whether a worker met files that the loop has closed, removed or renamed since it was sent."""
+        return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def close(self) -> None:
         """Make everything durable, with all that spares the next start work, and give up the files (blocking).
@@ -538,6 +573,8 @@ class PartitionLog:
         Raises:
             DiskError
         """
+        if self.is_closed:
+            return
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
@@ -552,7 +589,7 @@ class PartitionLog:
         if not self.is_closed:
             self.is_closed = True
             for segment in self.segments:
-                segment.file.close()
+                segment.remove()
 
     def statistics(self) -> dict[str, int]:
         """Figures for the console and the metrics."""

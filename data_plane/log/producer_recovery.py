@@ -14,7 +14,7 @@ from data_plane.log.segment import (
     sync_file,
     write_whole,
 )
-from odradek.env.ports import DiskFull, FileMissing
+from odradek.env.ports import DiskRefused, FileMissing
 from wire.errors import KafkaError
 from wire.record_batch import CONTROL_MASK, SIZE_PREFIX, TRANSACTIONAL_MASK, Buffer, records
 
@@ -115,13 +115,13 @@ def replay(log: PartitionLog, state: ProducerState, offset: int, end_offset: int
 
 
 def write_snapshot(log: PartitionLog, *, sync: bool = False) -> None:
-    """`<log end offset>.snapshot`, on the device if `sync`. A full disk is no failure: the log has it all."""
+    """`<log end offset>.snapshot`, on the device if `sync`. A disk that refuses is no failure: the log has it all."""
     state = log.load_producers() if log.lazy_producers_offset >= 0 else log.producers
     name = file_name(log.log_end_offset, SNAPSHOT_SUFFIX)
     try:
         write_whole(log.directory, name, (state or ProducerState()).encode())
         if sync:
             sync_file(log.directory, name)
-    except DiskFull:
+    except DiskRefused:
         remove_if_present(log.directory, name)
     log.entry_is_dirty = True

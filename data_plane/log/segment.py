@@ -19,7 +19,7 @@ from data_plane.log.config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from data_plane.log.recent_places import RecentPlaces
 from data_plane.log.scan import HEAD, HEAD_SIZE, SegmentScan
 from data_plane.log.segment_index import DamagedIndex, SegmentIndex
-from odradek.env.ports import Dir, DiskFull, File, FileMissing
+from odradek.env.ports import Dir, DiskRefused, File, FileClosed, FileMissing
 from wire.record_batch import HEADER_SIZE, MAGIC, SIZE_PREFIX, CorruptBatch
 
 LOG_SUFFIX = ".log"
@@ -131,6 +131,9 @@ class Segment:
         if index is None:
             if self.is_active:
                 return _EMPTY
+            if self.is_removed:
+                # The path may be another segment's by now.
+                raise self._removed()
             try:
                 index = SegmentIndex.from_bytes(
                     self.directory.read_bytes(self.name(INDEX_SUFFIX)),
@@ -156,10 +159,18 @@ class Segment:
 
     def rebuild_index(self, interval: int) -> SegmentIndex:
         """Derive the index from the segment and write its files anew; the segment is taken to be good."""
-        fresh = Segment(self.directory, self.base_offset, self.file, is_active=False)
-        scan = SegmentScan(self.file, 0, self.size, self.base_offset)
-        for position, header in scan:
-            fresh.note_batch(position, header[1] + SIZE_PREFIX, header[0] + header[6], header[8], interval)
+        file = self.pinned_file()
+        try:
+            fresh = Segment(self.directory, self.base_offset, file, is_active=False)
+            for position, header in SegmentScan(file, 0, self.size, self.base_offset):
+                fresh.note_batch(
+                    position, header[1] + SIZE_PREFIX, header[0] + header[6], header[8], interval
+                )
+        finally:
+            file.unpin()
+        if self.is_removed:
+            # What is written by name now could be written beside another segment.
+            raise self._removed()
         index = fresh.index if fresh.index is not None else SegmentIndex()
         self.max_timestamp_offset = fresh.max_timestamp_offset
         self.max_timestamp_ms = fresh.max_timestamp_ms
@@ -185,7 +196,7 @@ class Segment:
     def write_index(self) -> None:
         """Append what the files lack, with the last entry of the time index that a finished segment has.
 
-        Not on a device yet: `flush_index` does that. A full disk is no failure: the files then stay behind.
+        Not on a device yet: `flush_index` does that. A disk that refuses is no failure: there are no files then.
         """
         index = self.index
         if index is None:
@@ -199,7 +210,7 @@ class Segment:
         try:
             _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
             _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
-        except DiskFull:
+        except DiskRefused:
             self.remove_index_files()
             return
         self.index_is_written = (offsets, times)
@@ -221,8 +232,12 @@ class Segment:
         elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
             self.index = self.recent = None
             self.uses = _DROPPED
-            old, self.file = self.file, self.directory.open(self.name(LOG_SUFFIX))
-            old.close()
+            self.give_up_descriptor()
+
+    def give_up_descriptor(self) -> None:
+        """Close the file, but for those who have pinned it, and open it again at first need."""
+        old, self.file = self.file, self.directory.open(self.name(LOG_SUFFIX))
+        old.close()
 
     def _index_is_on_disk(self) -> bool:
         index = self.index
@@ -345,32 +360,41 @@ class Segment:
     # --- the file, for other threads
 
     def sync(self) -> None:
-        """Make the batches durable (blocking). Safe in a worker while the loop closes or reopens the file."""
+        """Make the batches durable (blocking). Safe in a worker while the loop closes, reopens or removes the file."""
         file = self.file
         while True:
             try:
                 file.sync()
                 return
-            except ValueError:
-                if self.file is file:
-                    # Closed for good: retention or a truncation has overtaken the flush.
+            except FileMissing:
+                if self.is_removed:
+                    # Retention, a truncation or the end of the log has overtaken the flush.
                     return
+                if self.file is file:
+                    raise
                 file = self.file
 
     def pinned_file(self) -> File:
-        """The file, pinned, for a reader in another thread than the loop's. Raises `FileMissing` once removed."""
+        """The file, pinned, for a reader in another thread than the loop's. Raises `FileClosed` once removed."""
         file = self.file
         while True:
             try:
                 file.pin()
                 return file
-            except ValueError:
-                if self.file is file:
+            except FileMissing:
+                if self.is_removed:
                     raise self._removed() from None
+                if self.file is file:
+                    raise
                 file = self.file
 
-    def _removed(self) -> FileMissing:
-        return FileMissing(self.directory.path, self.file.path, "open", 0, "removed meanwhile")
+    def remove(self) -> None:
+        """Take note that this is no segment of its log any more; the caller renames or removes the files then."""
+        self.is_removed = True
+        self.file.close()
+
+    def _removed(self) -> FileClosed:
+        return FileClosed(self.directory.path, self.file.path, "open", 0, "removed meanwhile")
 
 
 _EMPTY = SegmentIndex()
@@ -436,6 +460,10 @@ def cut_index_files(segment: Segment) -> None:
     index = segment.index if segment.index is not None else _EMPTY
     offsets, times = segment.index_is_written
     offsets, times = min(offsets, len(index.offsets)), min(times, len(index.times))
-    truncate_file(segment.directory, segment.name(INDEX_SUFFIX), offsets * OFFSET_ENTRY_BYTES)
-    truncate_file(segment.directory, segment.name(TIME_INDEX_SUFFIX), times * TIME_ENTRY_BYTES)
+    try:
+        truncate_file(segment.directory, segment.name(INDEX_SUFFIX), offsets * OFFSET_ENTRY_BYTES)
+        truncate_file(segment.directory, segment.name(TIME_INDEX_SUFFIX), times * TIME_ENTRY_BYTES)
+    except DiskRefused:
+        segment.remove_index_files()
+        return
     segment.index_is_written = (offsets, times)

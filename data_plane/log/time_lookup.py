@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from data_plane.log.scan import HeaderTuple, SegmentScan
 from data_plane.log.segment import Segment
+from odradek.env.ports import FileClosed
 from wire.record_batch import SIZE_PREFIX, CorruptBatch, Record, records
 
 if TYPE_CHECKING:
     from data_plane.log.partition_log import PartitionLog
     from odradek.env.ports import File
 
+T = TypeVar("T")
+
 
 def offset_for_timestamp(
     log: PartitionLog, timestamp_ms: int, upper_bound: int
 ) -> tuple[int, int, int] | None:
     """See `PartitionLog.offset_for_timestamp`."""
+    return _with_its_segments(log, lambda: _offset_for_timestamp(log, timestamp_ms, upper_bound))
+
+
+def offset_of_max_timestamp(log: PartitionLog, upper_bound: int) -> tuple[int, int, int] | None:
+    """See `PartitionLog.offset_of_max_timestamp`."""
+    return _with_its_segments(log, lambda: _offset_of_max_timestamp(log, upper_bound))
+
+
+def _with_its_segments(log: PartitionLog, look: Callable[[], T]) -> T:
+    """Look once more whenever the loop has removed segments meanwhile. Raises `FileClosed` once the log is closed."""
+    while True:
+        segments = log.segments
+        try:
+            return look()
+        except FileClosed:
+            if log.is_closed or log.segments is segments:
+                raise
+
+
+def _offset_for_timestamp(
+    log: PartitionLog, timestamp_ms: int, upper_bound: int
+) -> tuple[int, int, int] | None:
     start_offset = log.log_start_offset
     interval = log.config.index_interval_bytes
     segments = log.segments
@@ -40,8 +65,7 @@ def offset_for_timestamp(
     return None
 
 
-def offset_of_max_timestamp(log: PartitionLog, upper_bound: int) -> tuple[int, int, int] | None:
-    """See `PartitionLog.offset_of_max_timestamp`."""
+def _offset_of_max_timestamp(log: PartitionLog, upper_bound: int) -> tuple[int, int, int] | None:
     interval = log.config.index_interval_bytes
     segments = log.segments
     best: Segment | None = None

@@ -24,6 +24,7 @@ This module is a leaf that every package may import.
 
 from __future__ import annotations
 
+import errno as _errno
 import random as _random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
@@ -50,12 +51,39 @@ class DiskError(Exception):
         self.reason = reason
 
 
-class DiskFull(DiskError):
+class DiskRefused(DiskError):
+    """The system refuses for now, and nothing is wrong with the device: the same call may succeed later."""
+
+
+class DiskFull(DiskRefused):
     """No space left (ENOSPC, EDQUOT). The file may hold a prefix of what was to be appended."""
+
+
+class ResourcesShort(DiskRefused):
+    """The process or the machine is out of descriptors or memory (EMFILE, ENFILE, ENOMEM), or was interrupted."""
 
 
 class FileMissing(DiskError):
     """No such file or directory (ENOENT)."""
+
+
+class FileClosed(FileMissing):
+    """The owner has closed the file, as it does with one that it removes: a reader in a worker was overtaken."""
+
+
+_FULL = (_errno.ENOSPC, _errno.EDQUOT)
+_SHORT = (_errno.EMFILE, _errno.ENFILE, _errno.ENOMEM, _errno.EINTR)
+
+
+def disk_error(directory: str, path: str, operation: str, number: int, reason: str) -> DiskError:
+    """The exception for a system's error `number`. A failed sync is final, unless it is for want of space."""
+    if number in _FULL:
+        return DiskFull(directory, path, operation, number, reason)
+    if number in _SHORT and operation != "sync":
+        return ResourcesShort(directory, path, operation, number, reason)
+    if number == _errno.ENOENT:
+        return FileMissing(directory, path, operation, number, reason)
+    return DiskError(directory, path, operation, number, reason)
 
 
 class ConnectionLost(Exception):
@@ -104,7 +132,10 @@ class TaskGroup(Protocol):
 
 
 class File(Protocol):
-    """An append-only file with positioned reads. The owner holds one reference; a reader pins more."""
+    """An append-only file with positioned reads. The owner holds one reference; a reader pins more.
+
+    Whatever is asked of a file without references raises `FileClosed`.
+    """
 
     @property
     def path(self) -> str: ...

@@ -22,7 +22,8 @@ import stat
 import threading
 from typing import IO
 
-from odradek.env.ports import Buffer, DiskError, DiskFull, FileMissing
+from odradek.env import ports
+from odradek.env.ports import Buffer, DiskError, FileClosed, FileMissing
 
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _FILE_MODE = 0o644
@@ -37,13 +38,7 @@ _probe = (bytearray(1),)
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
     """The port's exception for a system's exception."""
-    number = error.errno or 0
-    reason = error.strerror or str(error)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(directory, path, operation, number, reason)
-    if number == errno.ENOENT:
-        return FileMissing(directory, path, operation, number, reason)
-    return DiskError(directory, path, operation, number, reason)
+    return ports.disk_error(directory, path, operation, error.errno or 0, error.strerror or str(error))
 
 
 class RealFile:
@@ -65,26 +60,29 @@ class RealFile:
         return self._size
 
     def fileno(self) -> int:
-        """The descriptor, opened now if need be. Raises `DiskError`; `ValueError` on a closed file."""
+        """The descriptor, opened now if need be. Raises `DiskError`."""
         return self._fd if self._fd >= 0 else self._open()
 
     def _open(self) -> int:
         with _references_lock:
             if self._references <= 0:
-                raise ValueError(f"{self.path} is closed")
-            if self._fd >= 0:
-                return self._fd
-            try:
-                fd = os.open(self.path, _OPEN_FLAGS)
-            except OSError as error:
-                raise self._error("open", error) from error
-            if os.fstat(fd).st_ino != self._inode:
-                os.close(fd)
-                raise FileMissing(
-                    self.directory, self.path, "open", errno.ENOENT, "another file has this name"
-                )
-            self._fd = fd
-            return fd
+                raise self._closed()
+            if self._fd < 0:
+                self._fd = self._open_anew()
+            return self._fd
+
+    def _open_anew(self) -> int:
+        try:
+            fd = os.open(self.path, _OPEN_FLAGS)
+        except OSError as error:
+            raise self._error("open", error) from error
+        if os.fstat(fd).st_ino != self._inode:
+            os.close(fd)
+            raise FileMissing(self.directory, self.path, "open", errno.ENOENT, "another file has this name")
+        return fd
+
+    def _closed(self) -> FileClosed:
+        return FileClosed(self.directory, self.path, "open", 0, "it is closed")
 
     def _error(self, operation: str, error: OSError) -> DiskError:
         return disk_error(self.directory, self.path, operation, error)
@@ -172,25 +170,38 @@ class RealFile:
 
     def sync(self) -> int:
         """See the port. Safe in a worker while the loop appends, closes or removes the file."""
-        self.pin()
+        fd, is_pinned = self._descriptor_for_sync()
         try:
             if self._sync_failure is not None:
                 raise DiskError(self.directory, self.path, "sync", errno.EIO, self._sync_failure)
             size = self._size
             try:
-                os.fdatasync(self._fd)
+                os.fdatasync(fd)
             except OSError as error:
                 self._sync_failure = f"an earlier sync failed: {error.strerror}"
                 raise self._error("sync", error) from error
             return size
         finally:
-            self.unpin()
+            if is_pinned:
+                self.unpin()
+            else:
+                os.close(fd)
+
+    def _descriptor_for_sync(self) -> tuple[int, bool]:
+        """The descriptor, pinned; or one to be closed again: a recovery syncs thousands of files that nobody reads."""
+        with _references_lock:
+            if self._references <= 0:
+                raise self._closed()
+            if self._fd < 0:
+                return self._open_anew(), False
+            self._references += 1
+            return self._fd, True
 
     def pin(self) -> None:
         self.fileno()
         with _references_lock:
             if self._references <= 0:
-                raise ValueError(f"{self.path} is closed")
+                raise self._closed()
             self._references += 1
 
     def unpin(self) -> None:
@@ -286,19 +297,26 @@ class RealDir:
     def write_atomic(self, name: str, data: bytes) -> None:
         path = os.path.join(self.path, name)
         temporary = path + ".tmp"
+        operation = "write"
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+            # First, so that a want of descriptors leaves the old file.
+            directory = _open_directory(os.path.dirname(path))
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-                os.fsync(fd)
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+                try:
+                    rest = memoryview(data)
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.rename(temporary, path)
+                operation = "sync"
+                os.fsync(directory)
             finally:
-                os.close(fd)
-            os.rename(temporary, path)
-            _sync_directory(os.path.dirname(path))
+                os.close(directory)
         except OSError as error:
-            raise self._error(path, "write", error) from error
+            raise self._error(path, operation, error) from error
 
     def rename(self, old: str, new: str) -> None:
         if os.path.dirname(old) != os.path.dirname(new):
@@ -325,9 +343,15 @@ class RealDir:
 
     def sync(self) -> None:
         try:
-            _sync_directory(self.path)
+            fd = _open_directory(self.path)
+        except OSError as error:
+            raise self._error(self.path, "open", error) from error
+        try:
+            os.fsync(fd)
         except OSError as error:
             raise self._error(self.path, "sync", error) from error
+        finally:
+            os.close(fd)
 
     def free_bytes(self) -> int:
         found = self._statvfs()
@@ -370,12 +394,8 @@ class RealDir:
             self._lock = None
 
 
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _open_directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def open_dir(path: str, *, create: bool = False) -> RealDir:

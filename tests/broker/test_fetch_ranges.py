@@ -10,6 +10,7 @@ import pytest
 from data_plane.fetch_sessions import FetchedPartition
 from data_plane.handlers.fetch import INLINE_BYTES_MAX, FetchRound, cold_ranges
 from data_plane.log.log_types import FileRange
+from odradek.env.ports import FileClosed
 from sim.disk import SimDisk
 from wire.messages.fetch import PartitionData
 
@@ -42,7 +43,7 @@ def test_small_ranges_become_bytes_as_long_as_there_is_room() -> None:
     # The pins of what was read are given back: the file goes with the last range.
     attempt.release()
     file.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(FileClosed):
         file.pin()
 
 

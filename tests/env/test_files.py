@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.env.ports import Dir, DiskError, FileMissing
+from odradek.env.ports import Dir, DiskError, FileClosed, FileMissing
 from odradek.env.real import RealEnv
 from sim.disk import SimDisk
 
@@ -137,7 +137,7 @@ def test_a_pinned_file_outlives_close_and_removal(root: Dir) -> None:
     root.open("a.log", create=True).append(b"another")
     assert file.pread(9, 0) == b"abc"
     file.unpin()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(FileClosed):
         file.pread(1, 0)
     with pytest.raises(ValueError, match="more often"):
         file.unpin()
@@ -154,7 +154,7 @@ def test_a_closed_file_does_nothing_more(root: Dir) -> None:
         lambda: file.is_warm(0, 1),
         lambda: file.read_warm(1, 0),
     ):
-        with pytest.raises(ValueError, match="closed"):
+        with pytest.raises(FileClosed):
             attempt()
 
 
@@ -267,3 +267,20 @@ def test_the_lock_is_held_once(open_root: OpenRoot) -> None:
     with pytest.raises(DiskError, match="another process holds it"):
         second.lock()
     assert ".lock" in first.list()
+
+
+def test_a_directory_is_a_path(root: Dir) -> None:
+    """A `Dir` of a directory that was renamed is missing, and one that is made at its path is its own then."""
+    held = root.subdir("t-0", create=True)
+    held.open("a", create=True).close()
+    root.rename("t-0", "t-0-delete")
+    for operation in (
+        held.list,
+        held.sync,
+        lambda: held.read_bytes("a"),
+        lambda: held.open("b", create=True),
+    ):
+        with pytest.raises(FileMissing):
+            operation()
+    root.subdir("t-0", create=True).open("c", create=True).close()
+    assert held.list() == ["c"]

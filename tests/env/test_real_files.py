@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.env.ports import DiskError, DiskFull, FileMissing
+from odradek.env.ports import DiskError, DiskFull, FileClosed, FileMissing
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.env.real_files import RealDir, RealFile
 
@@ -128,7 +128,7 @@ def test_close_during_a_sync_leaves_the_descriptor_to_it(
     monkeypatch.setattr(os, "fdatasync", close_meanwhile)
     assert file.sync() == 3
     assert seen == [3]
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(FileClosed):
         file.sync()
 
 

@@ -203,7 +203,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "lost-directory-sync-at-segment-roll",
         "A new segment's file is synced, its entry in the directory is not: after a loss of power it is not there.",
         "data_plane.log.log_upkeep:flush",
-        "        log.directory.sync()\n",
+        "            log.directory.sync()\n",
         "",
         "replication",
         500,
