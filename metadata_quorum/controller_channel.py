@@ -31,8 +31,10 @@ from wire.structure import Message
 
 __all__ = ["QUORUM_APIS", "ControllerChannel", "Quorum", "Service", "answer_request"]
 
-RETRY_SECONDS = 0.02
-"""Between two attempts while the leader is not active yet, or cannot be reached; a change of leadership ends it."""
+RETRY_SECONDS_MIN = 0.02
+RETRY_SECONDS_MAX = 0.1
+"""Between two attempts while the leader is not active yet, or cannot be reached; a change of leadership ends the pause.
+It doubles from one attempt to the next."""
 
 QUORUM_APIS = frozenset(
     {
@@ -124,6 +126,7 @@ class ControllerChannel:
         clock = self._env.clock
         if version is None:
             version = api_versions(message.API_KEY)[1]
+        pause = RETRY_SECONDS_MIN
         while True:
             changed = self._changed
             try:
@@ -138,8 +141,9 @@ class ControllerChannel:
             now = clock.monotonic()
             if now >= deadline:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "there was no active controller to ask")
-            with clock.timeout_at(min(deadline, now + RETRY_SECONDS)):
+            with clock.timeout_at(min(deadline, now + pause)):
                 await changed.wait()
+            pause = RETRY_SECONDS_MIN if changed.is_set() else min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _ask_once(self, message: Any, deadline: float, version: int, sender: Sender) -> Any:
         """The answer, or None where nobody had one. Raises `KafkaError`, `ConnectionLost`."""

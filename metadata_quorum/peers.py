@@ -14,6 +14,10 @@ whoever is late may cost others the connection: what must not touch each other t
 and all that time a new one might get through. (Kafka's clients close it in any case; here deadlines may be as short as
 some client likes, and others share the connection.)
 
+**Who is away is tried less and less often.** An address from which nothing has been heard is tried again after a pause
+that doubles, with jitter, up to `RETRY_SECONDS_MAX`; requests wait for that attempt and share its outcome, whatever their
+lane. So a dead peer costs at most two attempts a second, and one that is back is reached within a second.
+
 What is idle is closed by the server (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
 
 Failures name what may have happened: `NeverSent` (the peer has not seen the request: ask again as you like),
@@ -31,12 +35,17 @@ from wire.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
 from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
 from wire.structure import Message
 
-__all__ = ["NeverSent", "Peer", "PeerCall", "PeerConnections"]
+__all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 
 CONNECT_SECONDS_MAX = 2.0
 """Loopback and data centres answer in milliseconds; the first retransmission of a lost SYN is after one second."""
 SILENCE_SECONDS = 0.5
 """An overdue request ends its connection if nothing has been heard on it for so long."""
+RETRY_SECONDS_MIN = 0.02
+RETRY_SECONDS_MAX = 0.5
+"""Between two attempts to reach an address that does not answer, before jitter."""
+RETRY_JITTER = 0.5
+"""Each pause is longer by up to this part of it."""
 RECEIVE_BYTES = 64 * 1024
 UNANSWERED_MAX = 1024
 
@@ -84,6 +93,37 @@ class _Link:
         self.closed = False
 
 
+class _Address:
+    """What is known of one host and port: how often in a row it did not answer, when it may be tried again."""
+
+    __slots__ = ("attempt", "failures", "retry_at")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.retry_at = float("-inf")
+        self.attempt: Event | None = None
+        """Set when the attempt that is due or under way has ended; None where there is none."""
+
+
+class Addresses:
+    """What a node knows of the addresses of others, for all its `PeerConnections` together."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._known: dict[tuple[str, int], _Address] = {}
+        self.attempts = 0
+
+    def get(self, host: str, port: int) -> _Address:
+        return self._known.setdefault((host, port), _Address())
+
+    def failed(self, address: _Address) -> None:
+        """Nothing was heard from there: pause before the next attempt."""
+        pause = min(RETRY_SECONDS_MIN * 2.0 ** min(address.failures, 16), RETRY_SECONDS_MAX)
+        pause *= 1.0 + RETRY_JITTER * self._env.random.random()
+        address.failures += 1
+        address.retry_at = self._env.clock.monotonic() + pause
+
+
 class Peer:
     """`metadata_quorum.ports.PeerChannel` to one address."""
 
@@ -91,6 +131,7 @@ class Peer:
         self.host = host
         self.port = port
         self._connections = connections
+        self._known = connections.addresses.get(host, port)
         self._env = connections.env
         self._link: _Link | None = None
 
@@ -161,6 +202,9 @@ class Peer:
         link.closed = True
         if self._link is link:
             self._link = None
+        if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
+            # As good as not connected: whatever took the connection is not the peer.
+            self._connections.addresses.failed(self._known)
         if link.conn is not None:
             link.conn.close()
         link.outgoing.clear()
@@ -196,6 +240,41 @@ class Peer:
             self._end(link, ConnectionLost(f"{self.address}: {error}"))
 
     async def _connect(self) -> Conn:
+        """Connect, at once unless the peer has been away. Raises `ConnectionLost`."""
+        known = self._known
+        if known.failures:
+            if known.attempt is None:
+                return await self._try_again(known)
+            failures = known.failures
+            await known.attempt.wait()
+            if known.failures > failures:
+                raise ConnectionLost(f"{self.address} still does not answer")
+        return await self._connect_now(known)
+
+    async def _try_again(self, known: _Address) -> Conn:
+        """The one attempt that all wait for who want to reach this address. Raises `ConnectionLost`."""
+        clock = self._env.clock
+        known.attempt = ended = self._env.event()
+        try:
+            await clock.sleep_until(known.retry_at)
+            return await self._connect_now(known)
+        finally:
+            known.attempt = None
+            ended.set()
+
+    async def _connect_now(self, known: _Address) -> Conn:
+        """Raises `ConnectionLost`."""
+        addresses = self._connections.addresses
+        if self._connections.closed:
+            raise ConnectionLost(f"{self.address}: this node is stopping")
+        addresses.attempts += 1
+        try:
+            return await self._open()
+        except ConnectionLost:
+            addresses.failed(known)
+            raise
+
+    async def _open(self) -> Conn:
         """Raises `ConnectionLost`."""
         clock = self._env.clock
         conn: Conn | None = None
@@ -211,6 +290,7 @@ class Peer:
             self._end(link, ConnectionLost(f"{self.address}: closed by the other side"))
             return
         link.heard_at = self._env.clock.monotonic()
+        self._known.failures = 0
         try:
             link.wire.receive_data(data)
             while isinstance(event := link.wire.next_event(), ResponseReceived):
@@ -281,8 +361,11 @@ class PeerConnections:
         client_id: str,
         log: Any,
         frame_bytes_max: int = MAX_FRAME_BYTES,
+        addresses: Addresses | None = None,
     ) -> None:
+        """`addresses` are shared with other connections of this node."""
         self.env = env
+        self.addresses = Addresses(env) if addresses is None else addresses
         self.tasks = tasks
         self.client_id = client_id
         self.log = log
@@ -307,6 +390,10 @@ class PeerConnections:
             peer.close()
 
     def statistics(self) -> dict[str, int]:
-        """Addresses known (by lanes), connections open."""
+        """Addresses known (by lanes), connections open, attempts to connect."""
         peers = self._peers.values()
-        return {"peers": len(peers), "connections": sum(peer.is_connected for peer in peers)}
+        return {
+            "peers": len(peers),
+            "connections": sum(peer.is_connected for peer in peers),
+            "attempts": self.addresses.attempts,
+        }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from metadata_quorum.peers import PeerConnections
+from metadata_quorum.peers import NeverSent, PeerConnections
 from metadata_quorum.raft import wire_messages
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Follower
@@ -81,8 +81,8 @@ class QuorumPeers:
             response, addresses = wire_messages.decode_response(answer)
             if isinstance(response, FetchAnswer) and isinstance(request, Fetch):
                 _check_fetched(request, response)
-        except ConnectionLost:
-            await self._count_failure(node_id)
+        except ConnectionLost as error:
+            await self._count_failure(node_id, paused=isinstance(error, NeverSent))
             # Who was said to be there may have moved; the voters and the next leader know better.
             self.addresses.pop(node_id, None)
             quorum.report(quorum.core.request_failed, node_id, request, broken=True)
@@ -107,9 +107,10 @@ class QuorumPeers:
                 self._note_high_watermark(response.high_watermark)
                 self._update_voter()
 
-    async def _count_failure(self, node_id: int) -> None:
+    async def _count_failure(self, node_id: int, *, paused: bool = False) -> None:
+        """`paused`: the next request to this node waits for the next attempt to reach it in any case."""
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
-        if failures > FAILURES_TOLD_AT_ONCE:
+        if failures > FAILURES_TOLD_AT_ONCE and not paused:
             clock = self._quorum.clock
             backoff = self._quorum.config.retry_backoff * 2 ** min(failures - FAILURES_TOLD_AT_ONCE, 16)
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))

@@ -24,7 +24,7 @@ from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.metadata_errors import MetadataErrors
-from metadata_quorum.peers import PeerConnections
+from metadata_quorum.peers import Addresses, PeerConnections
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
 from metadata_quorum.publisher import MetadataPublisher
 from metadata_quorum.raft.core import RaftConfig
@@ -66,12 +66,14 @@ class MetadataService:
         bootstrap: Sequence[Message] = (),
         snapshot_settings: SnapshotSettings | None = None,
         release: Release = THIS_RELEASE,
+        addresses: Addresses | None = None,
         logger: Any,
     ) -> None:
         """`controller_settings` is None on a node that is no controller. `endpoints` are (listener name, host, port)
         of this node's controller listeners, `bootstrap_servers` those of others. `bootstrap` are the first records
-        of a new cluster; this version's own if they are missing."""
+        of a new cluster; this version's own if they are missing. `addresses` are those of the node's other connections."""
         self._env = env
+        self._addresses = addresses
         self._settings = controller_settings
         self._bootstrap = tuple(bootstrap) or bootstrap_records()
         self._release = release
@@ -138,7 +140,11 @@ class MetadataService:
         """
         env = self._env
         peers = self._peers = PeerConnections(
-            env, tasks, client_id=f"raft-client-{self._me.node_id}", log=self._logger
+            env,
+            tasks,
+            client_id=f"raft-client-{self._me.node_id}",
+            log=self._logger,
+            addresses=self._addresses,
         )
         snapshot = await self.quorum.open(tasks, peers)
         if snapshot is not None and snapshot.end_offset > 0:

@@ -23,7 +23,7 @@ from data_plane.metadata_log import MetadataLog
 from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller_channel import ControllerChannel
 from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.peers import PeerConnections
+from metadata_quorum.peers import Addresses, PeerConnections
 from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.service import MetadataService
@@ -168,6 +168,7 @@ class Node:
             )
         )
         bootstrap = log.bootstrap()
+        addresses = Addresses(env)
         metadata = self._metadata = MetadataService(
             env,
             log,
@@ -186,10 +187,11 @@ class Node:
             endpoints=self._controller_endpoints(),
             bootstrap=() if bootstrap is None else bootstrap.records,
             release=config.release,
+            addresses=addresses,
             logger=self._log,
         )
         peers = self._peers = PeerConnections(
-            env, self._tasks, client_id=f"node-{config.node_id}", log=self._log
+            env, self._tasks, client_id=f"node-{config.node_id}", log=self._log, addresses=addresses
         )
         self._channel = ControllerChannel(config.node_id, env, metadata, peers, log=self._log)
         await metadata.start(self._tasks)

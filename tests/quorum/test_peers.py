@@ -100,7 +100,7 @@ def test_requests_share_a_connection_and_each_gets_its_answer() -> None:
     async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
         assert await ask_together(world, peer, list(range(20))) == list(range(20))
         assert connections.channel("server", PORT) is peer
-        assert connections.statistics() == {"peers": 1, "connections": 1}
+        assert connections.statistics() == {"peers": 1, "connections": 1, "attempts": 1}
         assert world.fabric.connection_count == 1
 
     play(script)
@@ -196,3 +196,76 @@ def test_nothing_is_asked_after_the_end() -> None:
         assert isinstance(await ask(world, peer, 2), NeverSent)
 
     play(script)
+
+
+async def count_attempts(world: World, seconds: float, peers: list[Peer]) -> int:
+    """Ask without a pause over all of them, as callers in a hurry do; how often that tries to connect."""
+    env = world.node_env("client")
+    until = env.clock.monotonic() + seconds
+    connect, attempts, answers = env.network.connect, 0, []
+
+    async def count(host: str, port: int) -> Conn:
+        nonlocal attempts
+        attempts += 1
+        return await connect(host, port)
+
+    async def hurry(peer: Peer) -> None:
+        while env.clock.monotonic() < until:
+            answers.append(await ask(world, peer, 1, 1.0))
+            await world.sleep(0.02)
+
+    env.network.connect = count  # type: ignore[method-assign]  # counted on its way
+    for done in [world.spawn(hurry, peer) for peer in peers]:
+        await done.wait()
+    env.network.connect = connect  # type: ignore[method-assign]
+    assert all(isinstance(answer, (ConnectionLost, KafkaError)) for answer in answers)
+    return attempts
+
+
+async def hang_up(env: Env) -> None:
+    """Take connections and close them, as a forwarder does whose target is away."""
+    listener = env.network.listen("server", PORT)
+    while True:
+        (await listener.accept()).close()
+
+
+@pytest.mark.parametrize("lanes", [("", "clients"), ("",)], ids=["refused", "taken and closed"])
+def test_a_dead_peer_is_tried_twice_a_second_at_most(lanes: tuple[str, ...]) -> None:
+    """However many ask for it, in whatever lane where it refuses them; one that is back is reached within a second."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        world.machine("server")
+        world.node_env("server")
+        if len(lanes) == 1:
+            world.start("server", hang_up)
+        peers = [connections.channel("server", PORT, lane) for lane in lanes]
+        await count_attempts(world, 5.0, peers)
+        assert await count_attempts(world, 20.0, peers) <= 2 * 20
+        if len(lanes) == 1:
+            world.crash("server")
+        world.start("server", serve)
+        began_at = world.now
+        while isinstance(await ask(world, peer, 3), ConnectionLost):
+            await world.sleep(0.001)
+        assert world.now - began_at < 1.0
+        assert await ask(world, peer, 4) == 4
+
+    play(script, served=False)
+
+
+def test_all_connections_of_a_node_know_who_is_away() -> None:
+    """Those of the quorum and those of the broker together try a dead peer twice a second at most."""
+
+    async def script(world: World, connections: PeerConnections, peer: Peer) -> None:
+        world.machine("server")
+        world.node_env("server")
+        env = world.node_env("client")
+        others = PeerConnections(
+            env, world.tasks, client_id="node-1", log=Log(), addresses=connections.addresses
+        )
+        peers = [peer, others.channel("server", PORT)]
+        await count_attempts(world, 5.0, peers)
+        assert await count_attempts(world, 20.0, peers) <= 2 * 20
+        others.close()
+
+    play(script, served=False)
