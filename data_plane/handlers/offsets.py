@@ -35,6 +35,8 @@ EARLIEST_PENDING_UPLOAD_SINCE = 11
 OFFSET_NOT_AVAILABLE_SINCE = 5
 CONSUMER = -1
 """The replica id of those that are none."""
+DEBUGGER = -2
+"""The replica id of those who ask any replica about its own log, also one that follows or has no leader."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
@@ -73,7 +75,6 @@ class ListOffsetsHandler:
     def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
         committed = request.isolation_level == READ_COMMITTED
-        to_end = request.replica_id != CONSUMER
         asked_of: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
         for topic in request.topics:
             for asked in topic.partitions:
@@ -87,20 +88,24 @@ class ListOffsetsHandler:
                 elif not known:
                     answers.append(_failed(asked, ErrorCode.UNKNOWN_SERVER_ERROR))
                 else:
-                    answers.append(self._answer_partition(name, asked, committed, version, to_end))
+                    answers.append(
+                        self._answer_partition(name, asked, committed, version, request.replica_id)
+                    )
             topics.append(ListOffsetsTopicResponse(name, answers))
         return ListOffsetsResponse(0, topics)
 
     def _answer_partition(
-        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, to_end: bool
+        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, replica_id: int
     ) -> ListOffsetsPartitionResponse:
         try:
             partition = self._broker.partition(topic, asked.partition_index)
         except KafkaError as error:
             return _failed(asked, error.code)
-        code = partition.leader_error(asked.current_leader_epoch)
+        error_of = partition.epoch_error if replica_id == DEBUGGER else partition.leader_error
+        code = error_of(asked.current_leader_epoch)
         if code:
             return _failed(asked, code)
+        to_end = replica_id != CONSUMER
         try:
             timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version, to_end)
         except KafkaError as error:
@@ -119,7 +124,7 @@ def _find(
 ) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
 
-    `to_end`: a follower asks, for which the log ends where it ends.
+    `to_end`: a replica or a debugger asks, for whom the log ends where it ends.
 
     Raises `KafkaError`: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know;
     OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) while a new leader's high watermark has not reached

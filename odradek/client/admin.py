@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         unregister_broker,
         update_features,
     )
+    from odradek.client.admin_replicas import ReplicaLog, describe_replica_logs
     from odradek.client.admin_topics import (
         ClusterDescription,
         CreatedTopic,
@@ -137,6 +138,7 @@ __all__ = [
     "QuorumDescription",
     "QuorumReplica",
     "Reassignment",
+    "ReplicaLog",
     "ResetTarget",
     "ResetTo",
     "ResourceType",
@@ -159,6 +161,7 @@ __all__ = [
     "describe_log_dirs",
     "describe_producers",
     "describe_quorum",
+    "describe_replica_logs",
     "describe_topic_partitions",
     "describe_topics",
     "elect_leaders",
@@ -188,6 +191,7 @@ _HOMES = {
         "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
         "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
         "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
+        "admin_replicas": "ReplicaLog describe_replica_logs",
         "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
         "moving": "ClusterSurvey MoveProgress elect_preferred move_partitions survey_cluster throttle_moves unthrottle",
     }.items()

@@ -125,6 +125,7 @@ class BlockingAdminMethods:
     describe_log_dirs = _blocking(lambda: admin.describe_log_dirs)
     alter_replica_log_dirs = _blocking(lambda: admin.alter_replica_log_dirs)
     describe_producers = _blocking(lambda: admin.describe_producers)
+    describe_replica_logs = _blocking(lambda: admin.describe_replica_logs)
 
 
 class AsyncAdminMethods:
@@ -182,3 +183,4 @@ class AsyncAdminMethods:
     describe_log_dirs = _async(lambda: admin.describe_log_dirs)
     alter_replica_log_dirs = _async(lambda: admin.alter_replica_log_dirs)
     describe_producers = _async(lambda: admin.describe_producers)
+    describe_replica_logs = _async(lambda: admin.describe_replica_logs)
