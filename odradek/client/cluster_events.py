@@ -22,7 +22,6 @@ __all__ = ["Event", "Narrator"]
 
 _NO_LEADER = -1
 _UNCHANGED = -2
-_RECOVERED = 0
 _TOPIC = 2
 _RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
@@ -309,7 +308,10 @@ class Narrator:
             text = text.removesuffix(": ")
         # An unclean election leaves nobody else in sync; the last step of a move brings the new replica in itself.
         if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
-            text += "; it was not in sync: records may be lost"
+            if new.leader in old.last_known_elr:
+                text += "; it led last and did not stop cleanly: if its machine went down, its newest records may be lost"
+            else:
+                text += "; it was not in sync: records may be lost"
         yield "leader", text
 
     def _why(self, old: _Partition, new: _Partition) -> str:

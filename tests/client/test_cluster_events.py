@@ -106,6 +106,20 @@ def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
     ]
 
 
+def test_a_leader_that_was_killed_and_came_back() -> None:
+    """Whoever led last lacks nothing unless its machine went down, too: a process that ends leaves its pages to the system."""
+    log = Log()
+    log.tell(
+        changed(leader=-1, isr=[], eligible_leader_replicas=[1]),
+        BrokerRegistrationChangeRecord(broker_id=1, fenced=1),
+    )
+    log.tell(changed(eligible_leader_replicas=[], last_known_elr=[1]))
+    assert log.tell(changed(leader=1, isr=[1], last_known_elr=[], leader_recovery_state=1)) == [
+        "words-0 is led again, by 1 (it had no leader for 20 seconds), in sync: 1; it led last and did not stop cleanly: "
+        "if its machine went down, its newest records may be lost"
+    ]
+
+
 def test_a_controlled_shutdown_and_a_move() -> None:
     """Reasons that are not failures."""
     log = Log()
