@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from odradek.cli.failure import FAILURE, CliError
+from odradek.cli.parsing import Parser
 
 __all__ = ["main"]
 
@@ -50,7 +51,7 @@ class _Version(argparse.Action):
 
 def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     """The command line, as far as these groups go."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="odradek",
         description="A distributed commit log that speaks Kafka's protocol.",
         allow_abbrev=False,
@@ -93,7 +94,10 @@ def _give_up_output() -> None:
 def _run(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
-        args = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS).parse_args(words)
+        parser = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS)
+        args, unknown = parser.parse_known_args(words)
+        if unknown:
+            args.parser.error(f"{' '.join(unknown)} is not known here")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILURE
     try:

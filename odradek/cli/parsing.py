@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+from odradek.cli.failure import USAGE
 
 __all__ = [
     "Groups",
     "Leaf",
+    "Parser",
     "add_command",
     "add_connection_options",
     "key_value",
@@ -23,6 +26,18 @@ Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Leaf: TypeAlias = Callable[[argparse.Namespace], int]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_REQUIRED = "the following arguments are required: "
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line that says what is wrong and where help is; usage stands in the help alone."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with exit code 2."""
+        if message.startswith(_REQUIRED):
+            message = f"{message.removeprefix(_REQUIRED)} is missing"
+        text = " ".join(message.split())
+        self.exit(USAGE, f"odradek: {text}: `{self.prog} --help` shows what there is\n")
 
 
 def add_command(
@@ -33,7 +48,7 @@ def add_command(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False, **options
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

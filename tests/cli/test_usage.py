@@ -113,11 +113,23 @@ def test_the_commands_are_those_of_this_version() -> None:
     ids=lambda words: " ".join(words) or "nothing",
 )
 def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is printed on stdout; the last line on stderr says what is wrong."""
+    """Nothing is printed on stdout; one line on stderr says what is wrong, without the usage before it."""
     assert main(list(words)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.splitlines()[-1].startswith("odradek")
+    (line,) = printed.err.splitlines()
+    assert line.startswith("odradek: ")
+    assert "usage:" not in line
+
+
+def test_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names the command whose help tells more, of a misspelt option too."""
+    assert main(["topic", "list", "--bogus"]) == 2
+    said = capsys.readouterr().err
+    assert said == "odradek: --bogus is not known here: `odradek topic list --help` shows what there is\n"
+    assert main(["topic", "create"]) == 2
+    said = capsys.readouterr().err
+    assert said == "odradek: TOPIC is missing: `odradek topic create --help` shows what there is\n"
 
 
 def test_nobody_answers() -> None:
@@ -193,7 +205,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
 def test_numbers_that_no_request_can_hold(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong usage, said before anybody is asked."""
     assert main(words) == 2
-    assert f"error: argument {words[-2]}: '{words[-1]}' is" in capsys.readouterr().err
+    assert f"odradek: argument {words[-2]}: '{words[-1]}' is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
