@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum
+from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum, say_if_past
 from odradek.cli.failure import CliError
 from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
@@ -34,14 +34,14 @@ def register(groups: Groups) -> None:
     add = add_command(commands, "add", _add, "wait for a new broker and give it its share of the partitions")
     add.add_argument("broker", metavar="ID", type=natural)
     add_plan_options(add, "--auto")
-    add_connection_options(add)
+    add_connection_options(add, plans=True)
 
     drain = add_command(
         commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
     )
     drain.add_argument("brokers", metavar="ID", type=natural, nargs="+")
     add_plan_options(drain)
-    add_connection_options(drain)
+    add_connection_options(drain, plans=True)
 
     remove = add_command(
         commands, "remove", _remove, "let the cluster forget a broker that is drained and stopped"
@@ -59,7 +59,7 @@ def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) 
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_SECONDS)
-        survey = client.admin.survey_cluster()
+        survey = client.admin.survey_cluster(measured=False)
     return True
 
 
@@ -88,9 +88,11 @@ def _list(args: argparse.Namespace) -> int:
                         "log_bytes": size,
                     }
                     for broker, online, leads, replicas, size in rows
-                ]
+                ],
+                "current": survey.is_current,
             }
         )
+        say_if_past(survey)
         return 0
     print_table(
         ("BROKER", "STATE", "LEADERS", "REPLICAS", "LOGS", "RACK", "ADDRESS"),
@@ -107,6 +109,7 @@ def _list(args: argparse.Namespace) -> int:
             for broker, online, leads, replicas, size in rows
         ],
     )
+    say_if_past(survey)
     return 0
 
 
@@ -176,7 +179,7 @@ def _remove(args: argparse.Namespace) -> int:
     node = args.broker
     with connected(args) as client:
         present_quorum(args, client)
-        survey = client.admin.survey_cluster()
+        survey = client.admin.survey_cluster(measured=False)
         _known(survey, node)
         _, replicas, _ = survey.load_of(node)
         if not args.force:

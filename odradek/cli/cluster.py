@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from odradek.cli.connecting import LOOK_SECONDS_MAX, connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
 from odradek.cli.events import register_events
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
@@ -116,7 +116,8 @@ def _document(
 ) -> dict[str, Any]:
     return {
         "cluster_id": cluster.cluster_id,
-        "controller": cluster.controller_id if quorum is None else quorum.leader_id,
+        "current": _is_current(quorum),
+        "controller": None if quorum is None else quorum.leader_id,
         "quorum": None
         if quorum is None
         else {
@@ -156,6 +157,11 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
     return leader.last_fetch_ms - voter.last_fetch_ms > _SILENT_MS
 
 
+def _is_current(quorum: QuorumDescription | None) -> bool:
+    """Whether a controller decides; where none does, all else is as it was when one did last."""
+    return quorum is not None and quorum.leader is not None
+
+
 def _print(
     cluster: ClusterDescription,
     topics: list[Topic],
@@ -163,15 +169,13 @@ def _print(
     moving: Collection[tuple[str, int]] | None,
     health: _Health,
 ) -> None:
-    fenced = [broker.node_id for broker in cluster.brokers if broker.node_id in cluster.fenced]
-    online = f"{len(cluster.brokers) - len(fenced)} of {len(cluster.brokers)} online"
-    if fenced:
-        online = paint(RED, f"{online}, down: {', '.join(map(str, fenced))}")
+    current = _is_current(quorum)
     print_values(
         [
             ("cluster", cluster.cluster_id),
             ("quorum", _quorum_text(quorum)),
-            ("brokers", online),
+            *([] if current else [("below", paint(RED, PAST))]),
+            ("brokers", _brokers_text(cluster, current)),
             ("topics", f"{len(topics)} with {counted(health.partitions, 'partition')}"),
             ("offline", _some(health.offline, RED)),
             ("under min ISR", _some(health.under_min_isr, RED)),
@@ -190,7 +194,7 @@ def _print(
         [
             (
                 broker.node_id,
-                "DOWN" if broker.node_id in cluster.fenced else "online",
+                _state_text(broker.node_id in cluster.fenced, current),
                 _vote(quorum, broker.node_id),
                 health.leaders.get(broker.node_id, 0),
                 health.replicas.get(broker.node_id, 0),
@@ -201,12 +205,25 @@ def _print(
         ],
     )
     if len(shown) < len(ranked):
-        print(f"... and {len(ranked) - len(shown)} more, all online: `odradek broker list`")
+        print(
+            f"... and {len(ranked) - len(shown)} more, all {_state_text(False, current)}: `odradek broker list`"
+        )
+
+
+def _state_text(fenced: bool, current: bool) -> str:
+    state = "DOWN" if fenced else "online"
+    return state if current else f"was {state}"
+
+
+def _brokers_text(cluster: ClusterDescription, current: bool) -> str:
+    fenced = [broker.node_id for broker in cluster.brokers if broker.node_id in cluster.fenced]
+    text = f"{len(cluster.brokers) - len(fenced)} of {len(cluster.brokers)} {_state_text(False, current)}"
+    return paint(RED, f"{text}, down: {', '.join(map(str, fenced))}") if fenced else text
 
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
     if quorum is None or quorum.leader is None:
-        return paint(RED, "no leader: too few voters run; the rest is as it was last")
+        return paint(RED, "no leader: too few voters run; start more of them")
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,22 +11,25 @@ from typing import TYPE_CHECKING
 from odradek.cli.failure import USAGE, CliError
 
 if TYPE_CHECKING:
-    from odradek.client.admin import QuorumDescription
+    from odradek.client.admin import ClusterSurvey, QuorumDescription
     from odradek.client.blocking import Client
     from wire.errors import KafkaError
 
 __all__ = [
     "LOOK_SECONDS_MAX",
+    "PAST",
     "call_failure",
     "changing",
     "connected",
     "connected_to_controller",
     "kafka_failure",
     "present_quorum",
+    "say_if_past",
 ]
 
 LOOK_SECONDS_MAX = 3.0
 """Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
+PAST = "this is how brokers, leaders and replicas were when one did; it may be otherwise by now"
 _PERHAPS_DONE = "the change may have been made all the same: look before you try again"
 
 
@@ -90,6 +94,13 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
         raise CliError(
             "the quorum has no leader: a majority of its voters must run (`odradek cluster status` shows what can be seen)"
         ) from error
+
+
+def say_if_past(survey: ClusterSurvey) -> None:
+    """One line on stderr where no controller answered: what was printed is what a broker heard last."""
+    if not survey.is_current:
+        sys.stdout.flush()
+        print(f"odradek: no controller answers: {PAST}", file=sys.stderr)
 
 
 def call_failure(error: Exception, *, changes: bool = False) -> CliError:

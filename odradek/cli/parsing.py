@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
@@ -52,8 +53,16 @@ def add_command(
     return parser
 
 
-def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """--bootstrap-server and --timeout."""
+class _Timeout(argparse.Action):
+    """--timeout: `timeout` for each answer, and the `deadline` of a plan, which has none unless the option is given."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, value: Any, __: str | None = None) -> None:
+        namespace.timeout = value
+        namespace.deadline = time.monotonic() + value
+
+
+def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = False) -> None:
+    """--bootstrap-server and --timeout; `plans`: the command may carry out a plan, which takes as long as it takes."""
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
@@ -65,8 +74,11 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=seconds,
         default=30.0,
-        help="give up after this long (default: 30)",
+        action=_Timeout,
+        help="give up after this long"
+        + (" (default: 30 for an answer, never for moves that have begun)" if plans else " (default: 30)"),
     )
+    parser.set_defaults(deadline=None)
 
 
 def natural(text: str) -> int:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, changing, connected, present_quorum
+from odradek.cli.connecting import (
+    LOOK_SECONDS_MAX,
+    call_failure,
+    changing,
+    connected,
+    present_quorum,
+    say_if_past,
+)
+from odradek.cli.elect import elect_preferred, elect_uncleanly
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
 from odradek.cli.output import (
-    RED,
     YELLOW,
     bytes_text,
     counted,
@@ -69,7 +77,7 @@ def register(groups: Groups) -> None:
         "--unthrottle", action="store_true", help="take away throttles that an interrupted move left behind"
     )
     add_plan_options(move)
-    add_connection_options(move)
+    add_connection_options(move, plans=True)
 
     balance = add_command(
         commands, "balance", _balance, "even the load of the brokers, by as few bytes as can be"
@@ -83,7 +91,7 @@ def register(groups: Groups) -> None:
         help="let brokers differ so much from the mean (default: 5)",
     )
     add_plan_options(balance)
-    add_connection_options(balance)
+    add_connection_options(balance, plans=True)
 
     elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
     _add_topics(elect, "only of these topics, or these partitions of them (default: all)")
@@ -91,6 +99,12 @@ def register(groups: Groups) -> None:
         "--unclean",
         action="store_true",
         help="let a replica lead that is not in sync where no other is left: records are lost",
+    )
+    elect.add_argument(
+        "--leader",
+        type=natural,
+        metavar="ID",
+        help="with --unclean: this replica (default: the one that has most)",
     )
     elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
     add_connection_options(elect)
@@ -138,6 +152,24 @@ def _list(args: argparse.Namespace) -> int:
         survey = client.admin.survey_cluster(
             patience=None if args.moving else min(args.timeout, LOOK_SECONDS_MAX)
         )
+        wanted = _filtered(args, survey)
+        leaderless = find_leaderless(args, client, survey, wanted)
+    if args.json:
+        documents = [_document(key, each, survey, leaderless.get(key)) for key, each in wanted.items()]
+        print_json({"partitions": documents, "current": survey.is_current})
+    else:
+        print_table(
+            ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "SIZE", "MOVING"),
+            [_row(key, each, survey) for key, each in wanted.items()],
+        )
+        if leaderless:
+            print()
+            print_leaderless(list(leaderless.values()))
+    say_if_past(survey)
+    return 0
+
+
+def _filtered(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partition]:
     wanted = _wanted(args, survey)
     if args.broker is not None:
         wanted = {key: each for key, each in wanted.items() if args.broker in each.replicas}
@@ -147,28 +179,24 @@ def _list(args: argparse.Namespace) -> int:
         wanted = {key: each for key, each in wanted.items() if len(each.isr) < len(each.replicas)}
     if args.offline:
         wanted = {key: each for key, each in wanted.items() if each.leader < 0}
-    if args.json:
-        print_json({"partitions": [_document(key, each, survey) for key, each in wanted.items()]})
-        return 0
-    rows = []
-    for (name, index), each in wanted.items():
-        move = survey.reassignments.get((name, index))
-        rows.append(
-            (
-                name,
-                index,
-                each.leader if each.leader >= 0 else "none",
-                each.replicas,
-                each.isr,
-                bytes_text(survey.sizes.get((name, index))),
-                None if move is None else f"to {','.join(map(str, move.target))}",
-            )
-        )
-    print_table(("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "SIZE", "MOVING"), rows)
-    return 0
+    return wanted
 
 
-def _document(key: Key, each: Partition, survey: ClusterSurvey) -> dict[str, Any]:
+def _row(key: Key, each: Partition, survey: ClusterSurvey) -> tuple[Any, ...]:
+    move = survey.reassignments.get(key)
+    return (
+        *key,
+        each.leader if each.leader >= 0 else "none",
+        each.replicas,
+        each.isr,
+        bytes_text(survey.sizes.get(key)),
+        None if move is None else f"to {','.join(map(str, move.target))}",
+    )
+
+
+def _document(
+    key: Key, each: Partition, survey: ClusterSurvey, leaderless: Leaderless | None
+) -> dict[str, Any]:
     move = survey.reassignments.get(key)
     return {
         "topic": key[0],
@@ -180,6 +208,7 @@ def _document(key: Key, each: Partition, survey: ClusterSurvey) -> dict[str, Any
         "size": survey.sizes.get(key),
         "adding": [] if move is None else list(move.adding),
         "removing": [] if move is None else list(move.removing),
+        "leaderless": None if leaderless is None else leaderless.document(),
     }
 
 
@@ -190,7 +219,7 @@ def _move(args: argparse.Namespace) -> int:
         raise CliError("name the topics to move, like words or words:0-3", USAGE)
     with connected(args) as client:
         present_quorum(args, client)
-        survey = client.admin.survey_cluster()
+        survey = client.admin.survey_cluster(measured=not args.cancel)
         wanted = _wanted(args, survey)
         if args.cancel:
             return _cancel(args, client, [key for key in wanted if key in survey.reassignments])
@@ -295,66 +324,14 @@ def _balance(args: argparse.Namespace) -> int:
 
 
 def _elect(args: argparse.Namespace) -> int:
-    from odradek.client.admin import ElectionType
-    from wire.errors import ErrorCode
-
     if args.unclean and not args.topics:
         raise CliError("--unclean loses records: name the topics or partitions", USAGE)
+    if args.leader is not None and not args.unclean:
+        raise CliError(
+            "--leader goes with --unclean (`odradek partition move --to` makes another preferred)", USAGE
+        )
     with connected(args) as client:
         present_quorum(args, client)
-        survey = client.admin.survey_cluster()
+        survey = client.admin.survey_cluster(measured=False)
         wanted = _wanted(args, survey)
-        if args.unclean:
-            keys = [key for key, each in wanted.items() if each.leader < 0]
-        else:
-            keys = [key for key, each in wanted.items() if each.replicas and each.leader != each.replicas[0]]
-        outcomes = {}
-        if args.execute and keys:
-            kind = ElectionType.UNCLEAN if args.unclean else ElectionType.PREFERRED
-            with changing():
-                outcomes = client.admin.elect_leaders(keys, kind)
-    errors = {
-        key: error
-        for key, error in outcomes.items()
-        if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
-    }
-    if args.json:
-        print_json(
-            {
-                "executed": bool(args.execute),
-                "partitions": [_elected(key, wanted[key], errors) for key in keys],
-            }
-        )
-    elif not keys:
-        print("every partition is led" + ("" if args.unclean else " by its preferred replica"))
-    else:
-        print_table(
-            ("TOPIC", "PARTITION", "LEADER", "NEXT" if not args.execute else "RESULT"),
-            [_row(args, key, wanted[key], errors) for key in keys],
-        )
-        if not args.execute:
-            print(paint(YELLOW, "nothing was changed: add --execute to do it"))
-            if args.unclean:
-                print(paint(RED, "records that only the lost replicas had will be gone for good"))
-    if errors:
-        raise call_failure(next(iter(errors.values())), changes=True)
-    return 0
-
-
-def _elected(key: Key, each: Partition, errors: dict[Key, Any]) -> dict[str, Any]:
-    return {
-        "topic": key[0],
-        "partition": key[1],
-        "leader_before": each.leader if each.leader >= 0 else None,
-        "preferred": each.replicas[0] if each.replicas else None,
-        "error": errors[key].code.name if key in errors else None,
-    }
-
-
-def _row(args: argparse.Namespace, key: Key, each: Partition, errors: dict[Key, Any]) -> tuple[Any, ...]:
-    leader = each.leader if each.leader >= 0 else "none"
-    if args.execute:
-        result = errors[key].code.name if key in errors else "elected"
-    else:
-        result = f"one of {','.join(map(str, each.replicas))}" if args.unclean else str(each.replicas[0])
-    return *key, leader, result
+        return (elect_uncleanly if args.unclean else elect_preferred)(args, client, survey, wanted)

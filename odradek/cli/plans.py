@@ -102,11 +102,14 @@ def carry_out(
         else:
             print(paint(YELLOW, f"nothing was changed: add {args.execute_option} to do it"))
         return 0
+    from odradek.client.errors import RequestTimedOut
+
     started = time.monotonic()
     outcomes = _start(args, client, moves) if args.no_wait else _finish(args, client, moves)
-    failed = [error for error in outcomes.values() if error is not None]
+    late = [key for key, error in outcomes.items() if isinstance(error, RequestTimedOut)]
+    failed = [error for key, error in outcomes.items() if error is not None and key not in late]
     if args.json:
-        print_json(_document(args, moves, outcomes))
+        print_json(_document(args, moves, outcomes, bool(late)))
     elif args.no_wait:
         print(
             f"{counted(len(moves) - len(failed), 'partition')} on the way: `odradek partition list --moving` shows them"
@@ -114,13 +117,23 @@ def carry_out(
         )
     else:
         took = span_text(int((time.monotonic() - started) * 1000))
-        print(f"{counted(len(moves) - len(failed), 'partition')} moved in {took}")
+        print(f"{counted(len(moves) - len(failed) - len(late), 'partition')} moved in {took}")
+    if failed and not args.json:
+        for error in failed[0 if late else 1 :]:
+            print(f"odradek: {error}", file=sys.stderr)
+    if late:
+        raise CliError(_late_text(args, len(late)))
     if failed:
-        if not args.json:
-            for error in failed[1:]:
-                print(f"odradek: {error}", file=sys.stderr)
         raise call_failure(failed[0], changes=True)
     return 0
+
+
+def _late_text(args: argparse.Namespace, count: int) -> str:
+    text = (
+        f"--timeout is over: {counted(count, 'partition')} not moved yet; what has begun goes on "
+        "(`odradek partition list --moving`; `odradek partition move --cancel`), give the command again for the others"
+    )
+    return f"{text}; throttles stay until `odradek partition move --unthrottle`" if args.throttle else text
 
 
 def _refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
@@ -146,16 +159,23 @@ def _start(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> d
 
 
 def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
+    from odradek.client.errors import RequestTimedOut
+
     shown = _Shown()
     try:
         with changing(), _throttles_told(args):
             if args.throttle is not None:
                 client.admin.throttle_moves(moves, args.throttle)
             try:
-                outcomes = client.admin.move_partitions(moves, at_once=args.at_once, watch=shown.update)
+                left = None if args.deadline is None else max(0.0, args.deadline - time.monotonic())
+                outcomes = client.admin.move_partitions(
+                    moves, at_once=args.at_once, watch=shown.update, timeout=left
+                )
             finally:
                 shown.clear()
-            if args.throttle is not None:
+            if args.throttle is not None and not any(
+                isinstance(error, RequestTimedOut) for error in outcomes.values()
+            ):
                 nodes = {node for move in moves for node in (*move.before, *move.after)}
                 client.admin.unthrottle(nodes, {move.topic for move in moves})
     except KeyboardInterrupt:
@@ -274,7 +294,7 @@ def _brokers(nodes: Iterable[int]) -> str:
 
 
 def _document(
-    args: argparse.Namespace, moves: Sequence[Move], outcomes: dict[Any, Any] | None
+    args: argparse.Namespace, moves: Sequence[Move], outcomes: dict[Any, Any] | None, late: bool = False
 ) -> dict[str, Any]:
     documents = []
     for move in moves:
@@ -291,7 +311,7 @@ def _document(
         documents.append(document)
     return {
         "executed": bool(args.execute and moves),
-        "finished": bool(args.execute and not args.no_wait),
+        "finished": bool(args.execute and not args.no_wait and not late),
         "bytes": sum(move.bytes for move in moves),
         "partitions": documents,
     }

@@ -31,7 +31,7 @@ from odradek.client.admin_partitions import (
 )
 from odradek.client.admin_topics import ClusterDescription, describe_cluster, describe_topics
 from odradek.client.balance import Move, Placement, Site
-from odradek.client.errors import ClientError
+from odradek.client.errors import ClientError, RequestTimedOut
 from odradek.client.operation import Operation, Wait
 from wire.errors import ErrorCode, KafkaError
 
@@ -55,6 +55,7 @@ _POLL_SECONDS = 0.25
 _POLL_SECONDS_MAX = 2.0
 _IMAGE_SECONDS_MAX = 30.0
 _MEASURE_SECONDS = 2.0
+_FINISH_SECONDS = 1.0
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
@@ -63,7 +64,8 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 @attrs.frozen
 class ClusterSurvey:
     """All that a plan is made from. `sizes` has the bytes of the largest replica of each partition; `unmeasured` the
-    brokers that did not say what they hold, `usable` the bytes that are free on the disks of those that did."""
+    brokers that did not say what they hold, `usable` the bytes that are free on the disks of those that did. `is_current`
+    is False where no controller answered: then all of it is as one broker knew it last."""
 
     cluster: ClusterDescription
     topics: tuple[Topic, ...]
@@ -71,6 +73,7 @@ class ClusterSurvey:
     reassignments: Mapping[TopicPartition, Reassignment]
     unmeasured: tuple[int, ...]
     usable: Mapping[int, int] = attrs.field(factory=dict)
+    is_current: bool = True
 
     @property
     def sites(self) -> list[Site]:
@@ -126,8 +129,12 @@ class MoveProgress:
     bytes: int
 
 
-def survey_cluster(core: ClientCore, *, patience: float | None = None) -> Operation[ClusterSurvey]:
-    """Brokers, topics, sizes, and what moves now. Raises `KafkaError` and `ClientError`.
+def survey_cluster(
+    core: ClientCore, *, patience: float | None = None, measured: bool = True
+) -> Operation[ClusterSurvey]:
+    """Brokers, topics, sizes (if `measured`: every broker is asked), and what moves now.
+
+    Raises `KafkaError` and `ClientError`.
 
     With `patience` (seconds) for those who look at a cluster in trouble, and plan nothing: brokers that do not answer
     within it are unmeasured, and nothing moves where no controller says what does.
@@ -135,16 +142,21 @@ def survey_cluster(core: ClientCore, *, patience: float | None = None) -> Operat
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
     reassignments: Mapping[TopicPartition, Reassignment] = {}
+    is_current = True
     try:
         reassignments = yield from list_partition_reassignments(core, timeout=patience)
     except (KafkaError, ClientError):
         if patience is None:
             raise
+        is_current = False
     alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
+    if not measured:
+        alive = []
     sizes: dict[TopicPartition, int] = {}
     usable: dict[int, int] = {}
     unmeasured = []
-    for found in (yield from describe_log_dirs(core, alive, timeout=patience)):
+    measures = (yield from describe_log_dirs(core, alive, timeout=patience)) if alive else []
+    for found in measures:
         if found.error is not None:
             unmeasured.append(found.broker)
         if found.directories and all(each.usable_bytes >= 0 for each in found.directories):
@@ -154,7 +166,7 @@ def survey_cluster(core: ClientCore, *, patience: float | None = None) -> Operat
                 if not replica.is_future:
                     key = (replica.topic, replica.partition)
                     sizes[key] = max(sizes.get(key, 0), replica.size)
-    return ClusterSurvey(cluster, tuple(topics), sizes, reassignments, tuple(unmeasured), usable)
+    return ClusterSurvey(cluster, tuple(topics), sizes, reassignments, tuple(unmeasured), usable, is_current)
 
 
 def move_partitions(
@@ -163,13 +175,17 @@ def move_partitions(
     *,
     at_once: int = 50,
     watch: Callable[[MoveProgress], None] | None = None,
+    timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, CallError | None]]:
     """Carry out a plan to its end, at most `at_once` partitions at a time, then let the preferred replicas lead.
 
     The error or None for each partition: what the controller refused, INVALID_REPLICA_ASSIGNMENT where the replicas
     are others in the end (somebody cancelled it), or why the preferred replica does not lead. `watch` hears of
-    progress. Has no deadline: a broker may be down for long. Raises `KafkaError` and `ClientError`.
+    progress. Without `timeout` (seconds) there is no deadline: a broker may be down for long. With it, a partition that
+    has not moved by then has `RequestTimedOut`: one that has begun goes on by itself, the others are not begun.
+    Raises `KafkaError` and `ClientError`.
     """
+    deadline = None if timeout is None else core.now + timeout
     waiting = list(moves)
     moving: dict[TopicPartition, Move] = {}
     outcomes: dict[TopicPartition, CallError | None] = {}
@@ -177,39 +193,59 @@ def move_partitions(
     total = sum(move.bytes for move in moves)
     pause = _POLL_SECONDS
     measured_at = core.now
-    while waiting or moving:
+    while (waiting or moving) and (deadline is None or core.now < deadline):
         wave, waiting = waiting[: at_once - len(moving)], waiting[at_once - len(moving) :]
         if wave:
             wanted = {(move.topic, move.partition): move.after for move in wave}
             moving |= {(move.topic, move.partition): move for move in wave}
-            for key, error in (yield from alter_partition_reassignments(core, wanted)).items():
+            asked = yield from alter_partition_reassignments(core, wanted, timeout=_left(core, deadline))
+            for key, error in asked.items():
                 if error is not None:
                     outcomes[key] = error
                     del moving[key]
-        under_way = yield from list_partition_reassignments(core, list(moving))
+        under_way = yield from list_partition_reassignments(core, list(moving), timeout=_left(core, deadline))
         ended = [key for key in moving if key not in under_way]
         for key in ended:
             copied[key] = moving.pop(key).bytes
             outcomes[key] = None
         if moving and core.now - measured_at >= _MEASURE_SECONDS:
-            copied |= yield from _copied(core, moving)
+            copied |= yield from _copied(core, moving, _left(core, deadline))
             measured_at = core.now
         if watch is not None:
             watch(MoveProgress(len(outcomes), len(moves), sum(copied.values()), total))
         pause = _POLL_SECONDS if ended else min(pause * 1.5, _POLL_SECONDS_MAX)
         if moving:
-            yield Wait(until=core.now + pause)
-    outcomes |= yield from _checked(core, moves, outcomes)
+            wake_at = core.now + pause
+            yield Wait(until=wake_at if deadline is None else min(wake_at, deadline))
+    outcomes |= {
+        key: RequestTimedOut(f"{key[0]}-{key[1]} has not moved within {timeout:.3g} s") for key in moving
+    }
+    outcomes |= {
+        (move.topic, move.partition): RequestTimedOut(
+            f"{move.topic}-{move.partition} was not begun within {timeout:.3g} s"
+        )
+        for move in waiting
+    }
+    outcomes |= yield from _checked(core, moves, outcomes, _left(core, deadline))
     done = [move for move in moves if outcomes[move.topic, move.partition] is None]
-    outcomes |= yield from elect_preferred(core, [(move.topic, move.partition) for move in done])
+    outcomes |= yield from elect_preferred(
+        core, [(move.topic, move.partition) for move in done], timeout=_left(core, deadline)
+    )
     return {(move.topic, move.partition): outcomes[move.topic, move.partition] for move in moves}
 
 
-def _copied(core: ClientCore, moving: Mapping[TopicPartition, Move]) -> Operation[dict[TopicPartition, int]]:
+def _left(core: ClientCore, deadline: float | None) -> float | None:
+    """Seconds for one more call of a plan with this deadline: what has begun is still looked at and finished behind it."""
+    return None if deadline is None else max(_FINISH_SECONDS, deadline - core.now)
+
+
+def _copied(
+    core: ClientCore, moving: Mapping[TopicPartition, Move], timeout: float | None
+) -> Operation[dict[TopicPartition, int]]:
     """The bytes that the new replicas of these partitions have already."""
     takers = sorted({node for move in moving.values() for node in move.adding})
     copied: dict[TopicPartition, int] = {}
-    for found in (yield from describe_log_dirs(core, takers)):
+    for found in (yield from describe_log_dirs(core, takers, timeout=timeout)):
         for directory in found.directories:
             for replica in directory.replicas:
                 key = (replica.topic, replica.partition)
@@ -220,7 +256,10 @@ def _copied(core: ClientCore, moving: Mapping[TopicPartition, Move]) -> Operatio
 
 
 def _checked(
-    core: ClientCore, moves: Sequence[Move], outcomes: Mapping[TopicPartition, CallError | None]
+    core: ClientCore,
+    moves: Sequence[Move],
+    outcomes: Mapping[TopicPartition, CallError | None],
+    timeout: float | None = None,
 ) -> Operation[dict[TopicPartition, KafkaError]]:
     """An error for each partition that ended otherwise than planned.
 
@@ -230,7 +269,7 @@ def _checked(
     done = [move for move in moves if outcomes[move.topic, move.partition] is None]
     if not done:
         return {}
-    until = core.now + _IMAGE_SECONDS_MAX
+    until = core.now + (_IMAGE_SECONDS_MAX if timeout is None else min(timeout, _IMAGE_SECONDS_MAX))
     while True:
         topics = {topic.name: topic for topic in (yield from describe_topics(core))}
         wrong = {}
@@ -251,12 +290,12 @@ def _checked(
 
 
 def elect_preferred(
-    core: ClientCore, partitions: Sequence[TopicPartition]
+    core: ClientCore, partitions: Sequence[TopicPartition], *, timeout: float | None = None
 ) -> Operation[dict[TopicPartition, KafkaError]]:
     """Let the first replica lead each of these; errors where it could not."""
     if not partitions:
         return {}
-    found = yield from elect_leaders(core, partitions)
+    found = yield from elect_leaders(core, partitions, timeout=timeout)
     return {key: error for key, error in found.items() if error is not None and error.code not in _SETTLED}
 
 

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from attrs import evolve
 
-from odradek.cli import broker, disk, events, partition, plans, quorum, topic
+from odradek.cli import broker, cluster, disk, events, partition, plans, quorum, topic
 from odradek.cli.__main__ import main
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
 from odradek.client.admin import (
@@ -33,7 +33,7 @@ from tests.cli.running import Outcome, words_of
 from wire.errors import ErrorCode, KafkaError
 
 Run = Callable[..., Outcome]
-MODULES = (broker, disk, events, partition, quorum, topic)
+MODULES = (broker, cluster, disk, events, partition, quorum, topic)
 PERHAPS = "the change may have been made all the same"
 SILENCE = RequestTimedOut("no answer within 3 s")
 WORDS = Topic(
@@ -206,7 +206,13 @@ def test_throttles_that_stay_behind_are_named(
 ) -> None:
     """Brokers would go on copying slowly, and nobody would know why."""
     args = argparse.Namespace(
-        json=False, execute=True, throttle=1 << 20, no_wait=no_wait, at_once=50, execute_option="--execute"
+        json=False,
+        execute=True,
+        throttle=1 << 20,
+        no_wait=no_wait,
+        at_once=50,
+        execute_option="--execute",
+        deadline=None,
     )
     admin.move_partitions.side_effect = admin.alter_partition_reassignments.side_effect = SILENCE
     client: Any = SimpleNamespace(admin=admin)
@@ -216,6 +222,31 @@ def test_throttles_that_stay_behind_are_named(
     (line,) = capsys.readouterr().err.splitlines()
     assert "throttles may have stayed" in line
     assert "--unthrottle" in line
+
+
+def test_sizes_are_asked_for_only_where_they_matter(run: Run, admin: Mock) -> None:
+    """A broker that has just died is not yet known to be down: who asks it for sizes waits until its session ends."""
+    assert "still holds 2 replicas" in run("broker", "remove", "2").refusal()
+    run("partition", "elect", "words")
+    run("partition", "move", "--cancel")
+    assert [call.kwargs for call in admin.survey_cluster.call_args_list] == [{"measured": False}] * 3
+
+
+def test_old_news_is_marked(run: Run, admin: Mock) -> None:
+    """Without a quorum brokers tell what they heard last: lists say so on stderr and in JSON, the status in each line."""
+    admin.survey_cluster.return_value = evolve(survey(), is_current=False)
+    for words in (("broker", "list"), ("partition", "list")):
+        assert "may be otherwise by now" in run(*words).err
+        assert run(*words, "--json").json()["current"] is False
+    admin.describe_quorum.side_effect = SILENCE
+    admin.describe_topics.return_value = [WORDS]
+    said = run("cluster", "status").out
+    assert "may be otherwise by now" in said
+    assert "1 of 2 was online, down: 2" in said
+    assert words_of(said)[-2][:3] == ["1", "was", "online"]
+    assert words_of(said)[-1][:3] == ["2", "was", "DOWN"]
+    document = run("cluster", "status", "--json").json()
+    assert (document["current"], document["controller"], document["quorum"]) == (False, None, None)
 
 
 def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:

@@ -13,6 +13,7 @@ from odradek.client.admin_topics import ClusterDescription
 from odradek.client.balance import Move
 from odradek.client.cluster import Broker, Partition, Topic
 from odradek.client.core import ClientCore
+from odradek.client.errors import RequestTimedOut
 from odradek.client.operation import Wait
 from wire.errors import ErrorCode, KafkaError
 
@@ -71,3 +72,48 @@ def test_room_for_a_plan() -> None:
     assert survey.too_full([taken, given]) == {}
     assert survey.too_full([Move("c", 0, (1,), (4,), 1 << 40)]) == {}
     assert survey.too_full([given, Move("d", 0, (3,), (2,), 61)]) == {2: (101, 100)}
+
+
+def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds: float) -> dict[Any, Any]:
+    """The outcomes of a plan of two moves, one at a time, each of which takes so long."""
+    core = SimpleNamespace(now=100.0)
+    begun: dict[tuple[str, int], float] = {}
+
+    def alter(core: Any, wanted: dict[tuple[str, int], Any], timeout: float | None = None) -> Iterator[Wait]:
+        begun.update(dict.fromkeys(wanted, core.now))
+        yield from ()
+        return dict.fromkeys(wanted)
+
+    def under_way(core: Any, keys: list[tuple[str, int]], timeout: float | None = None) -> Iterator[Wait]:
+        yield from ()
+        return {key: None for key in keys if core.now < begun[key] + seconds}
+
+    def nothing(*_: Any, **__: Any) -> Iterator[Wait]:
+        yield from ()
+        return {}
+
+    monkeypatch.setattr(moving, "alter_partition_reassignments", alter)
+    monkeypatch.setattr(moving, "list_partition_reassignments", under_way)
+    for name in ("_checked", "elect_preferred", "_copied"):
+        monkeypatch.setattr(moving, name, nothing)
+    moves = [Move("orders", index, (1,), (2,), 0) for index in (0, 1)]
+    running = moving.move_partitions(cast(ClientCore, core), moves, at_once=1, timeout=timeout)
+    while True:
+        try:
+            wait = next(running)
+        except StopIteration as ended:
+            assert timeout is None or core.now <= 100.0 + timeout
+            return cast("dict[Any, Any]", ended.value)
+        assert wait.until is not None
+        core.now = wait.until
+
+
+def test_a_plan_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not moved by then is told, begun or not; without a deadline a plan is followed to its end."""
+    first, second = _carried_out(monkeypatch, 5.0, 7.0).values()
+    assert isinstance(first, RequestTimedOut)
+    assert str(first) == "orders-0 has not moved within 5 s"
+    assert str(second) == "orders-1 was not begun within 5 s"
+    first, second = _carried_out(monkeypatch, 10.0, 7.0).values()
+    assert (first, str(second)) == (None, "orders-1 has not moved within 10 s")
+    assert list(_carried_out(monkeypatch, None, 7.0).values()) == [None, None]
