@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from odradek.client.consumer_types import OffsetAndMetadata as OffsetAndMetadata
     from odradek.client.consumer_types import RebalanceListener as RebalanceListener
     from odradek.client.consumer_types import TopicPartition as TopicPartition
+    from odradek.client.consumer_types import UndecodableRecord as UndecodableRecord
     from odradek.client.errors import ClientError as ClientError
     from odradek.client.producer import Producer as Producer
     from odradek.client.record_metadata import RecordMetadata as RecordMetadata
@@ -34,6 +35,7 @@ _HOMES = {
     "RebalanceListener": "odradek.client.consumer_types",
     "RecordMetadata": "odradek.client.record_metadata",
     "TopicPartition": "odradek.client.consumer_types",
+    "UndecodableRecord": "odradek.client.consumer_types",
     "ErrorCode": "wire.errors",
     "KafkaError": "wire.errors",
 }
@@ -51,6 +53,7 @@ __all__ = [
     "RebalanceListener",
     "RecordMetadata",
     "TopicPartition",
+    "UndecodableRecord",
 ]
 
 

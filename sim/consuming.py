@@ -58,7 +58,7 @@ async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Part
             records = await consumer.poll(POLL_SECONDS)
         except (KafkaError, ClientError) as error:
             load.world.trace.record(load.world.now, name, "poll", error)
-            if isinstance(error, CorruptBatch):
+            if isinstance(error.__cause__, CorruptBatch):
                 await load.world.sleep(ROT_SECONDS)
             continue
         told: list[Told] = []
@@ -118,7 +118,7 @@ class GroupReading:
                     self._committed[key] = max(self._committed[key], positions[key])
             except (KafkaError, ClientError) as error:
                 load.world.trace.record(load.world.now, name, "group", error)
-                if isinstance(error, CorruptBatch):
+                if isinstance(error.__cause__, CorruptBatch):
                     await load.world.sleep(ROT_SECONDS)
         await consumer.close(CLOSE_SECONDS)
 

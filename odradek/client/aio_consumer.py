@@ -3,7 +3,8 @@
 The face is that of `odradek.client.consumer.Consumer`, with `await` where something is waited for. Fetches, heartbeats
 and rebalances go on in the background as long as the task group lives; listeners' methods may be async.
 
-Not for several tasks at a time, but for `wakeup`. A poll that is cancelled has lost no records.
+Not for several tasks at a time, but for `wakeup`: a poll beside another raises `RuntimeError`. A poll that is cancelled has
+lost no records.
 """
 
 from __future__ import annotations
@@ -50,21 +51,27 @@ class AsyncConsumer:
         self._listener: Any = RebalanceListener()
         self._timeout = self.settings.default_api_timeout_ms / 1000
         self._closed = False
+        self._polling = False
         self.client = AsyncClient(env, tasks, self.settings.bootstrap_servers, self.settings.client_config())
         self._machine = ConsumerMachine(self.client.core, self.settings, env.clock.wall_ms)
         for operation in self._machine.background():
             self._start(operation)
 
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice."""
+        """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
+
+        All of it takes at most `timeout` seconds, but for what a listener takes.
+        """
         if self._closed:
             return
         self._closed = True
+        deadline = self._env.clock.monotonic() + timeout
         try:
-            await self._give_up(timeout)
-            await self.client.run(self._machine.leave("the consumer was closed", timeout))
+            self._machine.settle()
+            await self._give_up(self._left(deadline))
+            await self.client.run(self._machine.leave("the consumer was closed", self._left(deadline)))
             self._run_callbacks()
-            await self.client.run(self._machine.close_sessions(min(1.0, timeout)))
+            await self.client.run(self._machine.close_sessions(min(1.0, self._left(deadline))))
         finally:
             self.client.close()
 
@@ -79,6 +86,7 @@ class AsyncConsumer:
 
         `listener` is a `RebalanceListener`, or has methods of the same names that are async.
         """
+        self._machine.settle()
         if isinstance(topics, re.Pattern):
             self._machine.subscription.subscribe_pattern(topics)
         else:
@@ -89,11 +97,13 @@ class AsyncConsumer:
 
     async def unsubscribe(self) -> None:
         """Give all partitions up, and leave the group."""
+        self._machine.settle()
         await self._give_up(self._timeout)
         await self.client.run(self._machine.leave("the consumer unsubscribed", self._timeout))
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, without a group's say; its commits are used if there is a `group.id`."""
+        self._machine.settle()
         self._machine.assign_manually(_keys(partitions))
         self.client.step()
 
@@ -116,10 +126,14 @@ class AsyncConsumer:
         return await self._poll(timeout, self._machine.take_batches)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records for ever."""
+        """Records for ever, one by one; positions meanwhile are those of the blocking consumer's iterator."""
+        machine = self._machine
         while True:
-            for record in await self.poll(_ITERATION_SECONDS):
+            handout = machine.hand_out(await self.poll(_ITERATION_SECONDS))
+            for handout.yielded, record in enumerate(handout.records, 1):  # noqa: B020 - `records` is another attribute
                 yield record
+                if machine.handout is not handout:
+                    break
 
     def wakeup(self) -> None:
         """Have the `poll` that runs, or else the next, raise `Wakeup`."""
@@ -127,13 +141,23 @@ class AsyncConsumer:
         self.client.step()
 
     async def _poll(self, timeout: float, what: Callable[[], list[T]]) -> list[T]:
+        if self._polling:
+            raise RuntimeError("another task is polling this consumer; only wakeup may be called beside it")
+        self._polling = True
+        try:
+            return await self._polled(timeout, what)
+        finally:
+            self._polling = False
+
+    async def _polled(self, timeout: float, what: Callable[[], list[T]]) -> list[T]:
         machine, clock = self._machine, self._env.clock
+        machine.settle()
         deadline = clock.monotonic() + timeout
         waited = False
         while True:
             self._run_callbacks()
             now = clock.monotonic()
-            found = machine.take(now, what)
+            found = machine.take(now, what, waited=waited)
             if machine.stirred:
                 machine.stirred = False
                 self.client.step()
@@ -175,26 +199,31 @@ class AsyncConsumer:
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
         """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
+        self._machine.settle()
         self._machine.seek(TopicPartition(*partition), offset, leader_epoch)
         self.client.step()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Go on at the first offset; no partitions: all that are assigned."""
+        self._machine.settle()
         self._machine.reset(_keys(partitions), "earliest")
         self.client.step()
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Go on behind the last offset; no partitions: all that are assigned."""
+        self._machine.settle()
         self._machine.reset(_keys(partitions), "latest")
         self.client.step()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out nothing of these; the group is not told."""
+        self._machine.settle()
         self._machine.pause(_keys(partitions), paused=True)
         self.client.step()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Go on with partitions that were paused."""
+        self._machine.settle()
         self._machine.pause(_keys(partitions), paused=False)
         self.client.step()
 
@@ -288,6 +317,9 @@ class AsyncConsumer:
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""
         return self._machine.statistics()
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._env.clock.monotonic())
 
     def _seconds(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout

@@ -13,6 +13,9 @@ Records are taken in the application's own thread, so a poll that is interrupted
 
 Automatic commits happen in `wait`, before anything is taken: everything that earlier polls returned is then done with
 (Kafka's at-least-once). They also happen before partitions are given up and when the consumer closes.
+
+Iteration yields the records of a poll one by one (`Handout`). Meanwhile positions say what was yielded, and nothing that
+was polled is passed over: whatever ends the handout (`settle`) has its other records given back, for the next poll.
 """
 
 from __future__ import annotations
@@ -21,8 +24,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
+
 from odradek.client.consumer_types import (
     CommitCallback,
+    ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     RebalanceEvent,
@@ -48,10 +54,31 @@ if TYPE_CHECKING:
     from odradek.client.core import ClientCore
     from odradek.client.settings import ConsumerSettings
 
-__all__ = ["ConsumerMachine"]
+__all__ = ["ConsumerMachine", "Handout"]
 
 T = TypeVar("T")
 _COMMIT_SECONDS_BEFORE_REBALANCE = 10.0
+
+
+@attrs.define(eq=False)
+class Handout:
+    """Records of one poll, of which the first `yielded` were yielded."""
+
+    records: list[ConsumerRecord]
+    before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
+    """Of each partition in it: its state, the state's serial, and the position before the poll."""
+    yielded: int = 0
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """How far the partitions were yielded of which there is more to yield."""
+        records, yielded = self.records, self.yielded
+        keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[yielded:])
+        found = {key: self.before[key][2] for key in keys}
+        for record in records[:yielded] if found else ():
+            key = TopicPartition(record.topic, record.partition)
+            if key in found:
+                found[key] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
+        return found
 
 
 class ConsumerMachine:
@@ -102,6 +129,8 @@ class ConsumerMachine:
             wall_ms=wall_ms,
         )
         self.delivery = Delivery(settings, self._fetching.ready)
+        self.handout: Handout | None = None
+        """What an iterator is yielding; it stops once this is another one."""
         self.membership: GroupMembership | None = None
         if self.coordinator is not None:
             self.membership = GroupMembership(
@@ -116,7 +145,6 @@ class ConsumerMachine:
         self._on_told: Callable[[], None] | None = None
         self._gave_up = False
         self._commit_at = core.now + settings.auto_commit_interval_ms / 1000
-        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.last_commit_error: Exception | None = None
         self.records_taken = 0
 
@@ -174,12 +202,13 @@ class ConsumerMachine:
 
     # Polls
 
-    def take(self, now: float, what: Callable[[], list[T]]) -> list[T]:
+    def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
         """What is there for the application, if nothing else is due; nothing otherwise: then `wait`.
 
-        Raises the error of a partition that the application has come to.
+        `waited`: this poll has waited already, so that no commit is due again, however short the interval. Raises the error
+        of a partition that the application has come to.
         """
-        if self._is_due(now):
+        if self._is_due(now, waited=waited):
             return []
         if self.membership is not None:
             self.membership.last_poll = max(self.membership.last_poll, now)
@@ -192,6 +221,39 @@ class ConsumerMachine:
         self.records_taken += len(found)
         return found
 
+    def hand_out(self, records: list[ConsumerRecord]) -> Handout:
+        """Have the records that a poll returned just now yielded one by one."""
+        before = {
+            state.key: (state, state.serial, OffsetAndMetadata(*position))
+            for state, position in self.delivery.positions_before.items()
+        }
+        self.handout = Handout(records, before)
+        return self.handout
+
+    def settle(self, *, last_is_done: bool = True) -> None:
+        """Yield no more of a handout: give back what was not yielded, and the last that was unless it `is_done`."""
+        handout, self.handout = self.handout, None
+        if handout is None:
+            return
+        if not last_is_done and handout.yielded:
+            handout.yielded -= 1
+        left: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for record in handout.records[handout.yielded :]:
+            left.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        for key, position in self._unsettled(handout).items():
+            self.delivery.give_back(handout.before[key][0], left[key], *position[:2])
+
+    def _unsettled(self, handout: Handout | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of a handout, but for partitions that were sought or taken away since."""
+        if handout is None:
+            return {}
+        found = {}
+        for key, position in handout.positions().items():
+            state, serial, _ = handout.before[key]
+            if self.subscription.partitions.get(key) is state and state.serial == serial:
+                found[key] = position
+        return found
+
     def take_records(self) -> list[Any]:
         """At most `max.poll.records`."""
         return self.delivery.take_records(self.settings.max_poll_records)
@@ -200,14 +262,14 @@ class ConsumerMachine:
         """At most `fetch.max.bytes` of batches, and one batch more."""
         return self.delivery.take_batches(self.settings.fetch_max_bytes)
 
-    def _is_due(self, now: float) -> bool:
+    def _is_due(self, now: float, *, waited: bool) -> bool:
         """Whether there is something to do before records may be taken."""
         return bool(
             self.woken
             or self._errors
             or self._broken is not None
             or (self.subscription.grouped and self._group_is_due())
-            or (self.settings.enable_auto_commit and now >= self._commit_at)
+            or (self.settings.enable_auto_commit and not waited and now >= self._commit_at)
         )
 
     def _group_is_due(self) -> bool:
@@ -290,7 +352,6 @@ class ConsumerMachine:
 
     def _give_up_all(self, membership: GroupMembership) -> None:
         self.subscription.assign([])
-        self._auto_committed = {}
         if membership.state is MembershipState.PREPARING:
             membership.prepared()
 
@@ -352,9 +413,8 @@ class ConsumerMachine:
     ) -> Operation[None]:
         if not self.settings.enable_auto_commit or not membership.is_member:
             return
-        offsets = self._changed(self.positions(keys))
         try:
-            yield from self.commit(offsets, timeout=_COMMIT_SECONDS_BEFORE_REBALANCE)
+            yield from self.commit(self.positions(keys), timeout=_COMMIT_SECONDS_BEFORE_REBALANCE)
         except (KafkaError, ClientError) as error:
             self.last_commit_error = error
 
@@ -364,7 +424,7 @@ class ConsumerMachine:
         owned = list(self.subscription.partitions)
         if self.settings.enable_auto_commit and self.coordinator is not None:
             try:
-                yield from self.commit(self._changed(self.positions(owned)), timeout=timeout)
+                yield from self.commit(self.positions(owned), timeout=timeout)
             except (KafkaError, ClientError) as error:
                 self.last_commit_error = error
         if membership is None or not self.subscription.grouped:
@@ -379,7 +439,6 @@ class ConsumerMachine:
         self._event = None
         self.subscription.unsubscribe()
         self._fetching.ready.clear()
-        self._auto_committed = {}
         if self.membership is not None and grouped:
             yield from self.membership.leave(reason, timeout=timeout)
             self.membership.lost = False
@@ -412,9 +471,12 @@ class ConsumerMachine:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """How far the application has come, where that is known."""
         found = {}
+        unsettled = self._unsettled(self.handout)
         for key in self.subscription.partitions if keys is None else keys:
             state = self.subscription.partitions.get(key)
-            if state is not None and state.position is not None:
+            if key in unsettled:
+                found[key] = unsettled[key]
+            elif state is not None and state.position is not None:
                 found[key] = OffsetAndMetadata(state.position, state.position_epoch)
         return found
 
@@ -446,15 +508,17 @@ class ConsumerMachine:
         state = self.subscription.state(key)
         read_committed = self.settings.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
-        return None if end is None or state.position is None else max(0, end - state.position)
+        position = self.positions([key]).get(key)
+        return None if end is None or position is None else max(0, end - position.offset)
 
     def position(self, key: TopicPartition, timeout: float) -> Operation[int]:
         """The next offset that the application gets; waits until it is known. Raises `RequestTimedOut`."""
         deadline = self.core.now + timeout
         while True:
             state = self.subscription.state(key)
-            if state.position is not None:
-                return state.position
+            position = self.positions([key]).get(key)
+            if position is not None:
+                return position.offset
             if state.error is not None:
                 raise state.error
             if self.core.now >= deadline:
@@ -510,7 +574,6 @@ class ConsumerMachine:
             if membership is not None and who.generation >= 0 and who == membership.member:
                 membership.refused(error.code)
             raise
-        self._auto_committed.update(offsets)
 
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
@@ -536,18 +599,14 @@ class ConsumerMachine:
     def _auto_commit(self) -> None:
         if not self.settings.enable_auto_commit or self.core.now < self._commit_at:
             return
-        self._commit_at = self.core.now + self.settings.auto_commit_interval_ms / 1000
-        offsets = self._changed(self.positions())
+        self._commit_at = self.core.now + max(1, self.settings.auto_commit_interval_ms) / 1000
+        # All of them, also those that stand still: a commit that is not repeated expires (KIP-211).
+        offsets = self.positions()
         idle = self.subscription.grouped and (
             self.membership is None or self.membership.state is not MembershipState.STABLE
         )
         if offsets and not idle:
             self.core.start(self.commit_later(offsets, None), self.core.now)
-
-    def _changed(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {key: offset for key, offset in offsets.items() if self._auto_committed.get(key) != offset}
 
     def statistics(self) -> dict[str, int | str]:
         """Figures of this moment."""

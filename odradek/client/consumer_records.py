@@ -1,6 +1,7 @@
 """From a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
 
-Records of one shape are parsed by columns (`record_runs.py`); any other costs about half a microsecond: the varints of one and two bytes are inlined, checks are those that keep a
+A small batch may hold very many records, so they are made as they are taken, piece by piece; what comes of one batch at a
+time is its decompressed bytes. Records of one shape are parsed by columns (`record_runs.py`); any other costs about half a microsecond: the varints of one and two bytes are inlined, checks are those that keep a
 damaged batch from being misread, and the tuple is built once, with topic and partition in it.
 """
 
@@ -18,9 +19,8 @@ from wire.errors import MalformedMessage
 from wire.primitives import read_varint, read_varlong
 from wire.records import Header
 
-__all__ = ["consumer_records"]
+__all__ = ["BatchRecords"]
 
-_RECORD_SIZE_MIN = 7
 _LOOK_AGAIN_RECORDS = 8
 """Records that are parsed singly after no run was found; doubled each time, so that looking in vain costs little."""
 _ZIGZAG = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
@@ -36,165 +36,211 @@ class _NewRecord(ConsumerRecord):
 _NewRecord.__name__ = _NewRecord.__qualname__ = "ConsumerRecord"
 
 
-def consumer_records(
-    topic: str,
-    partition: int,
-    data: memoryview,
-    position: int,
-    header: BatchHeader,
-    *,
-    decompressed_bytes_max: int,
-    crc: bool,
-    last_shapes: LastShapes,
-) -> list[ConsumerRecord]:
+class BatchRecords:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
 
-    `last_shapes` is kept by the caller, from batch to batch.
-
-    Raises `CorruptBatch`, `InvalidRecord` (both `KafkaError`), as `wire.records.records`.
+    `last_shapes` is kept by the caller, from batch to batch. Raises `CorruptBatch`, `InvalidRecord` (both `KafkaError`), as
+    `wire.records.records`; what is wrong with a record is raised by the `take` that comes to it.
     """
-    if crc and not check_crc(data, position, header.size):
-        raise CorruptBatch(f"{topic}-{partition}: the checksum of the batch at {header.base_offset} is wrong")
-    body = data[position + HEADER_SIZE : position + header.size]
-    plain = decompress(header.compression_type, body, decompressed_bytes_max)
-    count = header.record_count
-    if count < 0 or count * _RECORD_SIZE_MIN > len(plain):
-        raise InvalidRecord(f"{count} records cannot be in {len(plain)} bytes")
-    try:
-        return _parse(topic, partition, plain, header, last_shapes)
-    except IndexError:
-        raise InvalidRecord("a record is longer than its batch") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRecord("a record header's key is not UTF-8") from error
-    except MalformedMessage as error:
-        raise InvalidRecord(str(error)) from error
 
+    __slots__ = (
+        "_data",
+        "_due",
+        "_error",
+        "_left",
+        "_look_at",
+        "_look_less",
+        "_offset",
+        "_partition",
+        "_position",
+        "_shapes",
+        "_topic",
+        "header",
+    )
 
-def _parse(
-    topic: str, partition: int, data: bytes, header: BatchHeader, last_shapes: LastShapes
-) -> list[ConsumerRecord]:
-    """Slices that reach behind the data come back short, so each record's end is compared with its length.
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        data: memoryview,
+        position: int,
+        header: BatchHeader,
+        *,
+        decompressed_bytes_max: int,
+        crc: bool,
+        last_shapes: LastShapes,
+    ) -> None:
+        if crc and not check_crc(data, position, header.size):
+            raise CorruptBatch(
+                f"{topic}-{partition}: the checksum of the batch at {header.base_offset} is wrong"
+            )
+        body = data[position + HEADER_SIZE : position + header.size]
+        self._data = decompress(header.compression_type, body, decompressed_bytes_max)
+        count = header.record_count
+        if count < 0:
+            raise InvalidRecord(f"a batch of {count} records")
+        self.header = header
+        self._topic = topic
+        self._partition = partition
+        self._shapes = last_shapes
+        self._error: InvalidRecord | None = None
+        self._left = count
+        # The first record's timestamp delta is 0, whatever those of the others are: a new shape begins with the second.
+        self._look_at = count
+        self._look_less = _LOOK_AGAIN_RECORDS
+        self._position = 0
+        self._offset = header.base_offset - 1
+        self._due = 0
 
-    The lowest bit of a length's first byte is its sign: negative are only those of null keys and values.
-    """
-    found: list[ConsumerRecord] = []
-    append = found.append
-    new = _NewRecord
-    zigzag = _ZIGZAG
-    base_timestamp = header.base_timestamp
-    leader_epoch = header.partition_leader_epoch
-    timestamp_type = header.timestamp_type
-    append_time = header.max_timestamp
-    position = 0
-    offset = header.base_offset - 1
-    due = 0
-    left = header.record_count
-    # The first record's timestamp delta is 0, whatever those of the others are: a new shape begins with the second.
-    look_at = first = left
-    look_less = _LOOK_AGAIN_RECORDS
-    while left:
-        if left <= look_at and offset + 1 == header.base_offset + (due >> 1):
-            shape, count = None, 0
-            if left > RUN_MIN:
-                shape, count = last_shapes.run(data, position, left, due >> 1, known_only=left == first)
-            if count and shape is not None:
-                found += _run(topic, partition, data, header, shape, position, count, offset + 1)
-                position += count * shape.size
-                offset += count
-                due += 2 * count
-                left -= count
-                look_at = left - 1
-                look_less = _LOOK_AGAIN_RECORDS
-                continue
-            if left != first:
-                look_less *= 2
-            look_at = left - (1 if left == first else look_less)
-        left -= 1
-        byte = data[position]
-        if byte & 1:
-            raise InvalidRecord("a record of negative length")
-        if byte < 0x80:
-            end = position + 1 + (byte >> 1)
-            position += 3
-        elif (high := data[position + 1]) < 0x80:
-            end = position + 2 + ((byte & 0x7F | high << 7) >> 1)
-            position += 4
-        else:
-            size, position = read_varint(data, position)
-            end = position + size
-            position += 2
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all records were taken, and nothing is wrong behind them."""
+        return not self._left and self._error is None
 
-        byte = data[position - 1]
-        if byte < 0x80:
-            timestamp = base_timestamp + zigzag[byte]
-        elif (high := data[position]) < 0x80:
-            byte = byte & 0x7F | high << 7
-            timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
-            position += 1
-        else:
-            timestamp, position = read_varlong(data, position - 1)
-            timestamp += base_timestamp
+    def take(self, count_max: int) -> list[ConsumerRecord]:
+        """The next records, at most so many; less where one follows that cannot be decoded, which the next call raises."""
+        if self._error is not None:
+            raise self._error
+        found: list[ConsumerRecord] = []
+        try:
+            self._parse(found, count_max)
+        except IndexError:
+            self._error = InvalidRecord(
+                f"the bytes of the batch end before its {self.header.record_count} records do"
+            )
+        except InvalidRecord as error:
+            self._error = error
+        except MalformedMessage as error:
+            self._error = InvalidRecord(str(error))
+        if self._error is not None and not found:
+            raise self._error
+        return found
 
-        # Nearly always the next offset follows, whose delta in zigzag is `due`; only compaction leaves gaps.
-        start = position
-        byte = data[position]
-        position += 1
-        if byte >= 0x80 and (high := data[position]) < 0x80:
-            byte = byte & 0x7F | high << 7
-            position += 1
-        if byte == due:
-            offset += 1
-        else:
-            delta, position = read_varint(data, start)
-            offset, due = _after_gap(header, offset, delta)
-        due += 2
+    def _parse(self, found: list[ConsumerRecord], count_max: int) -> None:
+        """Slices that reach behind the data come back short, so each record's end is compared with its length.
 
-        byte = data[position]
-        position += 1
-        if byte & 1:
-            if byte != 1:
-                raise InvalidRecord("a key of negative length")
-            key = None
-        else:
+        The lowest bit of a length's first byte is its sign: negative are only those of null keys and values.
+        """
+        header, data = self.header, self._data
+        topic, partition = self._topic, self._partition
+        append = found.append
+        new = _NewRecord
+        zigzag = _ZIGZAG
+        base_timestamp = header.base_timestamp
+        leader_epoch = header.partition_leader_epoch
+        timestamp_type = header.timestamp_type
+        append_time = header.max_timestamp
+        position, offset, due, left = self._position, self._offset, self._due, self._left
+        look_at, look_less = self._look_at, self._look_less
+        first = header.record_count
+        goal = max(0, left - count_max)
+        while left > goal:
+            if left <= look_at and offset + 1 == header.base_offset + (due >> 1):
+                shape, count, room = None, 0, left - goal
+                if room > RUN_MIN:
+                    shape, count = self._shapes.run(data, position, room, due >> 1, known_only=left == first)
+                if count and shape is not None:
+                    found += _run(topic, partition, data, header, shape, position, count, offset + 1)
+                    position += count * shape.size
+                    offset += count
+                    due += 2 * count
+                    left -= count
+                    look_at = left if count == room else left - 1
+                    look_less = _LOOK_AGAIN_RECORDS
+                    continue
+                if left != first:
+                    look_less *= 2
+                look_at = left - (1 if left == first else look_less)
+            left -= 1
+            byte = data[position]
+            if byte & 1:
+                raise InvalidRecord("a record of negative length")
             if byte < 0x80:
-                size = byte >> 1
+                end = position + 1 + (byte >> 1)
+                position += 3
+            elif (high := data[position + 1]) < 0x80:
+                end = position + 2 + ((byte & 0x7F | high << 7) >> 1)
+                position += 4
             else:
-                size, position = read_varint(data, position - 1)
-            key = data[position : position + size]
-            position += size
+                size, position = read_varint(data, position)
+                end = position + size
+                position += 2
 
-        byte = data[position]
-        position += 1
-        if byte & 1:
-            if byte != 1:
-                raise InvalidRecord("a value of negative length")
-            value = None
-        else:
+            byte = data[position - 1]
             if byte < 0x80:
-                size = byte >> 1
+                timestamp = base_timestamp + zigzag[byte]
             elif (high := data[position]) < 0x80:
-                size = (byte & 0x7F | high << 7) >> 1
+                byte = byte & 0x7F | high << 7
+                timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
                 position += 1
             else:
-                size, position = read_varint(data, position - 1)
-            value = data[position : position + size]
-            position += size
+                timestamp, position = read_varlong(data, position - 1)
+                timestamp += base_timestamp
 
-        headers: tuple[Header, ...] = ()
-        if data[position]:
-            headers, position = _parse_headers(data, position)
-        else:
+            # Nearly always the next offset follows, whose delta in zigzag is `due`; only compaction leaves gaps.
+            start = position
+            byte = data[position]
             position += 1
-        if position != end:
-            raise InvalidRecord(f"a record ends {position - end} bytes behind its length")
-        if timestamp_type:
-            timestamp = append_time
-        append(new((topic, partition, offset, timestamp, key, value, headers, leader_epoch, timestamp_type)))
-    if offset > header.last_offset:
-        raise InvalidRecord(f"offset {offset} behind the batch's last, {header.last_offset}")
-    if position != len(data):
-        raise InvalidRecord(f"{len(data) - position} bytes behind the last of {header.record_count} records")
-    return found
+            if byte >= 0x80 and (high := data[position]) < 0x80:
+                byte = byte & 0x7F | high << 7
+                position += 1
+            if byte == due:
+                offset += 1
+            else:
+                delta, position = read_varint(data, start)
+                offset, due = _after_gap(header, offset, delta)
+            due += 2
+
+            byte = data[position]
+            position += 1
+            if byte & 1:
+                if byte != 1:
+                    raise InvalidRecord("a key of negative length")
+                key = None
+            else:
+                if byte < 0x80:
+                    size = byte >> 1
+                else:
+                    size, position = read_varint(data, position - 1)
+                key = data[position : position + size]
+                position += size
+
+            byte = data[position]
+            position += 1
+            if byte & 1:
+                if byte != 1:
+                    raise InvalidRecord("a value of negative length")
+                value = None
+            else:
+                if byte < 0x80:
+                    size = byte >> 1
+                elif (high := data[position]) < 0x80:
+                    size = (byte & 0x7F | high << 7) >> 1
+                    position += 1
+                else:
+                    size, position = read_varint(data, position - 1)
+                value = data[position : position + size]
+                position += size
+
+            headers: tuple[Header, ...] = ()
+            if data[position]:
+                headers, position = _parse_headers(data, position)
+            else:
+                position += 1
+            if position != end:
+                raise InvalidRecord(f"a record ends {position - end} bytes behind its length")
+            if timestamp_type:
+                timestamp = append_time
+            append(
+                new((topic, partition, offset, timestamp, key, value, headers, leader_epoch, timestamp_type))
+            )
+        self._position, self._offset, self._due, self._left = position, offset, due, left
+        self._look_at, self._look_less = look_at, look_less
+        if offset > header.last_offset:
+            del found[max(0, len(found) - (offset - header.last_offset)) :]
+            raise InvalidRecord(f"offset {offset} behind the batch's last, {header.last_offset}")
+        if not left and position != len(data):
+            raise InvalidRecord(f"{len(data) - position} bytes behind the last of {first} records")
 
 
 def _run(
@@ -246,7 +292,7 @@ def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]
         size, position = read_varint(data, position)
         if size < 0:
             raise InvalidRecord("a record header without a key")
-        key = data[position : position + size].decode()
+        key = data[position : position + size].decode(errors="replace")  # as Java's clients
         position += size
         size, position = read_varint(data, position)
         if size < -1:

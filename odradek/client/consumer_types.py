@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import attrs
 
-from odradek.client.errors import ClientError
+from odradek.client.errors import ClientError, is_retriable
 
 if TYPE_CHECKING:
     from wire.records import Header
@@ -26,6 +26,7 @@ __all__ = [
     "RebalanceListener",
     "TopicPartition",
     "TruncationDetected",
+    "UndecodableRecord",
     "Wakeup",
 ]
 
@@ -130,6 +131,35 @@ CommitCallback: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], E
 
 class Wakeup(ClientError):
     """`Consumer.wakeup` was called from another thread."""
+
+
+class UndecodableRecord(ClientError):
+    """The record at `offset`, or the batch around it, cannot be decoded; what came before it has been handed out.
+
+    Every poll that comes to it raises this again: `seek((topic, partition), next_offset)` passes it, `pause` leaves it for
+    later. `__cause__` is what a deserializer raised, or `wire.batch_errors.CorruptBatch` or `InvalidRecord`. `record` has
+    the bytes that a deserializer refused, None where there is no record to be had.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        next_offset: int,
+        cause: Exception,
+        record: ConsumerRecord | None = None,
+    ) -> None:
+        what = "cannot be deserialized" if record is not None else "cannot be read"
+        super().__init__(
+            f"{partition}: the record at offset {offset} {what}: {type(cause).__name__}: {cause}; "
+            f"seek to {next_offset} to pass it"
+        )
+        self.topic, self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
+        self.record = record
+        self.retriable = is_retriable(cause)
+        self.__cause__ = cause
 
 
 class NoOffsetForPartition(ClientError):

@@ -26,12 +26,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from odradek.client.cluster import NO_TOPIC_ID, Broker
-from odradek.client.consumer_types import OffsetsOutOfRange, TopicPartition
+from odradek.client.consumer_types import OffsetsOutOfRange, TopicPartition, UndecodableRecord
 from odradek.client.errors import broker_error, error_code
 from odradek.client.fetch_session import FetchSession, Wanted
 from odradek.client.operation import Call, Operation, Signal, Wait
 from odradek.client.subscription import Chunk, PartitionState, Subscription
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import CorruptBatch, iter_batches
 
 if TYPE_CHECKING:
@@ -299,15 +299,19 @@ class Fetching:
         offset = state.fetch_offset
         assert offset is not None
         next_offset, epoch = offset, state.fetch_epoch
-        for position, header in iter_batches(data):
-            end = position + header.size
-            next_offset = max(next_offset, header.next_offset)
-            epoch = header.partition_leader_epoch
-        if next_offset == offset:
+        try:
+            for position, header in iter_batches(data):
+                end = position + header.size
+                next_offset = max(next_offset, header.next_offset)
+                epoch = header.partition_leader_epoch
+        except KafkaError:
+            end = len(data)  # the poll that comes to it meets the same
+        else:
             if end == 0:
-                text = f"{state.key}: no whole batch from offset {offset} on in {len(data)} bytes"
-                self._refuse(state, CorruptBatch(text))
-            return
+                error = CorruptBatch(f"no whole batch from offset {offset} on in {len(data)} bytes")
+                self._refuse(state, UndecodableRecord(state.key, offset, offset + 1, error))
+            if next_offset == offset:
+                return
         aborted: deque[tuple[int, int]] = deque()
         if self._settings.isolation_level == "read_committed":
             aborted.extend(sorted((a.first_offset, a.producer_id) for a in answer.aborted_transactions or ()))
@@ -339,7 +343,7 @@ class Fetching:
         if state.preferred_replica == node:
             state.preferred_replica = None
             return
-        if state.chunks or state.parsed:
+        if state.chunks or state.returned:
             # What was fetched before is still good; the same offset is asked for again once that is used up.
             state.retry_at = self._core.now + self._core.backoff(state.failures)
             state.failures += 1

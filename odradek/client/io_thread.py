@@ -65,6 +65,7 @@ class IoThread:
         self._sockets.watch(self._wake_receiver)
         self._asleep = False
         self._closing = threading.Event()
+        self._drain_seconds_max = _DRAIN_SECONDS_MAX
         self._failure: BaseException | None = None
         self.on_fork: Callable[[], None] | None = None
         """Called in a forked child, where nothing may be waited for and no lock but a new one can be taken."""
@@ -143,8 +144,12 @@ class IoThread:
         self.wake()
         taken.wait(seconds_max)
 
-    def close(self) -> None:
-        """End all operations and connections, and the thread. Safe to call twice, from any thread."""
+    def close(self, drain_seconds_max: float = _DRAIN_SECONDS_MAX) -> None:
+        """End all operations and connections, and the thread. Safe to call twice, from any thread.
+
+        What the system has not taken yet has `drain_seconds_max` to leave.
+        """
+        self._drain_seconds_max = drain_seconds_max
         self._closing.set()
         self.wake()
         if not self.is_own_thread():
@@ -244,7 +249,7 @@ class IoThread:
         with self.lock:
             self._take_posted()
             if not self.core.closed:
-                self._sockets.drain(_DRAIN_SECONDS_MAX)
+                self._sockets.drain(self._drain_seconds_max)
                 self.core.close(self._closed_error())
                 self._sockets.perform_effects()
         self._call_deferred()

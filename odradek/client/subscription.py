@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from odradek.client.consumer_records import BatchRecords
 from odradek.client.consumer_types import ConsumerRecord, TopicPartition
 
 __all__ = ["Chunk", "PartitionState", "Subscription"]
@@ -60,10 +61,15 @@ class PartitionState:
     preferred_until: float = 0.0
     chunks: deque[Chunk] = attrs.field(factory=deque)
     buffered_bytes: int = 0
+    batch: BatchRecords | None = None
+    """What is left of the batch at the first chunk's position."""
     parsed: list[ConsumerRecord] = attrs.field(factory=list)
+    """Of the batch's records the next few, from `parsed_index` on."""
     parsed_index: int = 0
-    parsed_next: int = 0
-    parsed_epoch: int = -1
+    returned: deque[ConsumerRecord] = attrs.field(factory=deque)
+    """Records that the application gave back, to be handed out before all others."""
+    returned_end: tuple[int, int] = (0, -1)
+    """Position and its epoch once these are handed out again."""
     error: Exception | None = None
     """To be raised by the poll that reaches it: behind what was fetched before it."""
 
@@ -88,8 +94,10 @@ class PartitionState:
         self.serial += 1
         self.chunks.clear()
         self.buffered_bytes = 0
+        self.batch = None
         self.parsed = []
         self.parsed_index = 0
+        self.returned.clear()
         self.error = None
         self.retry_at = 0.0
         self.failures = 0
@@ -99,7 +107,7 @@ class PartitionState:
     @property
     def has_data(self) -> bool:
         """Whether a poll would find something here."""
-        return bool(self.chunks or self.parsed or self.error)
+        return bool(self.chunks or self.returned or self.error)
 
 
 class Subscription:

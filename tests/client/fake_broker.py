@@ -231,7 +231,7 @@ class FakeBroker:
                     answer.records = b"".join(
                         data
                         for base, data in partition.batches
-                        if parse_header(data).next_offset > asked.fetch_offset
+                        if base + int.from_bytes(data[23:27], "big") >= asked.fetch_offset
                     )[: max(asked.partition_max_bytes, 0)]
                 partitions.append(answer)
             answers.append(FetchableTopicResponse(topic=name, topic_id=topic.topic_id, partitions=partitions))
@@ -439,12 +439,12 @@ class Wire:
 
 
 class LoopbackBroker:
-    """A `FakeBroker` behind 127.0.0.1, in a thread of its own; a context manager."""
+    """A `FakeBroker`, or another `kind`, behind 127.0.0.1, in a thread of its own; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[FakeBroker] = FakeBroker) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
-        self.broker = FakeBroker("127.0.0.1", self.listener.getsockname()[1])
+        self.broker = kind("127.0.0.1", self.listener.getsockname()[1])
         self.bootstrap = f"127.0.0.1:{self.broker.port}"
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()

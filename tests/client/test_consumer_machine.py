@@ -12,6 +12,7 @@ from odradek.client.consumer_types import (
     OffsetsOutOfRange,
     TopicPartition,
     TruncationDetected,
+    UndecodableRecord,
 )
 from sim.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
@@ -478,8 +479,11 @@ def test_damaged_batches_are_raised_and_can_be_passed_over() -> None:
     batches[1] = (base, data[:-1] + b"\xff")
     assert found.values() == numbers(0, 2)
     for _ in range(2):
-        with pytest.raises(CorruptBatch):
+        with pytest.raises(UndecodableRecord) as caught:
             found.poll(1)
+        error = caught.value
+        assert (error.topic, error.partition, error.offset, error.next_offset) == ("t", 0, 3, 6)
+        assert isinstance(error.__cause__, CorruptBatch)
     found.machine.seek(T0, 6, -1)
     assert found.values() == numbers(6, 8)
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.client.consumer_records import consumer_records
+from odradek.client.consumer_records import BatchRecords
 from odradek.client.consumer_types import ConsumerRecord
 from odradek.client.record_runs import LastShapes
 from wire.batch_header import CRC_START, HEADER_SIZE
@@ -35,10 +35,10 @@ def batch(wanted: list[Any], **fields: Any) -> bytes:
     return bytes(builder.build())
 
 
-def ours(data: bytes, **more: Any) -> list[ConsumerRecord]:
+def opened(data: bytes, **more: Any) -> BatchRecords:
     header = parse_header(data)
     view = memoryview(data)
-    return consumer_records(
+    return BatchRecords(
         "t",
         3,
         view,
@@ -46,6 +46,17 @@ def ours(data: bytes, **more: Any) -> list[ConsumerRecord]:
         header,
         **{"decompressed_bytes_max": 1 << 24, "crc": True, "last_shapes": LastShapes(), **more},
     )
+
+
+def ours(data: bytes, piece: int = 1 << 20, **more: Any) -> list[ConsumerRecord]:
+    """All records, taken in pieces; raises what is wrong with any of them."""
+    batch = opened(data, **more)
+    found: list[ConsumerRecord] = []
+    while not batch.is_used_up:
+        some = batch.take(piece)
+        assert len(some) <= piece
+        found += some
+    return found
 
 
 def plain(data: bytes) -> list[ConsumerRecord]:
