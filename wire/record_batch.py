@@ -17,7 +17,9 @@ What a broker checks of a produced batch, in Kafka's order (`parse_produced`, th
    CORRUPT_MESSAGE;
 3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
    number (all INVALID_RECORD);
-4. compressed bytes must decompress (INVALID_RECORD), within a limit (MESSAGE_TOO_LARGE).
+4. compressed bytes must decompress (INVALID_RECORD), within a limit (MESSAGE_TOO_LARGE);
+5. so many records must fit in the (decompressed) bytes (INVALID_RECORD): each takes an offset, and a log whose
+   offsets run ahead of its bytes rolls a segment for a handful of them.
 
 Deliberately absent, and different from Kafka: no walk over the records (it costs 0.8-1.3 us each in Python,
 more than all else together), so a record that contradicts its batch reaches the consumer, which refuses it.
@@ -54,7 +56,7 @@ from wire.batch_header import (
 )
 from wire.compression import CompressionType, decompressed_size
 from wire.errors import ErrorCode, KafkaError
-from wire.records import Header, Record, RecordBatchBuilder, records
+from wire.records import RECORD_SIZE_MIN, Header, Record, RecordBatchBuilder, records
 
 __all__ = [
     "ATTRIBUTES_OFFSET",
@@ -158,8 +160,8 @@ def validate_for_append(
     On every produced batch's path: about 1 us besides the checksum, and the decompression if compressed.
 
     Raises:
-        InvalidRecord: base offset not 0, counts that disagree, a control batch, a producer id without a
-            sequence number, or compressed bytes that do not decompress.
+        InvalidRecord: base offset not 0, counts that disagree, more records than its bytes can hold, a control
+            batch, a producer id without a sequence number, or compressed bytes that do not decompress.
         CorruptBatch: cut, or a wrong checksum.
         DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
         KafkaError: MESSAGE_TOO_LARGE (above `size_max` bytes), UNSUPPORTED_COMPRESSION_TYPE.
@@ -184,15 +186,18 @@ def validate_for_append(
         raise InvalidRecord("clients are not allowed to write control records")
     if sequence < 0 <= producer_id:
         raise InvalidRecord(f"sequence number {sequence} from producer {producer_id}")
+    room = size - HEADER_SIZE
     if attributes & COMPRESSION_MASK:
         data = view[offset + HEADER_SIZE : end]
         try:
-            decompressed_size(attributes & COMPRESSION_MASK, data, decompressed_bytes_max)
+            room = decompressed_size(attributes & COMPRESSION_MASK, data, decompressed_bytes_max)
         except DecompressionBomb:
             raise
         except CorruptBatch as error:
             # The checksum was right, so the producer made it so, and a retry (CORRUPT_MESSAGE) cannot help.
             raise InvalidRecord(error.message) from error
+    if record_count * RECORD_SIZE_MIN > room:
+        raise InvalidRecord(f"{record_count} records cannot be in {room} bytes")
 
 
 def check_timestamps(

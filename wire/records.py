@@ -30,11 +30,11 @@ from wire.batch_header import (
 )
 from wire.compression import compress, decompress
 
-__all__ = ["Header", "Record", "RecordBatchBuilder", "records"]
+__all__ = ["RECORD_SIZE_MIN", "Header", "Record", "RecordBatchBuilder", "records"]
 
 Header = tuple[str, bytes | None]
 
-_RECORD_SIZE_MIN = 7
+RECORD_SIZE_MIN = 7
 """Length, attributes, two deltas, two lengths and the header count, one byte each."""
 
 
@@ -261,7 +261,7 @@ def records(buf: Buffer, offset: int = 0, *, decompressed_bytes_max: int, crc: b
     body = memoryview(buf)[offset + HEADER_SIZE : end]
     data = decompress(header.compression_type, body, decompressed_bytes_max)
     count = header.record_count
-    if count < 0 or count * _RECORD_SIZE_MIN > len(data):
+    if count < 0 or count * RECORD_SIZE_MIN > len(data):
         raise InvalidRecord(f"{count} records cannot be in {len(data)} bytes")
     append_time = header.max_timestamp if header.timestamp_type else None
     parsed: list[Record] = []

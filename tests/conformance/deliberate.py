@@ -99,7 +99,7 @@ NOT_SEEN = (
         "Records of a batch",
         "are not parsed unless the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
         "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "
-        "sound, is accepted.",
+        "sound, is accepted. The header must not count more records than the bytes can hold (INVALID_RECORD).",
     ),
     Remark(
         "Several requests of one connection",

@@ -135,11 +135,11 @@ def test_a_refusal_has_a_limit() -> None:
     error = refused(COMPACTED, builder.build())
     assert len(error.record_errors) == RECORD_ERRORS_MAX
     assert f"due to {RECORD_ERRORS_MAX + 5} record errors" in error.message
-    data = batch(1)
+    data = batch(1, value=bytes(8 * RECORDS_PARSED_MAX), compression_type=CompressionType.GZIP)
     struct.pack_into(">i", data, 57, RECORDS_PARSED_MAX + 1)
     struct.pack_into(">i", data, 23, RECORDS_PARSED_MAX)
     log = new_log(COMPACTED)
     with pytest.raises(KafkaError) as caught:
-        append(log, with_attributes(data, 0))
+        append(log, with_attributes(data, CompressionType.GZIP))
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
     assert parse_header(data).record_count == RECORDS_PARSED_MAX + 1

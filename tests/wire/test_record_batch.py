@@ -279,6 +279,18 @@ class TestProduced:
         old = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if codec == 4 else OK
         assert produce_error(batch, api_version=6) is old
 
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_count_must_be_possible_for_the_bytes(self, codec: int) -> None:
+        """Each record takes an offset, so a header that counts more than its bytes hold is INVALID_RECORD, as in Kafka."""
+        builder = RecordBatchBuilder(compression_type=codec)
+        for _ in range(60):
+            builder.append(1_700_000_000_000, None, None)
+        batch = builder.build()
+        assert produce_error(batch) is OK
+        for count in (61, 2**31 - 1):
+            lying = patched(batch, record_count=count, last_offset_delta=count - 1)
+            assert produce_error(sealed(lying)) is INVALID
+
     @pytest.mark.parametrize("codec", [5, 6, 7])
     def test_unknown_codec(self, codec: int) -> None:
         """A difference from Kafka, which lets this out as UNKNOWN_SERVER_ERROR."""
