@@ -248,6 +248,9 @@ class MetadataLog:
     def disk_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
+    def resources_short(self) -> None:
+        """The few files of this log stay open."""
+
     def flush_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 

@@ -116,6 +116,10 @@ class SimFile:
             self._inode.handles -= 1
             self._disk.release(self._inode)
 
+    def rest(self) -> bool:
+        self._check_open()
+        return self._references == 1
+
     def close(self) -> None:
         self.unpin()
 

@@ -184,6 +184,7 @@ def _read_epochs(log: PartitionLog, names: list[str], options: LoadOptions) -> L
         for _, header in SegmentScan(segment.file, 0, segment.size, segment.base_offset):
             if header[2] != epochs.latest:
                 epochs.assign(header[2], header[0])
+        segment.file.rest()
     return epochs
 
 
@@ -345,6 +346,9 @@ def _recover_segment(
         segment.file.truncate(scan.position)
         # What was cut must not come back behind what is appended next.
         segment.file.sync()
+    if limit is not None:
+        # A log may have more segments than the process may have descriptors.
+        segment.file.rest()
     log.log_end_offset = scan.next_offset
     return damage, kept_as
 

@@ -358,6 +358,9 @@ class LogDir:
     def log_rolled(self, log: PartitionLog) -> None:
         self.background.flush_soon(log)
 
+    def resources_short(self) -> None:
+        self.background.wants_descriptors = True
+
     def flush_failed(self, error: DiskError) -> None:
         self.flush_failure = error
 

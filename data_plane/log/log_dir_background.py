@@ -38,6 +38,8 @@ class Background:
         """Directories have been renamed since the log directory was last synced."""
         self.log_starts_moved = False
         """Records were deleted on request: the checkpoint of log start offsets is written at the next look."""
+        self.wants_descriptors = False
+        """The process has run out of them: those of finished segments are given up at the next look."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -73,6 +75,8 @@ class Background:
         context = self._log_dir.context
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
+        if self.wants_descriptors:
+            self._give_up_descriptors()
         if context.buggify("log.early_roll"):
             self._roll_early()
         await self._flush(now_ms)
@@ -93,6 +97,13 @@ class Background:
         if self._is_due("space", context.space_interval_ms, now_ms):
             await self._log_dir.workers.run(self._log_dir.measure_space)
         await self._remove_doomed(now_ms)
+
+    def _give_up_descriptors(self) -> None:
+        self.wants_descriptors = False
+        for log in self._log_dir.logs.values():
+            if not log.is_closed:
+                for segment in log.segments[:-1]:
+                    segment.file.rest()
 
     def _roll_early(self) -> None:
         """As if each log's segment had grown full."""

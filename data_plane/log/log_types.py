@@ -87,6 +87,9 @@ class LogOwner(Protocol):
     def remove_later(self, log: PartitionLog, names: list[str]) -> None:
         """Remove these files of the log's directory after `file.delete.delay.ms`."""
 
+    def resources_short(self) -> None:
+        """The process is out of descriptors or memory: give up some (called on the loop, and in workers)."""
+
     def flush_failed(self, error: DiskError) -> None:
         """As `disk_failed`, but from a worker's thread: remember it, act on the loop."""
 

@@ -46,7 +46,7 @@ from data_plane.log.segment import (
     Segment,
     file_name,
 )
-from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing
+from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing, ResourcesShort
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     SIZE_PREFIX,
@@ -561,6 +561,8 @@ class PartitionLog:
 
     def _is_harmless(self, error: DiskError) -> bool:
         """Whether the device is none the worse: a want of room or descriptors, or the log was closed meanwhile."""
+        if isinstance(error, ResourcesShort) and self.owner is not None:
+            self.owner.resources_short()
         return (isinstance(error, DiskRefused) and error.operation != "sync") or self._is_overtaken(error)
 
     def _is_overtaken(self, error: DiskError) -> bool:

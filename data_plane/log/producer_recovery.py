@@ -112,6 +112,8 @@ def replay(log: PartitionLog, state: ProducerState, offset: int, end_offset: int
             if header[0] >= end_offset:
                 return
             note_scanned(state, segment, position, header)
+        if at + 1 < len(segments):
+            segment.file.rest()
 
 
 def write_snapshot(log: PartitionLog, *, sync: bool = False) -> None:

@@ -231,13 +231,8 @@ class Segment:
             self.uses = _IDLE
         elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
             self.index = self.recent = None
-            self.uses = _DROPPED
-            self.give_up_descriptor()
-
-    def give_up_descriptor(self) -> None:
-        """Close the file, but for those who have pinned it, and open it again at first need."""
-        old, self.file = self.file, self.directory.open(self.name(LOG_SUFFIX))
-        old.close()
+            if self.file.rest():
+                self.uses = _DROPPED
 
     def _index_is_on_disk(self) -> bool:
         index = self.index
@@ -360,33 +355,24 @@ class Segment:
     # --- the file, for other threads
 
     def sync(self) -> None:
-        """Make the batches durable (blocking). Safe in a worker while the loop closes, reopens or removes the file."""
-        file = self.file
-        while True:
-            try:
-                file.sync()
-                return
-            except FileMissing:
-                if self.is_removed:
-                    # Retention, a truncation or the end of the log has overtaken the flush.
-                    return
-                if self.file is file:
-                    raise
-                file = self.file
+        """Make the batches durable (blocking). Safe in a worker while the loop closes or removes the file."""
+        try:
+            self.file.sync()
+        except FileMissing:
+            # Else retention, a truncation or the end of the log has overtaken the flush.
+            if not self.is_removed:
+                raise
 
     def pinned_file(self) -> File:
         """The file, pinned, for a reader in another thread than the loop's. Raises `FileClosed` once removed."""
         file = self.file
-        while True:
-            try:
-                file.pin()
-                return file
-            except FileMissing:
-                if self.is_removed:
-                    raise self._removed() from None
-                if self.file is file:
-                    raise
-                file = self.file
+        try:
+            file.pin()
+        except FileMissing:
+            if self.is_removed:
+                raise self._removed() from None
+            raise
+        return file
 
     def remove(self) -> None:
         """Take note that this is no segment of its log any more; the caller renames or removes the files then."""

@@ -178,6 +178,12 @@ class File(Protocol):
 
     def unpin(self) -> None: ...
 
+    def rest(self) -> bool:
+        """Give up the descriptor unless somebody has the file pinned; it is opened again at first need. Whether it did.
+
+        For the thread that uses the file without a pin (the loop), or before there is another.
+        """
+
     def close(self) -> None:
         """Give up the owner's reference; the descriptor goes with the last pin."""
 

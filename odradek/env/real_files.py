@@ -198,10 +198,11 @@ class RealFile:
             return self._fd, True
 
     def pin(self) -> None:
-        self.fileno()
         with _references_lock:
             if self._references <= 0:
                 raise self._closed()
+            if self._fd < 0:
+                self._fd = self._open_anew()
             self._references += 1
 
     def unpin(self) -> None:
@@ -212,6 +213,15 @@ class RealFile:
             if self._references == 0 and self._fd >= 0:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
+
+    def rest(self) -> bool:
+        with _references_lock:
+            if self._references > 1:
+                return False
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+            return True
 
     def close(self) -> None:
         self.unpin()

@@ -246,4 +246,3 @@ def test_background_ends_with_the_directory_it_looks_after() -> None:
     node.log_dir.close_clean(9)
     finish(node.log_dir.run_background())
     assert not node.offline
-

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from data_plane.log.config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segment import file_name
+from odradek.env.real_files import open_dir
 from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import iter_batches
@@ -230,18 +234,30 @@ def test_a_lookup_that_meets_damage_says_so() -> None:
 # --- memory
 
 
-def test_idle_segments_give_back_index_and_descriptor() -> None:
+def test_idle_segments_give_back_index_and_descriptor(tmp_path: Path) -> None:
     """Twice unused: the index is read again at need, and the file opened again."""
-    log = new_log(LogConfig(segment_bytes=1000, index_interval_bytes=100))
+    log = open_log(open_dir(str(tmp_path)), LogConfig(segment_bytes=1000, index_interval_bytes=100))
     fill(log, 30)
     first = log.segments[0]
-    file = first.file
+
+    def is_open() -> bool:
+        return any(
+            os.path.realpath(f"/proc/self/fd/{fd}") == first.file.path for fd in os.listdir("/proc/self/fd")
+        )
+
     first.grow_idle()
-    assert (first.index is None, first.file is file) == (False, True)
+    assert (first.index is None, is_open()) == (False, True)
+    found = log.read(0, 1 << 20, upper_bound=30)
+    assert found.file is not None
     first.grow_idle()
-    assert (first.index is None, first.file is file) == (True, False)
+    first.grow_idle()
+    assert (first.index is None, is_open()) == (True, True), "somebody reads it"
+    assert len(found.file.pread(found.count, found.position)) == found.count
+    found.release()
+    first.grow_idle()
+    assert not is_open()
     assert len(log.read_bytes(5, 1 << 20, upper_bound=30)) > 0
-    assert first.index is not None
+    assert (first.index is not None, is_open()) == (True, True)
     log.active.grow_idle()
     log.active.grow_idle()
     assert log.active.index is not None or log.active.bytes_since_index == log.active.size
