@@ -7,8 +7,14 @@ batch headers behind its last entry.
 
 After a crash everything below the recovery point is on the device and is not read again. The segments from the one
 that holds the offset before the recovery point on are read from their starts: every batch's checksum is checked, offsets must
-ascend, and a segment must begin where its predecessor ends (see `partition_log`: rolls leave no gap, except in
-compacted logs). What reaches over the next segment's beginning is the rest of a truncation that the crash undid.
+ascend, and a segment begins where its predecessor ends. What reaches over the next segment's beginning is the rest of a
+truncation that the crash undid.
+
+Compaction leaves gaps between segments, and so does a crash that takes the tail of a finished segment, exactly at a
+batch's end, but not the next one. A log may have been compacted under another policy than its topic has today, so the
+log decides: a gap that begins below the recovery point was there when all of it was synced, and one in a log that has gaps
+within its segments is like those. Any other gap is a lost tail: the log ends before it, as a replica with a hole would
+never fetch what it lacks. What is sound behind it is kept beside the log.
 What follows the first damage is not a part of the log: the file is cut there and later segments
 are removed. Where the damage lies in what had been synced, no crash has done it, and what is cut is kept beside the log
 (`salvage`). Indexes, leader epochs and producer state of that part are derived anew on the way.
@@ -242,14 +248,14 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
         longest = max(segment.size for segment in segments[first:])
         buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
     kept = first
+    has_gaps = log.config.is_compacted
     for kept in range(first, len(segments)):
         segment = segments[kept]
         gap = segment.base_offset - log.log_end_offset
-        if kept > first and 0 < gap <= RELATIVE_OFFSET_MAX and not log.config.is_compacted:
-            _drop_from(log, kept, f"the log before it ends at {log.log_end_offset}", options)
-            break
-        if kept > first and gap < 0:
-            _drop_from(log, kept, f"the log before it ends at {log.log_end_offset}", options)
+        is_lost_tail = 0 < gap <= RELATIVE_OFFSET_MAX and log.log_end_offset >= options.recovery_point
+        if kept > first and (gap < 0 or (is_lost_tail and not has_gaps)):
+            reason = f"the log before it ends at {log.log_end_offset}"
+            _drop_from(log, kept, reason, options, is_kept=True)
             break
         log.log_end_offset = segment.base_offset
         if kept > first:
@@ -260,7 +266,10 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
         # Index files are written when a segment is rolled or after this; what they hold now is of the past.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
-        damage, kept_as = _recover_segment(log, segment, state, buffer, limit, options.recovery_point)
+        damage, kept_as, found_gaps = _recover_segment(
+            log, segment, state, buffer, limit, options.recovery_point
+        )
+        has_gaps = has_gaps or found_gaps
         if damage is not None:
             _tell(
                 options,
@@ -304,11 +313,12 @@ def _recover_segment(
     buffer: bytearray,
     limit: int | None,
     recovery_point: int,
-) -> tuple[str | None, str | None]:
+) -> tuple[str | None, str | None, bool]:
     """Check every batch, and derive index, epochs, producers. What is wrong with the first bad one, if any.
 
     Batches from offset `limit` on, where the next segment begins, were truncated before that one was made. The second
-    item is the file that keeps what was cut from below the recovery point.
+    item is the file that keeps what was cut from below the recovery point. The third says whether offsets are missing
+    between batches or within one, as compaction leaves them.
     """
     interval = log.config.index_interval_bytes
     segment.index = None
@@ -321,6 +331,7 @@ def _recover_segment(
     scan = SegmentScan(segment.file, 0, segment.size, segment.base_offset, check_crc=True, buffer=buffer)
     relative_max = segment.base_offset + RELATIVE_OFFSET_MAX
     end_offset = segment.base_offset
+    has_gaps = False
     for position, header in scan:
         last_offset = header[0] + header[6]
         if limit is not None and last_offset >= limit:
@@ -330,6 +341,8 @@ def _recover_segment(
             scan.position, scan.next_offset = position, end_offset
             scan.damage = f"offset {last_offset} is out of the segment's reach"
             break
+        if header[0] > end_offset or header[12] <= header[6]:
+            has_gaps = True
         end_offset = last_offset + 1
         note(position, header[1] + SIZE_PREFIX, last_offset, header[8], interval)
         if header[2] != latest:
@@ -350,7 +363,7 @@ def _recover_segment(
         # A log may have more segments than the process may have descriptors.
         segment.file.rest()
     log.log_end_offset = scan.next_offset
-    return damage, kept_as
+    return damage, kept_as, has_gaps
 
 
 def _drop_from(

@@ -255,6 +255,52 @@ def test_compacted_logs_may_have_gaps_between_segments() -> None:
     assert open_log(disk.open_dir(ROOT), compacted, clean=False).log_end_offset == 60
 
 
+def _with_a_gap(*offsets: list[int]) -> tuple[SimDisk, Dir]:
+    """A log on a disk whose segments hold these offsets, a batch each, as a cleaner leaves them: named by the first."""
+    disk = new_disk()
+    directory = disk.open_dir(ROOT, create=True)
+    for each in offsets:
+        file = directory.open(file_name(each[0], ".log"), create=True)
+        for offset in each:
+            file.append(batch(1, base_offset=offset, leader_epoch=0))
+        file.close()
+    return disk, directory
+
+
+def test_a_gap_in_what_was_synced_is_a_gap_of_the_log() -> None:
+    """A log that was compacted once keeps all its segments whatever its topic's policy is today, as in Kafka."""
+    first, second, third = list(range(8)), list(range(10, 20)), list(range(20, 30))
+    for recovery_point in (9, 10, 15, 20, 30):
+        _, directory = _with_a_gap(first, second, third)
+        log = open_log(directory, clean=False, recovery_point=recovery_point)
+        assert log.log_end_offset == 30, recovery_point
+        assert content(log).count(b"v" * 20) == 28, recovery_point
+
+
+def test_gaps_within_segments_vouch_for_those_between() -> None:
+    """Where offsets are missing within a segment, compaction has been at the log: nothing was lost between two either."""
+    _, directory = _with_a_gap([0, 1, 4, 7], list(range(10, 20)), [20, 25])
+    assert open_log(directory, clean=False).log_end_offset == 26
+
+
+def test_what_is_sound_behind_a_lost_tail_is_kept_beside_the_log() -> None:
+    """A tail that no sync covered ends the log, so that it is fetched again; what follows is told of, and not removed."""
+    node = Node(CONFIG)
+    log = node.log()
+    fill(log, 20, 3)
+    first, *later = log.segments
+    node.disk.crash("all")
+    directory = node.disk.open_dir(ROOT).subdir("t-0")
+    file = directory.open(first.name(".log"))
+    file.truncate(file.size - len(batch(3)))
+    node.start()
+    assert node.log().log_end_offset == later[0].base_offset - 3
+    dropped = node.events("log.segment_dropped")
+    assert len(dropped) == len(later)
+    names = directory.list()
+    assert all(event["kept_as"] in names for event in dropped)
+
+
 def test_a_segment_that_reaches_over_the_next_one_is_cut() -> None:
     """A power loss may undo a truncation, but not the file that was begun behind it."""
     disk = new_disk()
