@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -268,9 +269,18 @@ class LogDir:
         )
         if (topic, partition) in self._gone:
             self._forget_gone()
-        directory = self.directory.subdir(f"{topic}-{partition}", create=True)
-        write_topic_id(directory, topic_id)
-        log = open_partition_log(directory, topic, partition, config, self, options)
+        name = f"{topic}-{partition}"
+        begins = not self.directory.is_dir(name)
+        try:
+            directory = self.directory.subdir(name, create=True)
+            write_topic_id(directory, topic_id)
+            log = open_partition_log(directory, topic, partition, config, self, options)
+        except DiskRefused:
+            if begins:
+                # Else the next start finds a log of nobody's, and sets it aside.
+                with suppress(DiskError):
+                    self.directory.remove_tree(name)
+            raise
         log.entry_is_dirty = True
         return log
 

@@ -222,3 +222,20 @@ def test_a_replica_that_cannot_read_its_producers_has_written_nothing() -> None:
     assert (log.log_end_offset, content(log), log.active.file.size) == (2, expected, log.active.size)
     assert append(log, bytearray(sent), origin=Origin.REPLICA).last_offset == 3
     assert content(log) == expected + sent
+
+
+def test_a_log_that_could_not_be_made_leaves_nothing() -> None:
+    """A full disk that refuses a new replica half-way keeps no part of it, which the next start would find as a stray."""
+    refused = 0
+    for room in range(80):
+        node = Node()
+        node.disk.capacity_bytes = node.disk.used_bytes + room
+        try:
+            node.log()
+        except DiskFull:
+            refused += 1
+            assert not any(name.startswith("t-0") for name in node.log_dir.directory.list()), room
+        assert node.offline == []
+        node.disk.capacity_bytes = None
+        node.log_dir.delete_log("t", 0) if node.log_dir.get("t", 0) else node.log()
+    assert refused > 10
