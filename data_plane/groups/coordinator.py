@@ -156,6 +156,8 @@ class Shard:
             )
             self._failed(self)
             return
+        if self.partition.log.needs_flush:
+            self._broker.sync_partition(self.partition, lambda failure: None)
         deferred.on_release(self._deliver)
         self._log.catch_up()
         self._set_timer()

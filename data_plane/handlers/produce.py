@@ -158,6 +158,10 @@ class DelayedProduce(Delayed):
         self._forget()
 
 
+def _not_waited_for(failure: KafkaError | None) -> None:
+    """Nobody has asked whether the flush went well; the log's directory knows."""
+
+
 def _set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
     """The first reason stays: a failed flush also ends the leadership, and a deadline knows less than either."""
     if answer.error_code:
@@ -248,6 +252,9 @@ class ProduceHandler:
         if broker.woken and acks == 0:
             broker.run_woken()
         if acks == 0:
+            for partition, _, must_sync, _ in waiting or ():
+                if must_sync:
+                    broker.sync_partition(partition, _not_waited_for)
             return CLOSE if failed else None
         response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
         listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None

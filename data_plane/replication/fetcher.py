@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A round is one Fetch request and its answer: the answer's batches go to the logs as they are, one write per partition,
-and the next request's offsets say that they are there. Nothing is parsed, nothing is synced (see DESIGN: a replica
-that restarts uncleanly leaves every ISR before it may lead).
+and the next request's offsets say that they are there. Nothing is parsed, and nothing is synced, since a replica that
+restarts uncleanly leaves every ISR before it may lead; but for topics with `flush.messages` (`synced_promises`).
 
 * **An answer counts only for the state that it was asked in**: same leader epoch, same log end offset. What has
   changed meanwhile (a truncation, another leader, a log set aside) is asked anew.
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from data_plane.log.log_types import Origin
 from data_plane.replication.fetch_session import Replica, ReplicaFetchSession, Told
 from data_plane.replication.partition import Partition
+from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, Sync, sync_partitions
 from data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Env
 from wire.connection import ClientConnection, ConnectionClosed, ResponseReceived
@@ -116,6 +117,7 @@ class LeaderFetcher:
         broker_epoch: Callable[[], int],
         after_round: Callable[[], None],
         throttle: ReplicationThrottle,
+        sync: Sync,
         timers: Timers,
         buffer: memoryview,
         log: Any,
@@ -133,6 +135,7 @@ class LeaderFetcher:
         self._broker_epoch = broker_epoch
         self._after_round = after_round
         self._throttle = throttle
+        self._sync = sync
         self._timers = timers
         self._buffer = buffer
         self._log = log
@@ -236,7 +239,11 @@ class LeaderFetcher:
             return
         if self._conn is None:
             await self._connect()
-        await self._send(self._request(), FETCH_VERSION, self._settings.fetch_wait_ms_max, now)
+        asked = self._asked()
+        if unsynced := [followed for followed in asked if followed.partition.log.needs_flush]:
+            await self._sync_before_promise(unsynced)
+            return
+        await self._send(self._request(asked), FETCH_VERSION, self._settings.fetch_wait_ms_max, now)
         self._after_round()
         response = await self._answer()
         self.rounds += 1
@@ -246,6 +253,32 @@ class LeaderFetcher:
             await self._settle_ranges()
         if self._env.buggify("replication.drop_connection"):
             self._close()
+
+    def _asked(self) -> list[Followed]:
+        """What the next request is to name."""
+        names = self.followed if self._session.epoch == 0 else self._changed
+        return [
+            self.followed[replica]
+            for replica in names
+            if replica in self.followed and replica not in self._waiting
+        ]
+
+    async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
+        """Have what is to be promised on the device, or leave it out of the requests until it is."""
+        self._after_round()
+        held = {followed.partition: followed for followed in unsynced}
+
+        def late(partition: Partition) -> None:
+            held[partition].retry_at = 0.0
+            self._wake.set()
+
+        failed, running = await sync_partitions(self._env, self._sync, list(held), late)
+        for partition in (*failed, *running):
+            followed = held[partition]
+            if self.followed.get(followed.replica) is followed:
+                self._back_off(followed)
+        for partition in running:
+            held[partition].retry_at = self._clock.monotonic() + SYNC_AGAIN_SECONDS
 
     async def _pause(self, until: float) -> None:
         """Sleep until then, or until something changes."""
@@ -378,16 +411,11 @@ class LeaderFetcher:
 
     # -- a round --------------------------------------------------------------------------------------------------
 
-    def _request(self) -> FetchRequest:
+    def _request(self, asked: list[Followed]) -> FetchRequest:
         session = self._session
         settings = self._settings
         followed = self.followed
-        names = followed if session.epoch == 0 else self._changed
-        wanted = [
-            (replica, followed[replica].wanted())
-            for replica in names
-            if replica in followed and replica not in self._waiting
-        ]
+        wanted = [(each.replica, each.wanted()) for each in asked]
         unwanted = [replica for replica in self._gone if replica not in followed or replica in self._waiting]
         topics, forgotten = session.next_request(wanted, unwanted, settings.fetch_bytes_max)
         self._changed = {}

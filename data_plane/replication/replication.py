@@ -154,6 +154,7 @@ class Replication:
                 broker_epoch=self._own_epoch,
                 after_round=broker.run_woken,
                 throttle=self.follower_throttle,
+                sync=broker.sync_partition,
                 timers=broker.timers,
                 buffer=self._buffer,
                 log=broker.log,

@@ -1,0 +1,55 @@
+"""`flush.messages` on a follower: what its next fetch promises is on the device first, as in Kafka. PORTED.
+
+A follower's fetch offset says that everything below is there. Where a topic asks for a flush every so many messages, the
+flush comes before that word. A device that does not come back in time keeps only its own partitions out of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from data_plane.replication.partition import Partition
+from odradek.env.ports import Env
+from wire.errors import KafkaError
+
+__all__ = ["SYNC_AGAIN_SECONDS", "SYNC_SECONDS_MAX", "Sync", "sync_partitions"]
+
+SYNC_SECONDS_MAX = 0.5
+SYNC_AGAIN_SECONDS = 60.0
+"""So long at most is a flush that is late taken to be under way."""
+
+Sync: TypeAlias = "Callable[[Partition, Callable[[KafkaError | None], None]], None]"
+"""Calls back after a flush of the partition's log that begins from now on."""
+
+
+async def sync_partitions(
+    env: Env, sync: Sync, partitions: list[Partition], late: Callable[[Partition], None]
+) -> tuple[list[Partition], list[Partition]]:
+    """Flush these and wait, but not for long. Those whose flush failed, and those whose flush still runs.
+
+    `late` is called when one of the second ends after all.
+    """
+    ended = env.event()
+    running = dict.fromkeys(partitions)
+    failed: list[Partition] = []
+    is_over = False
+
+    def begin(partition: Partition) -> None:
+        def done(failure: KafkaError | None) -> None:
+            del running[partition]
+            if failure is not None or partition.log.needs_flush:
+                failed.append(partition)
+            if is_over:
+                late(partition)
+            elif not running:
+                ended.set()
+
+        sync(partition, done)
+
+    for partition in partitions:
+        begin(partition)
+    with env.clock.timeout_at(env.clock.monotonic() + SYNC_SECONDS_MAX):
+        await ended.wait()
+    is_over = True
+    return failed, list(running)

@@ -1,0 +1,80 @@
+"""`flush.messages` on every replica, whatever the acks: Kafka flushes in the append, for leader and followers alike."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
+from wire.errors import KafkaError
+
+
+def _recovery_point(cluster: ReplicatedTopic, node_id: int) -> int:
+    return cluster.members[node_id].partition().log.recovery_point
+
+
+def _configured(cluster: ReplicatedTopic, flush_messages: int) -> None:
+    cluster.controller.topic_configs = {"flush.messages": str(flush_messages)}
+
+
+def test_an_acknowledged_record_is_on_every_device() -> None:
+    """With flush.messages=1 no in-sync replica has promised, when acks=all is answered, what it had not synced."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(20):
+            assert await cluster.produce(1, b"%d" % serial) == (0, serial)
+            assert all(_recovery_point(cluster, node) > serial for node in NODES)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+def test_a_follower_promises_as_much_unsynced_as_it_may() -> None:
+    """With flush.messages=10 a follower syncs each ten messages, not each one."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        for serial in range(35):
+            await cluster.produce(1, b"%d" % serial)
+            assert all(serial + 1 - _recovery_point(cluster, node) < 10 for node in NODES)
+        for node in NODES:
+            assert _recovery_point(cluster, node) < 35
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 10)
+    cluster.play(script)
+
+
+def test_acks_0_is_flushed_too() -> None:
+    """Nobody waits for the answer, and the flush is the topic's, not the producer's."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        await cluster.produce(1, b"a", acks=1)
+        # The flush of all logs in turn is not to help.
+        cluster.members[1].partition().log.last_flush_ms = 1 << 60
+        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+            await cluster.produce(1, b"b", acks=0)
+        await cluster.until(lambda: _recovery_point(cluster, 1) == 2)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+def test_a_follower_without_descriptors_promises_nothing_until_it_has_synced() -> None:
+    """A flush that is refused keeps its partition out of the fetches; it goes on when the flush goes through."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert (await cluster.produce(1, b"a"))[0] == 0
+        disk = cluster.world.machine(host(2)).disk
+        # Opening the directory for its sync; the sync of a file that is open takes no descriptor.
+        disk.fail_next(errno.EMFILE, operation="create", path_part=f"{TOPIC}-0/leader-epoch", times=3)
+        cluster.controller.elect(0, 3)
+        await cluster.until(lambda: cluster.members[3].partition().is_leader)
+        assert (await cluster.produce(3, b"b"))[0] == 0
+        assert all(_recovery_point(cluster, node) == 2 for node in NODES)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
