@@ -282,6 +282,8 @@ class LogDir:
                     self.directory.remove_tree(name)
             raise
         log.entry_is_dirty = True
+        # Whoever makes topics takes no descriptors; the first append does.
+        log.active.file.rest()
         return log
 
     def adopt(self, log: PartitionLog) -> None:

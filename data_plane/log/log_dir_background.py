@@ -39,7 +39,9 @@ class Background:
         self.log_starts_moved = False
         """Records were deleted on request: the checkpoint of log start offsets is written at the next look."""
         self.wants_descriptors = False
-        """The process has run out of them: those of finished segments are given up at the next look."""
+        """The process has run out of them: those of all segments that nobody reads are given up at the next look."""
+        self._told_postponed = False
+        """Whether this look has said that a flush was refused."""
         self.flush_count = 0
         self.segments_removed = 0
 
@@ -75,6 +77,7 @@ class Background:
         context = self._log_dir.context
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
+        self._told_postponed = False
         if self.wants_descriptors:
             self._give_up_descriptors()
         if context.buggify("log.early_roll"):
@@ -102,7 +105,7 @@ class Background:
         self.wants_descriptors = False
         for log in self._log_dir.logs.values():
             if not log.is_closed:
-                for segment in log.segments[:-1]:
+                for segment in log.segments:
                     segment.file.rest()
 
     def _roll_early(self) -> None:
@@ -151,7 +154,9 @@ class Background:
             if error.operation == "sync":
                 # Pages that were promised room have none: they are lost like those of any failed sync.
                 raise
-            self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
+            if not self._told_postponed:
+                self._told_postponed = True
+                self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
 
     # --- the rest
 

@@ -267,3 +267,14 @@ def test_a_log_with_more_segments_than_descriptors_opens(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert (soft, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def test_a_log_takes_no_descriptor_before_its_first_record(tmp_path: Path) -> None:
+    """Making topics takes none, so whoever may make many cannot use up what others need."""
+    run = Run(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    logs = [run.log_dir.create_log("t", at, TOPIC_ID, CONFIG) for at in range(20)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for log in logs:
+        append(log, batch())
+    assert len(os.listdir("/proc/self/fd")) == before + 20

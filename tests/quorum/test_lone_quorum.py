@@ -295,6 +295,30 @@ def test_a_full_disk_is_waited_out() -> None:
     assert journal.events.count("metadata.disk_has_room") == 1
 
 
+def test_a_want_of_descriptors_is_waited_out() -> None:
+    """EMFILE at any step of a write, a sync or a snapshot of the metadata log: refused, tried again, nothing lost."""
+    for operation in ("open", "create", "append", "list", "read"):
+        world = make_world()
+        names = ["one", "two", "three"]
+
+        async def main(
+            env: Env, world: World = world, operation: str = operation, names: list[str] = names
+        ) -> None:
+            disk = world.machine(NODE).disk
+            async with running_controller(env) as service:
+                await join(service, env)
+                for name in names:
+                    disk.fail_next(
+                        errno.EMFILE, operation=operation, path_part="__cluster_metadata-0", times=2
+                    )
+                    assert (await ask(service, env, create(name))).topics[0].error_code == 0
+                    disk.forget_faults()
+            async with running_controller(env) as service:
+                assert set(names) <= set(service.committed_image.topics)
+
+        world.run(run, world, main)
+
+
 def test_a_node_stops_though_its_disk_is_full() -> None:
     """What was decided is not written, so nobody has been told; whoever waits hears that nobody decides."""
     world = make_world()

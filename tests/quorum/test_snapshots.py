@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -362,6 +363,28 @@ def ask(
         partition, epoch, SnapshotId(end.offset, end.epoch), position, ME.directory_id
     )
     return FetchSnapshotRequest(cluster_id, 2, 1 << 30, [FetchSnapshotRequestTopicSnapshot(topic, [asked])])
+
+
+def test_a_snapshot_that_is_removed_while_it_is_served_is_not_found() -> None:
+    """The leader may have opened the file already: SNAPSHOT_NOT_FOUND, and no failure of its disk. EMFILE is none either."""
+    world = World(1)
+    disk = world.machine("n1").disk
+
+    async def main(env: Env) -> None:
+        store = await write(env, image_of(1))
+        (end,) = store.ends()
+        for number, code in (
+            (errno.ENOENT, ErrorCode.SNAPSHOT_NOT_FOUND),
+            (errno.EMFILE, ErrorCode.KAFKA_STORAGE_ERROR),
+        ):
+            disk.fail_next(number, operation="read", path_part=".checkpoint")
+            answer = answer_fetch_snapshot(ask(end=end), store, LEADER)
+            assert answer.response.topics[0].partitions[0].error_code == code
+
+    async def run() -> None:
+        await world.start("n1", main).ended.wait()
+
+    world.run(run)
 
 
 @pytest.mark.parametrize(
