@@ -239,3 +239,20 @@ def test_a_log_that_could_not_be_made_leaves_nothing() -> None:
         node.disk.capacity_bytes = None
         node.log_dir.delete_log("t", 0) if node.log_dir.get("t", 0) else node.log()
     assert refused > 10
+
+
+def test_a_read_in_a_worker_leaves_the_failed_directory_to_the_loop() -> None:
+    """What a worker meets is remembered: the directory goes offline on the loop, at its next look, never in a thread."""
+    node = Node()
+    log = node.log()
+    fill(log, 3)
+    log.active.forget_places()
+    node.disk.fail_next(errno.EIO, operation="read", path_part=".log")
+    with pytest.raises(DiskError):
+        log.read_bytes(1, 100, upper_bound=3)
+    assert node.offline == []
+    with pytest.raises(KafkaError) as caught:
+        append(log, batch())
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    finish(node.log_dir.run_background())
+    assert len(node.offline) == 1
