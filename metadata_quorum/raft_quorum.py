@@ -13,9 +13,9 @@ without a timer (`quorum_leader.py`). The high watermark moves when a majority h
 
 **Not leading.** What waits is forgotten with `LostLeadership`; whoever asked is told by the state machine above.
 
-**Failures.** A full disk is weather: nothing was written, and the write is tried again every second; when too much
-waits, `has_room` turns false; a leader with other voters gives up its lead. Any other `DiskError`, and any broken
-invariant of the core, ends `run` with that error, and with it the node.
+**Failures.** A full disk is weather, and so is a want of descriptors (`DiskRefused`): nothing was written, and the write is
+tried again every second; when too much waits, `has_room` turns false; a leader with other voters gives up its lead. Any
+other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the node.
 
 What this node asks others is in `quorum_peers.py`, what they ask in `quorum_requests.py`, and what snapshots do to the
 log in `quorum_snapshots.py`.

@@ -15,6 +15,8 @@ Rules
 * `File` and `Dir` calls block the caller. On the loop that is allowed for appends and for reads that
   `File.is_warm` vouches for (`File.read_warm` reads such, or nothing); whatever may wait for a device (sync, cold reads, listing big trees) goes through
   `Workers.run`.
+* A file may be closed, removed or renamed while a worker is at it, so a worker pins what it reads, and takes `FileClosed`
+  for what it is: news, and no failure of the device. What it returns is of a time that is past when the loop hears it.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
   down only its own partitions.
 * No mmap: it would pass the port by. No clean-up may have effects: after a crash the ports fail first.

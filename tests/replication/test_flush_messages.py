@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from sim.env import SimEnv
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
 from wire.errors import KafkaError
 
@@ -73,6 +74,24 @@ def test_a_follower_without_descriptors_promises_nothing_until_it_has_synced() -
         cluster.controller.elect(0, 3)
         await cluster.until(lambda: cluster.members[3].partition().is_leader)
         assert (await cluster.produce(3, b"b"))[0] == 0
+        assert all(_recovery_point(cluster, node) == 2 for node in NODES)
+
+    cluster = ReplicatedTopic()
+    _configured(cluster, 1)
+    cluster.play(script)
+
+
+def test_a_flush_that_hangs_is_waited_for() -> None:
+    """A follower whose device does not come back promises nothing meanwhile, and goes on as soon as it does."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        assert (await cluster.produce(1, b"a"))[0] == 0
+        env = cluster.members[2].env
+        assert isinstance(env, SimEnv)
+        began = env.agenda.now
+        env.hangs_until = began + 1.5
+        assert (await cluster.produce(1, b"b", timeout_ms=4000))[0] == 0
+        assert env.agenda.now >= began + 1.5
         assert all(_recovery_point(cluster, node) == 2 for node in NODES)
 
     cluster = ReplicatedTopic()
