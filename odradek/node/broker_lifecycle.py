@@ -11,8 +11,11 @@ any request of a dead one can be under way: the other one holds it then, and is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import attrs
 
 from data_plane.broker import Broker
 from metadata_quorum.image import BrokerImage
@@ -53,6 +56,25 @@ class RegistrationRefused(Exception):
     """The controller will never take this broker as it is configured."""
 
 
+class ControllerOutOfReach(Exception):
+    """This broker could not tell a controller in time what one must know: that it is there, or that a directory is not."""
+
+
+@attrs.frozen
+class LifecycleTimes:
+    """How long a broker tries, in milliseconds; Kafka's keys and defaults."""
+
+    initial_registration_ms: int = 60_000
+    """`initial.broker.registration.timeout.ms`: a broker that has never been registered ends after so long."""
+    log_dir_failure_ms: int = 30_000
+    """`log.dir.failure.timeout.ms`: so long a failed directory may be unknown to the controllers, which would elect others
+    for the partitions that were led there."""
+    shutdown_retries_max: int | None = None
+    """`controlled.shutdown.max.retries`: how many heartbeats may go unanswered after the first one of a stop; None: 1."""
+    shutdown_backoff_ms: int | None = None
+    """`controlled.shutdown.retry.backoff.ms`: how long a stopping broker waits between two heartbeats; None: 200."""
+
+
 class BrokerLifecycle:
     """Keeps one broker registered."""
 
@@ -65,6 +87,7 @@ class BrokerLifecycle:
         previous_broker_epoch: int,
         heartbeat_interval_ms: int,
         session_timeout_ms: int,
+        times: LifecycleTimes,
         log: Any,
     ) -> None:
         self._broker = broker
@@ -73,12 +96,16 @@ class BrokerLifecycle:
         self._previous_broker_epoch = previous_broker_epoch
         self._interval_seconds = heartbeat_interval_ms / 1000
         self._session_seconds = session_timeout_ms / 1000
+        self._times = times
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
         self._wants_shut_down = False
         self._rival = b""
         self._rival_since = 0.0
         self._rival_times = 0
+        self._register_until = math.inf
+        self._tell_until: dict[bytes, float] = {}
+        """By directory that has failed: when a controller must have heard of it; inf once one has."""
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
         self.may_shut_down = broker.env.event()
@@ -86,18 +113,20 @@ class BrokerLifecycle:
 
     async def run(self) -> None:
         """Register, then send heartbeats until the controller lets the broker go. Raises `RegistrationRefused`, also
-        when another live process is registered as this broker again and again."""
+        when another live process is registered as this broker again and again, or `ControllerOutOfReach`."""
+        self._register_until = self._broker.clock.monotonic() + self._times.initial_registration_ms / 1000
         await self._register()
+        self._register_until = math.inf
         unanswered = 0
         while not self.may_shut_down.is_set():
             response = await self._send_heartbeat()
             if response is None:
                 unanswered = unanswered + 1 if self._wants_shut_down else 0
-                if unanswered == UNANSWERED_MAX:
+                if unanswered == self._unanswered_max:
                     self._log.warning("broker.left_unannounced", reason="no controller answers")
                     self.may_shut_down.set()
                     return
-                await self._pause(RETRY_SECONDS)
+                await self._pause(self._stop_pause_seconds if self._wants_shut_down else RETRY_SECONDS)
                 continue
             unanswered = 0
             if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
@@ -116,6 +145,40 @@ class BrokerLifecycle:
                 self.may_shut_down.set()
                 return
             await self._pause(self._interval_seconds if self.is_unfenced.is_set() else CATCH_UP_SECONDS)
+
+    @property
+    def _unanswered_max(self) -> int:
+        retries = self._times.shutdown_retries_max
+        return UNANSWERED_MAX if retries is None else retries + 1
+
+    @property
+    def _stop_pause_seconds(self) -> float:
+        backoff_ms = self._times.shutdown_backoff_ms
+        return RETRY_SECONDS if backoff_ms is None else backoff_ms / 1000
+
+    def _check_times(self) -> None:
+        """Raises `ControllerOutOfReach`."""
+        if self._wants_shut_down:
+            return
+        now = self._broker.clock.monotonic()
+        if now >= self._register_until:
+            raise ControllerOutOfReach(
+                "no controller has registered this broker within initial.broker.registration.timeout.ms "
+                f"({self._times.initial_registration_ms} ms): see that the controllers have a leader and can be reached"
+            )
+        for log_dir in self._broker.log_dirs:
+            if log_dir.offline_reason is None:
+                self._tell_until.pop(log_dir.directory_id, None)
+                continue
+            until = self._tell_until.setdefault(
+                log_dir.directory_id, now + self._times.log_dir_failure_ms / 1000
+            )
+            if now >= until:
+                raise ControllerOutOfReach(
+                    f"log directory {log_dir.path} has failed ({log_dir.offline_reason}), and no controller could be told "
+                    f"within log.dir.failure.timeout.ms ({self._times.log_dir_failure_ms} ms): this broker ends, so that "
+                    "others lead its partitions"
+                )
 
     async def _watch_rival(self) -> None:
         """Take note of who holds the registration. Raises `RegistrationRefused` for another live process."""
@@ -151,7 +214,8 @@ class BrokerLifecycle:
         self._wants_shut_down = True
         self._hurry.set()
         clock = self._broker.clock
-        with clock.timeout_at(clock.monotonic() + SHUTDOWN_SECONDS_MAX):
+        told = self._unanswered_max * (ATTEMPT_SECONDS_MIN + self._stop_pause_seconds)
+        with clock.timeout_at(clock.monotonic() + max(SHUTDOWN_SECONDS_MAX, told)):
             await self.may_shut_down.wait()
 
     def hurry(self) -> None:
@@ -161,7 +225,7 @@ class BrokerLifecycle:
     async def _pause(self, seconds: float) -> None:
         clock = self._broker.clock
         if self._wants_shut_down:
-            await clock.sleep_until(clock.monotonic() + min(seconds, RETRY_SECONDS))
+            await clock.sleep_until(clock.monotonic() + min(seconds, self._stop_pause_seconds))
             return
         self._hurry = self._broker.env.event()
         with clock.timeout_at(clock.monotonic() + seconds):
@@ -224,10 +288,13 @@ class BrokerLifecycle:
             cordoned_log_dirs=list(broker.placement.cordoned),
         )
         response: BrokerHeartbeatResponse | None = await self._ask(request)
+        if response is not None and response.error_code == ErrorCode.NONE:
+            self._tell_until.update(dict.fromkeys(request.offline_log_dirs, math.inf))
         return response
 
     async def _ask(self, request: Any) -> Any:
         """None when no controller has answered in time: soon enough to try again within a session."""
+        self._check_times()
         broker = self._broker
         seconds = max(self._interval_seconds, ATTEMPT_SECONDS_MIN)
         if self._wants_shut_down:

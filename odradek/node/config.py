@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from metadata_quorum.config_defs import (
+    ConfigDef,
     ConfigError,
     ConfigMissing,
     ConfigValue,
@@ -43,6 +44,15 @@ _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 _LISTENER_PREFIX = "listener.name."
 METRICS_LISTENER = "odradek.metrics.listener"
 """Our own key: `host:port` of the page of metrics; without it there is none."""
+
+FORMER_DEFS: Mapping[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, None, "[0,...]", "medium", False, False)
+    for name, kind in (
+        ("controlled.shutdown.max.retries", "int"),
+        ("controlled.shutdown.retry.backoff.ms", "long"),
+    )
+}
+"""Keys that Kafka had before version 4, and that mean something here; unset they leave it to the node."""
 
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
@@ -134,6 +144,12 @@ class NodeConfig:
     def get_int(self, key: str) -> int:
         value = self.values[key]
         assert isinstance(value, int), f"{key} has no whole number"
+        return value
+
+    def get_optional_int(self, key: str) -> int | None:
+        """None where a key without a default is not set."""
+        value = self.values[key]
+        assert value is None or isinstance(value, int), f"{key} has no whole number"
         return value
 
     def get_bool(self, key: str) -> bool:
@@ -254,11 +270,13 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             raise ConfigMissing(name)
         else:
             values[name] = definition.default_value()
+    for name, definition in FORMER_DEFS.items():
+        values[name] = definition.parse(explicit[name]) if name in explicit else None
     warnings = []
     for name in explicit:
         if name.startswith(_LISTENER_PREFIX):
             warnings.append(f"{name} has no effect: settings of single listeners are not supported")
-        elif name not in defs and name != METRICS_LISTENER:
+        elif name not in values and name != METRICS_LISTENER:
             warnings.append(f"unknown key {name} is ignored")
     return values, warnings
 

@@ -30,7 +30,7 @@ from metadata_quorum.service import MetadataService
 from metadata_quorum.snapshots import SnapshotSettings
 from odradek.env.ports import Env, TaskGroup
 from odradek.env.ports import Listener as OpenListener
-from odradek.node.broker_lifecycle import BrokerLifecycle
+from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import ListenerConfig, NodeConfig
 from odradek.node.connection_limits import ConnectionLimits
@@ -42,7 +42,7 @@ from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
 from odradek.node.server import Server
-from odradek.node.settings import broker_settings, raft_config, static_voters
+from odradek.node.settings import broker_settings, lifecycle_times, raft_config, static_voters
 from wire.messages.broker_registration import Listener as RegisteredListener
 
 __all__ = ["Node", "NodeCannotStart", "NodeFailed"]
@@ -59,7 +59,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class NodeFailed(Exception):
-    """The node cannot go on: its last log directory, or the one of its metadata log, is gone."""
+    """The node cannot go on: its last log directory, or the one of its metadata log, is gone, or no controller hears it."""
 
 
 class Node:
@@ -242,6 +242,8 @@ class Node:
 
         self._tasks.start_soon(wait)
         said = ""
+        led_at = clock.monotonic()
+        patience = self._config.get_int("initial.broker.registration.timeout.ms") / 1000
         while not done.is_set():
             with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
                 await done.wait()
@@ -251,6 +253,11 @@ class Node:
                 if missing != said:
                     said = missing
                     self._log.warning("node.waiting", reason=missing)
+                led_at = led_at if metadata.quorum.leader_id is None else clock.monotonic()
+                if self._config.is_broker and clock.monotonic() - led_at >= patience:
+                    self._fail(
+                        f"no controller could register this broker within initial.broker.registration.timeout.ms: {missing}"
+                    )
         tell_role(metadata.quorum, self._config, self._log)
 
     async def _register_controller(self) -> None:
@@ -285,13 +292,19 @@ class Node:
         servers = self._open_client_listeners(broker)
         self._open_metrics(metadata)
         lifecycle = self._lifecycle = self._make_lifecycle(broker)
-        self._tasks.start_soon(lifecycle.run)
+        self._tasks.start_soon(self._run_lifecycle, lifecycle)
         await lifecycle.is_unfenced.wait()
         self._tasks.start_soon(broker.assignments.run)
         for server in servers:
             self._serve(server)
         partitions: int = broker.statistics()["partitions"]
         return partitions
+
+    async def _run_lifecycle(self, lifecycle: BrokerLifecycle) -> None:
+        try:
+            await lifecycle.run()
+        except ControllerOutOfReach as error:
+            self._fail(str(error))
 
     def _log_config(self, topic: str) -> LogConfig:
         assert self._broker is not None
@@ -439,6 +452,7 @@ class Node:
             previous_broker_epoch=self._directories.clean_shutdown_broker_epoch,
             heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
             session_timeout_ms=config.get_int("broker.session.timeout.ms"),
+            times=lifecycle_times(config),
             log=self._log,
         )
 

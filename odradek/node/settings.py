@@ -6,9 +6,10 @@ from data_plane.broker import BrokerSettings
 from data_plane.groups.settings import GroupSettings
 from metadata_quorum.raft.core import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from odradek.node.broker_lifecycle import LifecycleTimes
 from odradek.node.config import NodeConfig
 
-__all__ = ["broker_settings", "raft_config", "static_voters"]
+__all__ = ["broker_settings", "lifecycle_times", "raft_config", "static_voters"]
 
 FETCH_SESSION_EVICTION_MS = 120_000
 """Kafka's constant: a session is safe from smaller newcomers for so long."""
@@ -27,6 +28,15 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         groups=_group_settings(config),
         config_layers=config.config_layers,
         release=config.release,
+    )
+
+
+def lifecycle_times(config: NodeConfig) -> LifecycleTimes:
+    return LifecycleTimes(
+        initial_registration_ms=config.get_int("initial.broker.registration.timeout.ms"),
+        log_dir_failure_ms=config.get_int("log.dir.failure.timeout.ms"),
+        shutdown_retries_max=config.get_optional_int("controlled.shutdown.max.retries"),
+        shutdown_backoff_ms=config.get_optional_int("controlled.shutdown.retry.backoff.ms"),
     )
 
 

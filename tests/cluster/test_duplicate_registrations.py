@@ -10,7 +10,12 @@ import pytest
 
 from metadata_quorum.features import THIS_RELEASE
 from odradek.env.ports import ConnectionLost
-from odradek.node.broker_lifecycle import DUPLICATE_SESSIONS, BrokerLifecycle, RegistrationRefused
+from odradek.node.broker_lifecycle import (
+    DUPLICATE_SESSIONS,
+    BrokerLifecycle,
+    LifecycleTimes,
+    RegistrationRefused,
+)
 from sim.weather import Weather
 from sim.world import World
 from tests.node.test_connection_loop import Log
@@ -71,6 +76,7 @@ def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, st
             previous_broker_epoch=-1,
             heartbeat_interval_ms=2000,
             session_timeout_ms=int(SESSION_SECONDS * 1000),
+            times=LifecycleTimes(initial_registration_ms=3_600_000),
             log=Log(),
         )
         why = ""

@@ -111,9 +111,18 @@ NOT_SEEN = (
     ),
     Remark(
         "Listeners, their security and plugins",
-        "(`listeners`, `listener.*`, `ssl.*`, `sasl.*`, `principal.builder.class`, `config.providers`, "
+        "(`listeners`, `listener.*`, `ssl.engine.factory.class`, `principal.builder.class`, `config.providers`, "
         "`metric.reporters`) cannot be changed while a node runs. What docs/configuration.md calls refused gets "
         "INVALID_REQUEST.",
+    ),
+    Remark(
+        "`controlled.shutdown.max.retries` and `controlled.shutdown.retry.backoff.ms`,",
+        "which Kafka has no more since version 4, are taken: how often and how far apart a stopping broker asks a "
+        "controller that does not answer.",
+    ),
+    Remark(
+        "A controller judges the values of brokers",
+        "by type and valid values when it is asked at its own listener (INVALID_CONFIG); Kafka's takes any text.",
     ),
     Remark(
         "CreatePartitions by more than 10,000",

@@ -1,0 +1,227 @@
+"""How long a broker that no controller hears goes on, by Kafka's keys: at its start, with a failed directory, when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from metadata_quorum.features import THIS_RELEASE
+from metadata_quorum.storage_format import format_storage
+from odradek.env.ports import ConnectionLost, Env
+from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
+from odradek.node.config import NodeConfig
+from odradek.node.node import NodeFailed
+from odradek.node.run_node import run_node
+from odradek.node.settings import lifecycle_times
+from sim.weather import Weather
+from sim.world import World
+from tests.node.test_connection_loop import Log
+from tests.node.test_node_in_a_world import SETTINGS, Quiet
+from wire.errors import ErrorCode
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationResponse
+
+FAILED = b"F" * 16
+
+
+class Controller:
+    """Registers a broker and answers its heartbeats, unless it is deaf; lets nobody go."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.is_deaf = False
+        self.heard_at: list[float] = []
+        """When a heartbeat came, heard or not."""
+        self.offline_dirs: list[bytes] = []
+
+    async def request(self, message: Any, deadline: float) -> Any:
+        if isinstance(message, BrokerHeartbeatRequest):
+            self.heard_at.append(self._clock.monotonic())
+        if self.is_deaf:
+            await self._clock.sleep_until(deadline)
+            raise ConnectionLost("nobody leads")
+        if isinstance(message, BrokerHeartbeatRequest):
+            self.offline_dirs = message.offline_log_dirs
+            return BrokerHeartbeatResponse(0, ErrorCode.NONE, True, False, False)
+        return BrokerRegistrationResponse(0, ErrorCode.NONE, 71)
+
+
+Script = Callable[[World, Any, BrokerLifecycle, Controller], Awaitable[None]]
+
+
+def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, float]:
+    """Why the broker ended ('' if the script let it go on), and after how many seconds."""
+    world = World(1, Weather())
+    config = NodeConfig.from_properties(
+        SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
+    )
+
+    async def main() -> tuple[str, float]:
+        env = world.node_env("broker")
+        controller = Controller(env.clock)
+        controller.is_deaf = deaf
+        broker: Any = SimpleNamespace(
+            env=env,
+            clock=env.clock,
+            controller=controller,
+            log_dirs=[SimpleNamespace(path="/one", directory_id=FAILED, offline_reason=None)],
+            image=SimpleNamespace(offset=0, brokers={}),
+            placement=SimpleNamespace(cordoned=[]),
+            replication=SimpleNamespace(registered=lambda epoch: None),
+            settings=SimpleNamespace(
+                node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
+            ),
+        )
+        lifecycle = BrokerLifecycle(
+            broker,
+            listeners=[],
+            rack=None,
+            previous_broker_epoch=-1,
+            heartbeat_interval_ms=2000,
+            session_timeout_ms=9000,
+            times=lifecycle_times(config),
+            log=Log(),
+        )
+        why, ended_at = "", 0.0
+
+        async def run() -> None:
+            nonlocal why, ended_at
+            try:
+                await lifecycle.run()
+            except ControllerOutOfReach as error:
+                why, ended_at = str(error), env.clock.monotonic()
+
+        began_at = env.clock.monotonic()
+        world.tasks.start_soon(run)
+        await script(world, broker, lifecycle, controller)
+        return why, ended_at - began_at
+
+    return world.run(main)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"), [({}, 60.0), ({"initial_broker_registration_timeout_ms": "5000"}, 5.0)]
+)
+def test_a_broker_that_cannot_register_in_time_ends(settings: dict[str, str], limit: float) -> None:
+    """`initial.broker.registration.timeout.ms`: whoever supervises it sees that there is something wrong."""
+
+    async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(limit + 5)
+        assert lifecycle.broker_epoch == -1
+
+    why, seconds = play(script, deaf=True, **settings)
+    assert "initial.broker.registration.timeout.ms" in why
+    assert limit <= seconds < limit + 3
+
+
+def test_a_broker_that_has_registered_waits_for_controllers_for_ever() -> None:
+    """The time is for the first registration alone."""
+
+    async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(1)
+        controller.is_deaf = True
+        await world.sleep(300)
+        assert lifecycle.broker_epoch == 71
+
+    assert play(script)[0] == ""
+
+
+def test_a_failed_directory_is_told_in_time_or_the_broker_ends() -> None:
+    """`log.dir.failure.timeout.ms`: controllers that know of no failure elect nobody else for what was led there."""
+
+    async def script(world: World, broker: Any, _: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(10)
+        controller.is_deaf = True
+        broker.log_dirs[0].offline_reason = "it burnt"
+        await world.sleep(60)
+
+    why, seconds = play(script, log_dir_failure_timeout_ms="20000")
+    assert "/one has failed (it burnt)" in why
+    assert "log.dir.failure.timeout.ms" in why
+    assert 30 <= seconds < 36
+
+
+def test_a_failed_directory_that_was_told_of_ends_nobody() -> None:
+    """Also when the controllers cannot be reached later on."""
+
+    async def script(world: World, broker: Any, _: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(10)
+        broker.log_dirs[0].offline_reason = "it burnt"
+        await world.sleep(10)
+        assert controller.offline_dirs == [FAILED]
+        controller.is_deaf = True
+        await world.sleep(300)
+
+    assert play(script)[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "heartbeats", "pause"),
+    [
+        ({}, 2, 0.2),
+        ({"controlled_shutdown_max_retries": "0"}, 1, 0.2),
+        ({"controlled_shutdown_max_retries": "4", "controlled_shutdown_retry_backoff_ms": "3000"}, 5, 3.0),
+    ],
+)
+def test_a_stopping_broker_asks_as_often_as_it_is_told(
+    settings: dict[str, str], heartbeats: int, pause: float
+) -> None:
+    """`controlled.shutdown.max.retries` and `.retry.backoff.ms`, for a controller that does not answer."""
+
+    async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
+        await world.sleep(10)
+        controller.is_deaf = True
+        controller.heard_at.clear()
+        await lifecycle.shut_down()
+        assert lifecycle.may_shut_down.is_set()
+        asked = controller.heard_at
+        assert len(asked) == heartbeats
+        between = [after - before for before, after in pairwise(asked)]
+        assert between == pytest.approx([pause + 1.0] * (heartbeats - 1), abs=0.1)
+
+    play(script, **settings)
+
+
+def test_a_node_that_finds_no_leader_in_time_ends() -> None:
+    """A broker cannot even try to register before there is a leader: the same time counts, and one line says what is missing."""
+    world = World(1, Weather())
+    config = NodeConfig.from_properties(
+        SETTINGS
+        | {
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://server:9092",
+            "controller.quorum.voters": "7@nobody:9093",
+            "initial.broker.registration.timeout.ms": "20000",
+        }
+    )
+    ended: list[tuple[str, float]] = []
+
+    async def serve(env: Env) -> None:
+        directory = env.open_dir("/data", create=True)
+        format_storage(
+            [directory],
+            directory,
+            cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
+            node_id=1,
+            directory_ids=[env.new_uuid()],
+            voter=None,
+            timestamp_ms=env.clock.wall_ms(),
+        )
+        began_at = env.clock.monotonic()
+        try:
+            await run_node(config, env, log=Quiet())
+        except* NodeFailed as group:
+            ended.append((str(group.exceptions[0]), env.clock.monotonic() - began_at))
+
+    async def main() -> None:
+        world.start("server", serve)
+        await world.sleep(60)
+        [(why, seconds)] = ended
+        assert "initial.broker.registration.timeout.ms" in why
+        assert 20 <= seconds < 23
+
+    world.run(main)
