@@ -65,12 +65,17 @@ def _broker_value(key: str, broker: Mapping[str, str]) -> ConfigValue:
     return definition.parse(broker[key]) if key in broker else definition.default_value()
 
 
-def _check_limits(name: str, value: ConfigValue, broker: Mapping[str, str]) -> None:
+def limit_keys(name: str) -> tuple[str, str]:
+    """The broker keys between whose values a group's key stays, if there are such keys."""
     kind, _, rest = name.partition(".")
     rest = _LIMITED_AS.get(rest, rest)
+    return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+
+
+def _check_limits(name: str, value: ConfigValue, broker: Mapping[str, str]) -> None:
     if not isinstance(value, int):
         return
-    lowest, highest = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+    lowest, highest = limit_keys(name)
     if lowest in broker_defs():
         limit = _broker_value(lowest, broker)
         if isinstance(limit, int) and value < limit:

@@ -24,6 +24,7 @@ from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.storage_format import VoterEndpoint
+from odradek.node.keys_without_effect import warning_about
 from odradek.node.properties import MalformedProperties, parse_properties
 from odradek.node.quorum_config import (
     BROKER,
@@ -278,6 +279,9 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             warnings.append(f"{name} has no effect: settings of single listeners are not supported")
         elif name not in values and name != METRICS_LISTENER:
             warnings.append(f"unknown key {name} is ignored")
+    without_effect = warning_about(explicit)
+    if without_effect is not None:
+        warnings.append(without_effect)
     return values, warnings
 
 

@@ -84,7 +84,7 @@ async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None
     levels = LogLevels()
     log = make_logger(env.clock, levels=levels, node=config.node_id)
     for warning in config.warnings:
-        log.warning("config.unknown_key", message=warning)
+        log.warning("config.warning", message=warning)
     stop = env.event()
 
     usual = gc.get_threshold()

@@ -62,14 +62,14 @@ def raft_config(config: NodeConfig) -> RaftConfig:
     """`controller.quorum.*`, in seconds."""
 
     def seconds(key: str) -> float:
-        return config.get_int(f"controller.quorum.{key}.ms") / 1000
+        return config.get_int(key) / 1000
 
     return RaftConfig(
-        election_timeout=seconds("election.timeout"),
-        election_backoff_max=seconds("election.backoff.max"),
-        fetch_timeout=seconds("fetch.timeout"),
-        retry_backoff=seconds("retry.backoff"),
-        request_timeout=seconds("request.timeout"),
+        election_timeout=seconds("controller.quorum.election.timeout.ms"),
+        election_backoff_max=seconds("controller.quorum.election.backoff.max.ms"),
+        fetch_timeout=seconds("controller.quorum.fetch.timeout.ms"),
+        retry_backoff=seconds("controller.quorum.retry.backoff.ms"),
+        request_timeout=seconds("controller.quorum.request.timeout.ms"),
         fetch_bytes_max=config.get_int("controller.quorum.fetch.max.bytes"),
     )
 

@@ -1,0 +1,115 @@
+"""The table of keys without effect, held against the code: who reads which key."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import attrs
+
+from data_plane.log.config import LogConfig
+from metadata_quorum.config_defs import broker_defs, group_defs, topic_defs, topic_synonyms
+from metadata_quorum.group_configs import group_synonym, limit_keys
+from odradek.node.config import NodeConfig
+from odradek.node.keys_without_effect import KEYS_WITHOUT_EFFECT
+from tests.node.test_node_in_a_world import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+SERVER = ("metadata_quorum", "data_plane", "odradek/node")
+NO_READERS = frozenset(
+    (
+        "config_defs.py",
+        "config_docs.py",
+        "config_values.py",
+        "effective_config.py",
+        "dynamic_broker_config.py",
+        "keys_without_effect.py",
+    )
+)
+"""These define, judge and describe keys; what acts by one is elsewhere."""
+
+
+@cache
+def _trees() -> tuple[tuple[str, ast.Module], ...]:
+    return tuple(
+        (path.name, ast.parse(path.read_text()))
+        for root in SERVER
+        for path in sorted((ROOT / root).rglob("*.py"))
+        if path.name not in NO_READERS
+    )
+
+
+def _named() -> Iterator[str]:
+    """Every text that stands in the server's code as it is."""
+    for _, tree in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def _used_fields() -> set[str]:
+    """Every attribute that is looked at anywhere in the server but in the class of a log's configuration."""
+    return {
+        node.attr
+        for name, tree in _trees()
+        if name != "config.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+    } | {"segment_bytes"}
+
+
+def _read_topic_keys(named: set[str]) -> set[str]:
+    """By name, or as a field of `LogConfig` that somebody looks at; what it derives from others counts for these."""
+    fields = {field.name for field in attrs.fields(LogConfig)} & _used_fields()
+    derived = {
+        "is_compacted": ("cleanup_policy",),
+        "deletes_by_retention": ("cleanup_policy",),
+        "uses_append_time": ("message_timestamp_type",),
+        "codec": ("compression_type",),
+        "codec_level": ("compression_gzip_level", "compression_lz4_level", "compression_zstd_level"),
+        "offset_index_entries_max": ("segment_index_bytes",),
+    }
+    for name, sources in derived.items():
+        if name in fields:
+            fields.update(sources)
+    return {name for name in topic_defs() if name in named or name.replace(".", "_") in fields}
+
+
+def read_keys() -> set[str]:
+    """The keys of a properties file by which something goes."""
+    named = set(_named())
+    read = set(broker_defs()) & named
+    for topic_key in _read_topic_keys(named):
+        read.update(synonym.name for synonym in topic_synonyms(topic_key))
+    for group_key in group_defs():
+        read.update(key for key in (group_synonym(group_key), *limit_keys(group_key)) if key in broker_defs())
+    return read
+
+
+def test_the_table_names_each_key_without_a_reader_and_no_other() -> None:
+    """So the warning at a start is true."""
+    unread = sorted(set(broker_defs()) - read_keys())
+    assert sorted(KEYS_WITHOUT_EFFECT) == unread
+
+
+def test_the_document_lists_them_with_their_reasons() -> None:
+    """docs/configuration.md, word for word."""
+    section = (ROOT / "docs" / "configuration.md").read_text()
+    section = section.partition("\n## Keys of the properties file that do nothing\n")[2].partition("\n## ")[0]
+    for key, reason in KEYS_WITHOUT_EFFECT.items():
+        family = next((row for row in section.splitlines() if f"`{key}`" in row and row.startswith("| ")), "")
+        assert family.endswith(f"| {reason} |"), key
+
+
+def test_a_start_names_those_that_the_file_sets_in_one_warning() -> None:
+    """Whoever sets one is told that it does nothing."""
+    given = {"num.io.threads": "16", "metadata.log.segment.ms": "5", "log.retention.ms": "5"}
+    (warning,) = NodeConfig.from_properties(SETTINGS | given).warnings
+    assert warning.startswith("these keys have no effect here: num.io.threads, metadata.log.segment.ms;")
+
+
+def test_a_file_without_them_warns_of_nothing() -> None:
+    """A clean start is quiet."""
+    assert NodeConfig.from_properties(SETTINGS).warnings == ()
