@@ -26,7 +26,10 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
+
+import attrs
 
 from data_plane.log import log_upkeep
 from data_plane.log.config import LogConfig
@@ -37,6 +40,7 @@ from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, Snapshot, StoredSna
 from metadata_quorum.metadata_batches import is_whole_batch
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.quorum_state import FILE_NAME as QUORUM_STATE_FILE
+from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
 from wire.errors import ErrorCode, KafkaError
@@ -53,15 +57,28 @@ _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 _SEGMENT_BYTES_MAX = 2 << 30
 
 
+@attrs.frozen
+class MetadataRetention:
+    """How much of what snapshots have made superfluous is kept; a negative limit is none."""
+
+    bytes_max: int
+    """`metadata.max.retention.bytes`: log and snapshots together."""
+    age_ms_max: int
+    """`metadata.max.retention.ms`: by the newest record that a snapshot contains."""
+
+
 class MetadataLog:
     """Implements `ReplicatedLog`. Open with `open`; one task appends, `flush` may run in a worker."""
 
-    def __init__(self, root: Dir, directory: Dir, clock: Clock, logger: Any) -> None:
+    def __init__(
+        self, root: Dir, directory: Dir, clock: Clock, logger: Any, retention: MetadataRetention | None
+    ) -> None:
         self._root = root
         self.directory = directory
         self.snapshots = FileSnapshotStore(directory)
         self._clock = clock
         self._logger = logger
+        self._retention = retention
         self._log: PartitionLog
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
@@ -70,14 +87,23 @@ class MetadataLog:
 
     @classmethod
     def open(
-        cls, root: Dir, *, clock: Clock, logger: Any, segment_bytes: int = 1 << 30, may_vote: bool = False
+        cls,
+        root: Dir,
+        *,
+        clock: Clock,
+        logger: Any,
+        segment_bytes: int = 1 << 30,
+        may_vote: bool = False,
+        retention: MetadataRetention | None = None,
     ) -> MetadataLog:
         """Open the metadata log below the (locked) metadata directory `root`. Blocks.
+
+        Without a `retention` everything that the newest snapshot covers goes at once.
 
         Raises `MetadataLogCorrupt`, also for the log of a controller (`may_vote`) that is gone, or `DiskError`.
         """
         directory = root.subdir(METADATA_LOG_DIRECTORY, create=True)
-        self = cls(root, directory, clock, logger)
+        self = cls(root, directory, clock, logger, retention)
         if may_vote and self._is_begun and not directory.exists(QUORUM_STATE_FILE):
             raise MetadataLogCorrupt(
                 f"{directory.path} has lost its {QUORUM_STATE_FILE}, and this controller may have voted by it: restore the "
@@ -176,17 +202,56 @@ class MetadataLog:
 
     def drop_prefix(self, offset: int) -> int:
         log = self._log
-        start = max((each.base_offset for each in log.segments if each.base_offset <= offset), default=0)
-        if start > log.log_start_offset:
-            log.advance_high_watermark(start)
-            log.set_log_start_offset(start)
-            log.delete_old_segments(self._clock.wall_ms())
+        self._remove_below(offset if self._retention is None else self._kept_from(self._retention, offset))
         # What is in the active segment can go with the next snapshot if it is finished now (after a sync: a torn batch
         # must never have a later segment behind it). So the log holds what came since the last snapshot but one.
         log.flush()
         with suppress(DiskRefused):
             log.roll(self._clock.wall_ms())
         return log.log_start_offset
+
+    def expire(self, offset: int) -> int:
+        if self._retention is not None:
+            self._remove_below(self._kept_from(self._retention, offset))
+        return self._log.log_start_offset
+
+    def _remove_below(self, offset: int) -> None:
+        """Segments and snapshots of what lies wholly below `offset`, where a snapshot ends."""
+        log = self._log
+        start = max((each.base_offset for each in log.segments if each.base_offset <= offset), default=0)
+        if start > log.log_start_offset:
+            log.advance_high_watermark(start)
+            log.set_log_start_offset(start)
+            log.delete_old_segments(self._clock.wall_ms())
+        self.snapshots.delete_below(offset)
+
+    def _kept_from(self, retention: MetadataRetention, offset: int) -> int:
+        """The end of the oldest snapshot that is kept, 0 if all are; as in Kafka the newest stays whatever the limits say.
+
+        A snapshot goes with the log up to the next one, the oldest first, while all together is too large or it is too old.
+        Those that end behind `offset` are not counted on yet.
+        """
+        snapshots, segments = self.snapshots, self._log.segments
+        ends = [end for end in snapshots.ends() if end.offset <= offset]
+        size = self._log.size_bytes + sum(snapshots.size(end) for end in ends)
+        kept_from = removed_to = 0
+        for oldest, following in pairwise(ends):
+            too_large = 0 <= retention.bytes_max < size
+            if not too_large and not self._is_too_old(oldest, retention.age_ms_max):
+                break
+            kept_from = following.offset
+            size -= snapshots.size(oldest)
+            for segment, later in pairwise(segments):
+                if removed_to < later.base_offset <= kept_from:
+                    removed_to = later.base_offset
+                    size -= segment.size
+        return kept_from
+
+    def _is_too_old(self, end: OffsetAndEpoch, age_ms_max: int) -> bool:
+        timestamp_ms = self.snapshots.timestamp_ms(end)
+        if age_ms_max < 0 or timestamp_ms is None:
+            return False
+        return self._clock.wall_ms() - timestamp_ms > age_ms_max
 
     def install(self, end_offset: int) -> None:
         log = self._log

@@ -13,15 +13,18 @@ from metadata_quorum.checkpoint_files import (
     parse_snapshot_name,
     snapshot_name,
 )
+from metadata_quorum.metadata_batches import is_whole_batch, read_batches
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.raft.log_state import OffsetAndEpoch
 from odradek.env.ports import Buffer, Dir, DiskError, File, FileMissing
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.control_records import SnapshotHeaderRecord
 
 __all__ = ["SNAPSHOT_BYTES_MAX", "FileSnapshotDraft", "FileSnapshotStore"]
 
 SNAPSHOT_BYTES_MAX = 1 << 30
 _UNFINISHED = ".part"
+_FIRST_BATCH_BYTES_MAX = 1 << 20
 
 
 class FileSnapshotStore:
@@ -74,11 +77,32 @@ class FileSnapshotStore:
         self._drafts += 1
         return FileSnapshotDraft(self._directory, end, self._drafts)
 
+    def size(self, end: OffsetAndEpoch) -> int:
+        """Bytes of a snapshot. Raises `DiskError`."""
+        return self._directory.file_size(snapshot_name(end.offset, end.epoch))
+
+    def timestamp_ms(self, end: OffsetAndEpoch) -> int | None:
+        """The newest record that a snapshot contains, else when it was written; None if nobody can tell. Raises `DiskError`."""
+        data, _ = self.read(end, 0, _FIRST_BATCH_BYTES_MAX)
+        size = is_whole_batch(data, 0)
+        if size is None:
+            return None
+        (batch,) = read_batches(data[:size], source=snapshot_name(end.offset, end.epoch))
+        header = batch.records[0] if batch.records else None
+        contained = header.last_contained_log_timestamp if isinstance(header, SnapshotHeaderRecord) else 0
+        return contained or batch.timestamp_ms
+
     def delete_older(self) -> None:
-        older = self.ends()[:-1]
-        for end in older:
+        self._delete(self.ends()[:-1])
+
+    def delete_below(self, offset: int) -> None:
+        """Remove those that end below `offset`. Raises `DiskError`."""
+        self._delete([end for end in self.ends()[:-1] if end.offset < offset])
+
+    def _delete(self, ends: list[OffsetAndEpoch]) -> None:
+        for end in ends:
             self._directory.remove(snapshot_name(end.offset, end.epoch))
-        if older:
+        if ends:
             self._directory.sync()
 
 

@@ -59,7 +59,12 @@ class ReplicatedLog(Protocol):
         """Take back what is at `end_offset` and behind it, durably: it does not come back. Blocks."""
 
     def drop_prefix(self, offset: int) -> int:
-        """Remove what lies wholly below `offset`, which a snapshot covers; return where the log begins now. Blocks."""
+        """A snapshot covers what lies below `offset`: remove of it what need not be kept, with older snapshots; return where
+        the log begins now. Blocks."""
+
+    def expire(self, offset: int) -> int:
+        """Remove of what lies below `offset`, where a snapshot ends, what has become too old to be kept; return where the log
+        begins now. Blocks."""
 
     def install(self, end_offset: int) -> None:
         """A snapshot has taken the place of the whole log, which goes on at `end_offset`. Durable; blocks."""

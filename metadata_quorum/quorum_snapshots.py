@@ -40,6 +40,11 @@ class DropBelow:
     end: OffsetAndEpoch
 
 
+@attrs.frozen
+class ExpireOld:
+    """Remove what our snapshots cover and what is kept no longer."""
+
+
 class QuorumSnapshots:
     """The snapshots of `RaftQuorum`."""
 
@@ -88,7 +93,7 @@ class QuorumSnapshots:
         role = self._quorum.core.role
         return isinstance(role, Follower) and role.loading_snapshot and role.epoch == epoch
 
-    async def perform(self, effect: InstallSnapshot | DropBelow) -> None:
+    async def perform(self, effect: InstallSnapshot | DropBelow | ExpireOld) -> None:
         """Within a turn at the log. Raises `DiskError`."""
         quorum = self._quorum
         core = quorum.core
@@ -108,8 +113,12 @@ class QuorumSnapshots:
             await quorum.patiently(quorum.snapshots.delete_older)
             return
         known = core.log.snapshot
+        if isinstance(effect, ExpireOld):
+            if known is not None:
+                covered = known.offset
+                core.log.drop_prefix(await quorum.patiently(lambda: quorum.log.expire(covered)))
+            return
         if known is None or known.offset < effect.end.offset <= core.high_watermark:
             core.log.take_snapshot(effect.end)
             end_offset = effect.end.offset
             core.log.drop_prefix(await quorum.patiently(lambda: quorum.log.drop_prefix(end_offset)))
-            await quorum.patiently(quorum.snapshots.delete_older)

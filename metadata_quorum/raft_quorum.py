@@ -34,7 +34,7 @@ from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore,
 from metadata_quorum.quorum_leader import QuorumLeader
 from metadata_quorum.quorum_peers import QuorumPeers
 from metadata_quorum.quorum_requests import QuorumRequests
-from metadata_quorum.quorum_snapshots import DropBelow, InstallSnapshot, QuorumSnapshots
+from metadata_quorum.quorum_snapshots import DropBelow, ExpireOld, InstallSnapshot, QuorumSnapshots
 from metadata_quorum.raft.core import RaftConfig, RaftCore
 from metadata_quorum.raft.effects import (
     Answer,
@@ -70,7 +70,9 @@ TELLING_SECONDS_MAX = 0.5
 LONE_PATIENCE_SECONDS = 10.0
 """A voter alone that stops waits so long for its own disk."""
 IDLE_SECONDS_MAX = 3600.0
-ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow
+EXPIRATION_CHECK_SECONDS = 60.0
+"""Kafka's period."""
+ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow | ExpireOld
 """What `run` does, before anything behind it."""
 
 
@@ -116,7 +118,7 @@ class RaftQuorum:
         self._core: RaftCore | None = None
         self.refusals: dict[int, ErrorCode] = {}
         """What nodes have refused this one with, since they last answered it."""
-        self._effects: deque[Effect | InstallSnapshot | DropBelow] = deque()
+        self._effects: deque[Effect | InstallSnapshot | DropBelow | ExpireOld] = deque()
         self._is_pumping = False
         self._is_blocked = False
         self._is_stopped = False
@@ -424,13 +426,13 @@ class RaftQuorum:
         self._told = told
         self.tell_observers()
 
-    def perform_later(self, effect: InstallSnapshot | DropBelow) -> None:
+    def perform_later(self, effect: InstallSnapshot | DropBelow | ExpireOld) -> None:
         """Do this to the log when all that the core wants now is done."""
         self._effects.extend(self.core.effects())
         self._effects.append(effect)
         self._pump()
 
-    def _perform(self, effect: Effect | InstallSnapshot | DropBelow) -> None:
+    def _perform(self, effect: Effect | InstallSnapshot | DropBelow | ExpireOld) -> None:
         match effect:
             case Send():
                 self.start_soon(self._peers.ask, effect.node_id, effect.request)
@@ -474,7 +476,7 @@ class RaftQuorum:
         """There may be something for `run` to do."""
         self._wake.set()
 
-    async def _perform_on_disk(self, effect: Effect | InstallSnapshot | DropBelow) -> None:
+    async def _perform_on_disk(self, effect: Effect | InstallSnapshot | DropBelow | ExpireOld) -> None:
         match effect:
             case SaveState():
                 await self.patiently(lambda: self._store.save(effect.state))
@@ -482,7 +484,7 @@ class RaftQuorum:
                 self.logger.info("metadata.truncated", end_offset=effect.end_offset)
                 async with self._log_turns:
                     await self.patiently(lambda: self.log.truncate_to(effect.end_offset))
-            case InstallSnapshot() | DropBelow():
+            case InstallSnapshot() | DropBelow() | ExpireOld():
                 async with self._log_turns:
                     await self._snapshots.perform(effect)
             case AppendFetched():
@@ -573,6 +575,12 @@ class RaftQuorum:
     def snapshot_written(self, end: OffsetAndEpoch) -> None:
         """A snapshot of what is committed is durable: the log below it may go."""
         self.perform_later(DropBelow(end))
+
+    async def expire_old_snapshots(self) -> None:
+        """Look now and then for what snapshots have made superfluous and what has become too old, until cancelled."""
+        while True:
+            await self.clock.sleep_until(self.clock.monotonic() + EXPIRATION_CHECK_SECONDS)
+            self.perform_later(ExpireOld())
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
         """KRaft version and voters as the log has them below `offset`; none of a static configuration.

@@ -153,6 +153,7 @@ class MetadataService:
         tasks.start_soon(self.quorum.run, name="metadata quorum")
         tasks.start_soon(self._follow, name="metadata publisher")
         tasks.start_soon(self._snapshotter.run, name="metadata snapshots")
+        tasks.start_soon(self.quorum.expire_old_snapshots, name="metadata retention")
         if self._settings is not None:
             for task in periodic_tasks(self._settings):
                 tasks.start_soon(self._ask_periodically, task, name=task.name)

@@ -86,6 +86,8 @@ SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
     "auto.create.topics.enable": "false",
+    # So that followers meet a log whose beginning is a snapshot.
+    "metadata.max.retention.bytes": "0",
     # In a scenario nobody starts a node again that has ended because it heard of no controller for so long.
     "initial.broker.registration.timeout.ms": "2147483647",
     "log.dir.failure.timeout.ms": "2147483647",

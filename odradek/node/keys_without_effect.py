@@ -256,10 +256,6 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "unstable.api.versions.enable",
         "unstable.feature.versions.enable",
     ),
-    "not yet": (
-        "metadata.max.retention.bytes",
-        "metadata.max.retention.ms",
-    ),
 }
 KEYS_WITHOUT_EFFECT: Mapping[str, str] = {key: reason for reason, keys in _BY_REASON.items() for key in keys}
 

@@ -19,7 +19,7 @@ from data_plane.handlers.table import ApiTable
 from data_plane.log.config import LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.log_levels import LogLevels
-from data_plane.metadata_log import MetadataLog
+from data_plane.metadata_log import MetadataLog, MetadataRetention
 from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller_channel import ControllerChannel
 from metadata_quorum.image import MetadataDelta, MetadataImage
@@ -165,6 +165,10 @@ class Node:
                 logger=self._log,
                 segment_bytes=config.get_int("metadata.log.segment.bytes"),
                 may_vote=config.is_controller,
+                retention=MetadataRetention(
+                    config.get_int("metadata.max.retention.bytes"),
+                    config.get_int("metadata.max.retention.ms"),
+                ),
             )
         )
         bootstrap = log.bootstrap()
