@@ -28,6 +28,7 @@ class _Choice(NamedTuple):
 
     key: Key
     before: int
+    preferred: int | None
     next: int | None
     obstacle: str | None
 
@@ -37,7 +38,7 @@ def elect_preferred(
 ) -> int:
     """The first replica of each partition, where it is in sync and its broker is there."""
     choices = [
-        _Choice(key, each.leader, each.replicas[0], _obstacle(survey, each))
+        _Choice(key, each.leader, each.replicas[0], each.replicas[0], _obstacle(survey, each))
         for key, each in wanted.items()
         if each.replicas and each.leader != each.replicas[0]
     ]
@@ -92,7 +93,7 @@ def _unclean_choice(args: argparse.Namespace, survey: ClusterSurvey, each: Leade
         obstacle = "no replica is there"
     elif state != "online":
         obstacle = f"broker {node} is {state}"
-    return _Choice(each.key, -1, node, obstacle)
+    return _Choice(each.key, -1, each.replicas[0].node if each.replicas else None, node, obstacle)
 
 
 def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
@@ -195,6 +196,7 @@ def _document(each: _Choice, leaders: dict[Key, int], errors: dict[Key, Any]) ->
         "partition": each.key[1],
         "leader_before": each.before if each.before >= 0 else None,
         "leader": leader if leader >= 0 else None,
+        "preferred": each.preferred,
         "next": each.next if each.obstacle is None else None,
         "obstacle": each.obstacle,
         "error": errors[each.key].code.name if each.key in errors else None,

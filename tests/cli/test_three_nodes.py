@@ -21,6 +21,7 @@ from odradek.client.cluster import Partition
 from odradek.client.errors import ClientError
 from tests.cli.running import Outcome, odradek, words_of
 from tests.cli.test_dev import line, running
+from tests.docs.markdown import blocks
 from tests.node.raw_client import RawClient
 from wire.errors import ErrorCode
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -159,10 +160,19 @@ def test_a_partition_without_a_leader(nodes: Nodes) -> None:
     assert f"its records are all with broker {full}, which is down: start it" in text
     assert f"goes on from offset 10 of broker {short}" in text
     (hint,) = re.findall("`odradek (partition elect --unclean [^`]*)`", text)
+    assert hint == f"partition elect --unclean pair:0 --leader {short} --execute"
     down = f"broker {full} is DOWN"
     assert down in nodes.run("partition", "elect", "pair", "--unclean", "--leader", str(full)).out
-    done = nodes.run(*shlex.split(hint))
+    # The page's commands, with this topic and this broker.
+    here = {"orders": "pair", "orders:0": "pair:0", "2": str(short)}
+    lines = [line for block in blocks("docs/disks.md", "sh") for line in block.code.splitlines()]
+    listed, plan, done, after = (
+        nodes.run(*(here.get(word, word) for word in shlex.split(line)[1:])) for line in lines
+    )
+    assert listed.out == text
+    assert "nothing was changed" in plan.out
     assert done.code == 0, done.err
+    assert words_of(after.out)[1][:3] == ["pair", "0", str(short)]
     assert words_of(done.out)[-1] == ["pair", "0", "none", str(short), "elected"]
     assert nodes.partition("pair").replicas == (full, short)
     assert nodes.run("consume", "pair").out == "early\n" * 10
