@@ -98,7 +98,7 @@ def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds
         monkeypatch.setattr(moving, name, nothing)
     moves = [Move("orders", index, (1,), (2,), 0) for index in (0, 1)]
     running = moving.move_partitions(cast(ClientCore, core), moves, at_once=1, timeout=timeout)
-    while True:
+    for _ in range(1000):
         try:
             wait = next(running)
         except StopIteration as ended:
@@ -106,6 +106,7 @@ def _carried_out(monkeypatch: pytest.MonkeyPatch, timeout: float | None, seconds
             return cast("dict[Any, Any]", ended.value)
         assert wait.until is not None
         core.now = wait.until
+    raise AssertionError(f"the plan goes on at {core.now}")
 
 
 def test_a_plan_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
