@@ -207,6 +207,8 @@ def _waits_text(each: Leaderless) -> str:
 def _choice_text(each: Leaderless) -> str:
     """What to do when whoever is waited for cannot come back."""
     best = each.best
+    waits = each.complete is None or each.complete or each.last
+    when = "if that cannot be" if waits else "it goes on when somebody chooses"
     if best is None and len(each.replicas) == 1:
         return "    if that cannot be: it has no other replica, and what it held is lost"
     if best is None or best.log is None:
@@ -214,6 +216,6 @@ def _choice_text(each: Leaderless) -> str:
             "    if that cannot be: no other replica can be asked now, start the brokers that are down first"
         )
     return (
-        f"    if that cannot be: `odradek partition elect --unclean {each.name} --leader {best.node} --execute` goes on "
+        f"    {when}: `odradek partition elect --unclean {each.name} --leader {best.node} --execute` goes on "
         f"from offset {best.log.end} of broker {best.node}, and gives up for good what only others have"
     )

@@ -293,6 +293,12 @@ class Narrator:
 
     def _leads(self, old: _Partition, new: _Partition, time_ms: int) -> Iterator[tuple[str, str]]:
         if new.leader == old.leader:
+            waited = old.elr or old.last_known_elr
+            if new.leader == _NO_LEADER and waited and not (new.isr or new.elr or new.last_known_elr):
+                yield (
+                    "offline",
+                    f"waits for {_numbers(waited)} no longer: its log is gone; somebody has to choose a leader",
+                )
             return
         in_sync = f"in sync: {_numbers(sorted(new.isr))}" if new.isr else "none in sync"
         if new.leader == _NO_LEADER:

@@ -24,6 +24,7 @@ from odradek.client.admin import (
     LogDirDescription,
     QuorumReplica,
     Reassignment,
+    ReplicaLog,
 )
 from odradek.client.balance import Move
 from odradek.client.cluster import Broker, Partition, Topic
@@ -230,6 +231,43 @@ def test_sizes_are_asked_for_only_where_they_matter(run: Run, admin: Mock) -> No
     run("partition", "elect", "words")
     run("partition", "move", "--cancel")
     assert [call.kwargs for call in admin.survey_cluster.call_args_list] == [{"measured": False}] * 3
+
+
+def test_what_a_partition_without_a_leader_waits_for(run: Run, admin: Mock) -> None:
+    """Who has all that was acknowledged is to come back; where nobody has, the log with most is named, and with what command."""
+    three = tuple(Broker(node, "h", 9092, None) for node in (1, 2, 3))
+
+    def listed(
+        elr: tuple[int, ...], last: tuple[int, ...], logs: dict[int, Any], down: int | None = None
+    ) -> str:
+        lost = Partition(0, -1, 4, (1, 2, 3), (), (), elr, last)
+        topics = [Topic("words", bytes(16), False, {0: lost})]
+        fenced = frozenset(() if down is None else (down,))
+        admin.survey_cluster.return_value = ClusterSurvey(
+            ClusterDescription("c", 1, three, fenced), tuple(topics), {}, {}, ()
+        )
+        admin.describe_topic_partitions.return_value = topics
+        admin.describe_replica_logs.return_value = {("words", 0, node): told for node, told in logs.items()}
+        return run("partition", "list").out
+
+    here = {2: ReplicaLog(0, 9, 1_000, 3), 3: ReplicaLog(0, 7, 1_000, 4)}
+    said = listed((1,), (), here, down=1)
+    assert "its records are all with broker 1, which is down: start it" in said
+    # A later epoch counts more than a longer log.
+    assert "if that cannot be: `odradek partition elect --unclean words:0 --leader 3 --execute`" in said
+    said = listed((1,), (), {1: KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), **here})
+    assert "broker 1, whose directory of it is offline: bring the disk back" in said
+    said = listed((), (1,), {1: SILENCE, **here})
+    assert "its last leader was broker 1, which does not answer" in said
+    assert [row[3:5] for row in words_of(said)[4:7]] == [
+        ["SILENT", "led"],
+        ["online", "no"],
+        ["online", "no"],
+    ]
+    said = listed((), (), {1: ReplicaLog(0, 0, None, None), **here})
+    assert "words:0 waits for nobody" in said
+    assert "it goes on when somebody chooses: `odradek partition elect --unclean words:0 --leader 3" in said
+    assert "no other replica can be asked now" in listed((1,), (), {2: SILENCE, 3: SILENCE}, down=1)
 
 
 def test_old_news_is_marked(run: Run, admin: Mock) -> None:

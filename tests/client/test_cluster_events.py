@@ -120,6 +120,19 @@ def test_a_leader_that_was_killed_and_came_back() -> None:
     ]
 
 
+def test_a_last_leader_whose_disk_was_replaced() -> None:
+    """Whoever begins anew has nothing: the partition waits for nobody, and people should hear of it."""
+    log = Log()
+    log.tell(
+        changed(leader=-1, isr=[], eligible_leader_replicas=[1]),
+        BrokerRegistrationChangeRecord(broker_id=1, fenced=1),
+    )
+    assert log.tell(changed(eligible_leader_replicas=[], last_known_elr=[1])) == []
+    assert log.tell(changed(last_known_elr=[])) == [
+        "words-0 waits for 1 no longer: its log is gone; somebody has to choose a leader"
+    ]
+
+
 def test_a_controlled_shutdown_and_a_move() -> None:
     """Reasons that are not failures."""
     log = Log()
