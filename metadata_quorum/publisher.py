@@ -61,13 +61,13 @@ class MetadataPublisher:
     def subscribe(self, observer: Observer) -> None:
         self._observers.append(observer)
 
-    async def replay(self, high_watermark: int) -> None:
-        """Replay what is committed below `high_watermark` and publish it.
+    async def replay(self, high_watermark: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Replay what is committed below `high_watermark` and publish it; less when the node stops meanwhile.
 
         Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has taken the place of what was to be replayed,
         `MetadataLogCorrupt`, `InvalidMetadata`, `DiskError`.
         """
-        while self.next_offset < high_watermark:
+        while self.next_offset < high_watermark and not is_stopping():
             async with self._reading:
                 image, delta, size, timestamp_ms = await self._workers.run(self._replay_some)
             if image is not None:

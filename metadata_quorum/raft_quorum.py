@@ -319,10 +319,13 @@ class RaftQuorum:
                 await self._wake.wait()
         self._ended.set()
 
-    async def resign_and_drain(self) -> None:
-        """Commit what is decided, as far as the others let us, then give up the lead (a clean stop)."""
+    async def resign_and_drain(self, others_until: float = float("inf")) -> None:
+        """Commit what is decided, as far as the others let us, then give up the lead (a clean stop).
+
+        The others are not waited for beyond `others_until` (monotonic seconds).
+        """
         clock = self.clock
-        patience = clock.monotonic() + self.config.fetch_timeout
+        patience = min(clock.monotonic() + self.config.fetch_timeout, others_until)
         if self._leader.epoch >= 0 and self._high_watermark < self._leader.end_offset:
             committed = self.new_event()
             end_offset = self._leader.end_offset

@@ -162,10 +162,13 @@ class MetadataService:
         """Wait until a leader is known and the image holds all that was committed when it was first heard of."""
         await self._caught_up.wait()
 
-    async def stop(self) -> None:
-        """Commit what is decided, if the others let us, and leave the quorum; then requests get NOT_CONTROLLER."""
+    async def stop(self, others_until: float = float("inf")) -> None:
+        """Commit what is decided, if the others let us, and leave the quorum; then requests get NOT_CONTROLLER.
+
+        Nobody else is waited for beyond `others_until` (monotonic seconds).
+        """
         self._is_stopping = True
-        await self.quorum.resign_and_drain()
+        await self.quorum.resign_and_drain(others_until)
         self._resign()
         self._news.set()
         await self._followed.wait()
@@ -247,7 +250,7 @@ class MetadataService:
         """Bring the image up to the high watermark, or to a leader's snapshot that has replaced the log."""
         quorum, publisher = self.quorum, self._publisher
         try:
-            await publisher.replay(quorum.high_watermark)
+            await publisher.replay(quorum.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
             # Nothing has been replayed of what could not be read.
             self._logger.warning("metadata.replay_waits", error=str(error))

@@ -33,6 +33,7 @@ SHELL = {
     "odradek/env/real_net.py": "the ports of this machine",
     "odradek/node/main.py": "a node as a process: signals, exit status",
     "odradek/node/run_node.py": "opens the nursery of a node",
+    "odradek/node/signals.py": "a thread that waits for signals, and may end the process",
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/run.py": "how long a run took in real time, where an unexpected exception came from",

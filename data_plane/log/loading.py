@@ -25,6 +25,7 @@ replaced its sources) are put in place; `.deleted` and `.cleaned` ones are remov
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -86,6 +87,12 @@ class LoadOptions:
     """A structlog-like logger, told of what had to be repaired."""
     buffer: bytearray | None = None
     """Scratch memory for recovery, shared by the logs of a directory."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether nobody wants the log any more; recovery asks for every batch."""
+
+
+class LoadingStopped(Exception):
+    """The node stops: what is not loaded is left for the next start, as it was or as a crash would leave it."""
 
 
 def open_partition_log(
@@ -100,6 +107,7 @@ def open_partition_log(
 
     Raises:
         DiskError
+        LoadingStopped: `options.is_stopping` said so; the log recovers anew at the next start.
     """
     names = _put_in_order(directory, directory.list())
     segments = _find_segments(directory, names, options.now_ms)
@@ -266,9 +274,7 @@ def _recover(log: PartitionLog, names: list[str], options: LoadOptions) -> None:
         # Index files are written when a segment is rolled or after this; what they hold now is of the past.
         if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
             segment.remove_index_files()
-        damage, kept_as, found_gaps = _recover_segment(
-            log, segment, state, buffer, limit, options.recovery_point
-        )
+        damage, kept_as, found_gaps = _recover_segment(log, segment, state, buffer, limit, options)
         has_gaps = has_gaps or found_gaps
         if damage is not None:
             _tell(
@@ -312,7 +318,7 @@ def _recover_segment(
     state: ProducerState,
     buffer: bytearray,
     limit: int | None,
-    recovery_point: int,
+    options: LoadOptions,
 ) -> tuple[str | None, str | None, bool]:
     """Check every batch, and derive index, epochs, producers. What is wrong with the first bad one, if any.
 
@@ -332,7 +338,10 @@ def _recover_segment(
     relative_max = segment.base_offset + RELATIVE_OFFSET_MAX
     end_offset = segment.base_offset
     has_gaps = False
+    is_stopping = options.is_stopping
     for position, header in scan:
+        if is_stopping():
+            raise LoadingStopped
         last_offset = header[0] + header[6]
         if limit is not None and last_offset >= limit:
             scan.position, scan.next_offset, scan.damage = position, end_offset, None
@@ -353,7 +362,7 @@ def _recover_segment(
     damage = None if scan.next_offset == limit else scan.damage
     kept_as = None
     if segment.size > scan.position:
-        if damage is not None and scan.next_offset < recovery_point:
+        if damage is not None and scan.next_offset < options.recovery_point:
             kept_as = keep_tail(log.directory, segment, scan.position)
         segment.size = scan.position
         segment.file.truncate(scan.position)

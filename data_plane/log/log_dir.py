@@ -40,7 +40,7 @@ from data_plane.log.checkpoints import (
 )
 from data_plane.log.config import LogConfig
 from data_plane.log.leader_epochs import MalformedCheckpoint
-from data_plane.log.loading import LoadOptions, open_partition_log, write_topic_id
+from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_dir_background import Background
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
@@ -117,6 +117,7 @@ class LogDir:
         self._log_starts: Offsets = {}
         self._is_loaded = False
         self._is_closed = False
+        self._is_stopping = False
         self.small_files = threading.Lock()
         """Held by who writes a checkpoint: writers in workers and on the loop must not meet at a temporary file."""
         self._entry_is_dirty = True
@@ -162,7 +163,10 @@ class LogDir:
     # --- loading
 
     async def load(self) -> None:
-        """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline."""
+        """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline.
+
+        Returns early after `stop_loading`; the directory is of no use then but to be closed.
+        """
         run = self.workers.run_long
         try:
             names = await run(self.directory.list)
@@ -179,6 +183,8 @@ class LogDir:
             for at in range(0, len(partitions), _LOGS_PER_LOAD):
                 for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
                     self.logs[log.topic, log.partition] = log
+        except LoadingStopped:
+            return
         except DiskError as error:
             self.disk_failed(error)
             return
@@ -203,12 +209,18 @@ class LogDir:
                 told = True
                 await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
 
+    def stop_loading(self) -> None:
+        """The node stops: `load` returns soon, unless the device holds it up."""
+        self._is_stopping = True
+
     def _load_some(
         self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
     ) -> list[PartitionLog]:
         logs: list[PartitionLog] = []
         try:
             for name, key in partitions:
+                if self._is_stopping:
+                    raise LoadingStopped
                 logs.append(self._load_one(name, key, buffer))
         except ResourcesShort:
             for log in logs:
@@ -227,6 +239,7 @@ class LogDir:
             random=context.random,
             log=context.log,
             buffer=buffer or None,
+            is_stopping=lambda: self._is_stopping,
         )
         directory = self.directory.subdir(name)
         return open_partition_log(directory, *key, self.config_for(key[0]), self, options)
@@ -454,12 +467,18 @@ class LogDir:
     def close_clean(self, broker_epoch: int) -> None:
         """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.
 
-        Nobody may use the directory any more; `on_offline` is not told of a failure.
+        A directory that was closed cleanly before, and whose logs were not all loaded since, gets back the marker that it
+        had; one that was recovering gets none. Nobody may use the directory any more; `on_offline` is not told of a failure.
 
         Raises:
             DiskError: no marker has been written.
         """
-        if self.offline_reason is not None or not self._is_loaded:
+        if self.offline_reason is not None:
+            return
+        if not self._is_loaded:
+            if self.clean_shutdown_broker_epoch is not None:
+                epoch = encode_clean_shutdown(self.clean_shutdown_broker_epoch)
+                self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, epoch)
             return
         self._is_closed = True
         try:

@@ -32,6 +32,8 @@ from wire.messages.broker_registration import (
 CATCH_UP_SECONDS = 0.01
 RETRY_SECONDS = 0.2
 SHUTDOWN_SECONDS_MAX = 10.0
+SHUTDOWN_SILENCE_SECONDS = 2.5
+"""A broker that leaves does not wait for a controller that says nothing for so long."""
 ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """A broker that leaves does not wait for a controller that has not answered so many heartbeats in a row."""
@@ -100,6 +102,7 @@ class BrokerLifecycle:
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
         self._wants_shut_down = False
+        self._answered_at = float("-inf")
         self._rival = b""
         self._rival_since = 0.0
         self._rival_times = 0
@@ -112,8 +115,9 @@ class BrokerLifecycle:
         self._hurry = broker.env.event()
 
     async def run(self) -> None:
-        """Register, then send heartbeats until the controller lets the broker go. Raises `RegistrationRefused`, also
-        when another live process is registered as this broker again and again, or `ControllerOutOfReach`."""
+        """Register, then send heartbeats until the controller lets the broker go, or until it is to leave and no
+        controller knows it. Raises `RegistrationRefused`, also when another live process is registered as this broker
+        again and again, or `ControllerOutOfReach`."""
         self._register_until = self._broker.clock.monotonic() + self._times.initial_registration_ms / 1000
         await self._register()
         self._register_until = math.inf
@@ -215,8 +219,15 @@ class BrokerLifecycle:
         self._hurry.set()
         clock = self._broker.clock
         told = self._unanswered_max * (ATTEMPT_SECONDS_MIN + self._stop_pause_seconds)
-        with clock.timeout_at(clock.monotonic() + max(SHUTDOWN_SECONDS_MAX, told)):
-            await self.may_shut_down.wait()
+        silence, longest = max(SHUTDOWN_SILENCE_SECONDS, told), max(SHUTDOWN_SECONDS_MAX, told)
+        began_at = clock.monotonic()
+        while not self.may_shut_down.is_set():
+            until = min(began_at + longest, max(began_at, self._answered_at) + silence)
+            if clock.monotonic() >= until:
+                self._log.warning("broker.left_unannounced", reason="no controller answers")
+                return
+            with clock.timeout_at(until):
+                await self.may_shut_down.wait()
 
     def hurry(self) -> None:
         """There is news for the controller: the next heartbeat goes out at once."""
@@ -273,6 +284,9 @@ class BrokerLifecycle:
                             f"another broker with node.id {request.broker_id} is running: each needs its own node.id"
                         )
                 self._log.warning("broker.registration_refused", error=code.name)
+            if self._wants_shut_down:
+                self.may_shut_down.set()
+                return
             await self._pause(RETRY_SECONDS)
 
     async def _send_heartbeat(self) -> BrokerHeartbeatResponse | None:
@@ -301,7 +315,9 @@ class BrokerLifecycle:
             seconds = ATTEMPT_SECONDS_MIN
         deadline = broker.clock.monotonic() + min(seconds, broker.settings.request_timeout_ms / 1000)
         try:
-            return await broker.controller.request(request, deadline)
+            response = await broker.controller.request(request, deadline)
+            self._answered_at = broker.clock.monotonic()
+            return response
         except (KafkaError, ConnectionLost) as error:
             self._log.warning("broker.controller_unreachable", error=str(error))
             return None

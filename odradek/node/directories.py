@@ -44,6 +44,8 @@ class Directories:
         """Log directories that could not be opened at the start: path and reason."""
         self.metadata_root: Dir
         """Where the metadata log is."""
+        self._loading: list[Event] = []
+        """One for each directory whose logs are being opened, set when that has ended."""
         self.metadata_directory_id: bytes
         """What a voter is known by besides its id: a wiped disk is not the voter that it was."""
 
@@ -148,7 +150,7 @@ class Directories:
 
     async def load(self, tasks: TaskGroup) -> None:
         """Open every log; all directories at once, each has a device of its own to wait for."""
-        loaded = [self._env.event() for _ in self.log_dirs]
+        loaded = self._loading = [self._env.event() for _ in self.log_dirs]
 
         async def load(log_dir: LogDir, done: Event) -> None:
             await log_dir.load()
@@ -159,8 +161,20 @@ class Directories:
         for done in loaded:
             await done.wait()
 
+    def stop_loading(self) -> None:
+        """The node stops while it starts."""
+        for log_dir in self.log_dirs:
+            log_dir.stop_loading()
+
     async def close(self, broker_epoch: int) -> None:
-        """Sync and close; one that fails meanwhile gets no clean-shutdown marker, and the others do."""
+        """Sync and close; one that fails meanwhile gets no clean-shutdown marker, and the others do.
+
+        A broker that never registered has no epoch (-1): the one under which the directories were closed before is good.
+        """
+        for loaded in self._loading:
+            await loaded.wait()
+        if broker_epoch < 0:
+            broker_epoch = self.clean_shutdown_broker_epoch
         for log_dir in self.log_dirs:
             try:
                 await self._env.workers.run(log_dir.close_clean, broker_epoch)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -22,8 +22,9 @@ from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.config import NodeConfig
 from odradek.node.logging import make_logger
-from odradek.node.node import NodeCannotStart, NodeFailed
+from odradek.node.node import Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
+from odradek.node.signals import StopSignals
 
 STOPPING_ERRORS = (
     ConfigError,
@@ -53,13 +54,15 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
         )
         return 1
     raise_descriptor_limit()
+    signals = StopSignals(config.node_id)
     status = 0
     try:
-        trio.run(_serve, config, started)
+        trio.run(_serve, config, started, signals)
     except* STOPPING_ERRORS as group:
         for reason in _leaves(group):
             print(f"odradek: node {config.node_id} stops: {_with_remedy(reason)}", file=sys.stderr)
         status = 1
+    signals.ended.set()
     return status
 
 
@@ -79,7 +82,9 @@ STARTING_GC_THRESHOLD = 100_000
 (a sixth of the CPU time of a start with 10,000 partitions)."""
 
 
-async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None) -> None:
+async def _serve(
+    config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None, signals: StopSignals
+) -> None:
     env = RealEnv()
     levels = LogLevels()
     log = make_logger(env.clock, levels=levels, node=config.node_id)
@@ -98,17 +103,20 @@ async def _serve(config: NodeConfig, started: Callable[[Mapping[str, Any]], None
         if started is not None:
             started(facts)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signal, stop, log)
-        await run_node(config, env, started=on_started, stop=stop, log=log, log_levels=levels)
-        nursery.cancel_scope.cancel()
+    token = trio.lowlevel.current_trio_token()
 
-
-async def _stop_on_signal(stop: Any, log: Any) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("node.stopping", signal=signal.Signals(number).name)
+    def on_made(node: Node) -> None:
+        def stop_node(signal_name: str) -> None:
+            log.info("node.stopping", signal=signal_name)
             stop.set()
+
+        def tell(signal_name: str) -> None:
+            with suppress(trio.RunFinishedError):  # a signal that comes when the node has ended
+                token.run_sync_soon(stop_node, signal_name)
+
+        signals.attach(tell, lambda: node.is_starting)
+
+    await run_node(config, env, made=on_made, started=on_started, stop=stop, log=log, log_levels=levels)
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

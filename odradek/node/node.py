@@ -54,6 +54,8 @@ SEND_BUFFER_BYTES = 256 * 1024
 memory that has left the caches: 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 """All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
+OTHERS_SECONDS_MAX = 3.5
+"""A node that stops waits no longer than this for what other nodes have to say."""
 PATIENCE_SECONDS = 1.0
 """After so long without a controller a starting node says what it waits for."""
 
@@ -99,6 +101,10 @@ class Node:
         self._metrics: MetricsServer | None = None
         self._limits = ConnectionLimits()
         self._created_at = env.clock.monotonic()
+        self._listening: list[OpenListener] = []
+        self._is_starting = True
+        self._has_joined = False
+        """Whether the quorum's tasks are running."""
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -121,6 +127,17 @@ class Node:
             partitions=partitions,
             start_ms=round((clock.monotonic() - started_at) * 1000),
         )
+        self._is_starting = False
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it does not serve yet."""
+        return self._is_starting
+
+    def stop_starting(self) -> None:
+        """It is to stop: whoever awaits `start` cancels that, and what goes on in threads looks at a flag."""
+        if self._is_starting:
+            self._directories.stop_loading()
 
     def facts(self) -> Mapping[str, Any]:
         """What `started` is told."""
@@ -199,6 +216,7 @@ class Node:
         )
         self._channel = ControllerChannel(config.node_id, env, metadata, peers, log=self._log)
         await metadata.start(self._tasks)
+        self._has_joined = True
         if opened:
             decided = Controller(config.controller_settings()).requests
             described = DescribedController(
@@ -347,6 +365,7 @@ class Node:
                 f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}"
             ) from error
         self._ports[listener.name] = opened.port
+        self._listening.append(opened)
         return opened
 
     def _connection_services(self, table: ApiTable, after_turn: Callable[[], None]) -> ConnectionServices:
@@ -489,9 +508,7 @@ class Node:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
-        """Leave in order."""
-        assert self._metadata is not None
-        assert self._metadata_log is not None
+        """Leave in order, from wherever the start has come to."""
         clock = self._env.clock
         began_at = clock.monotonic()
         lifecycle = self._lifecycle
@@ -504,12 +521,15 @@ class Node:
         for server in self._servers:
             if server.name not in self._config.controller_listener_names:
                 server.close()
-        await self._metadata.stop()
+        if self._metadata is not None and self._has_joined:
+            await self._metadata.stop(began_at + OTHERS_SECONDS_MAX)
         for server in self._servers:
             server.close()
+        for listener in self._listening:
+            listener.close()
         if self._peers is not None:
             self._peers.close()
-        await self._env.workers.run(self._metadata_log.close)
-        if lifecycle is not None:
-            await self._directories.close(lifecycle.broker_epoch)
+        if self._metadata_log is not None:
+            await self._env.workers.run(self._metadata_log.close)
+        await self._directories.close(-1 if lifecycle is None else lifecycle.broker_epoch)
         self._log.info("node.stopped", stop_ms=round((clock.monotonic() - began_at) * 1000))

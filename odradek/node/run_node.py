@@ -30,6 +30,8 @@ async def run_node(
 ) -> None:
     """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
 
+    A stop may come in any phase of the start, which it ends.
+
     `made` is shown the node before it starts, for those who watch it from within the process. `started` is called once clients are served, with the node's addresses and ids. `log_levels` are those of `log`,
     for clients to change. `poison` overwrites each request in the receive buffer after its dispatch, so that a
     handler that keeps a view of it is found out.
@@ -47,9 +49,19 @@ async def run_node(
         node = Node(config, env, nursery, logger, levels, poison=poison)
         if made is not None:
             made(node)
-        await node.start()
-        if started is not None:
+        to_stop = stop if stop is not None else env.event()
+        starting = trio.CancelScope()
+        nursery.start_soon(_give_up_start, node, to_stop, starting)
+        with starting:
+            await node.start()
+        if started is not None and not node.is_starting:
             started(node.facts())
-        await (stop if stop is not None else env.event()).wait()
+        await to_stop.wait()
         await node.shut_down()
         nursery.cancel_scope.cancel()
+
+
+async def _give_up_start(node: Node, stop: Event, starting: trio.CancelScope) -> None:
+    await stop.wait()
+    node.stop_starting()
+    starting.cancel()

@@ -1,0 +1,58 @@
+"""SIGTERM and SIGINT of a node's process (SHELL): a thread waits for them, and ends a start that does not end by itself.
+
+The loop cannot be relied upon while a node starts: it may itself wait in a call to a disk that hangs, and then no handler
+of Python runs. So the signals are blocked in every thread, and one thread takes them in. It tells the loop; if the node
+was starting and is still there after `START_STOP_SECONDS_MAX`, it ends the process and leaves behind whatever the kernel
+holds. Nothing is written then, so the next start is one after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+START_STOP_SECONDS_MAX = 4.0
+LEFT_BEHIND_STATUS = 1
+
+
+class StopSignals:
+    """Made in the main thread before any other thread; `attach` when there is a loop to tell."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._lock = threading.Lock()
+        self._tell: Callable[[str], None] | None = None
+        self._is_starting: Callable[[], bool] = lambda: True
+        self._came = ""
+        self.ended = threading.Event()
+        """To be set once the node has stopped by itself."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+
+    def attach(self, tell: Callable[[str], None], is_starting: Callable[[], bool]) -> None:
+        """`tell` is called in the waiting thread with a signal's name, at once if one has come already."""
+        with self._lock:
+            self._tell, self._is_starting = tell, is_starting
+            if self._came:
+                tell(self._came)
+
+    def _wait(self) -> None:
+        while True:
+            name = signal.Signals(signal.sigwait(STOP_SIGNALS)).name
+            with self._lock:
+                is_first, self._came = not self._came, name
+                if self._tell is not None:
+                    self._tell(name)
+                was_starting = self._is_starting()
+            if is_first and was_starting and not self.ended.wait(START_STOP_SECONDS_MAX):
+                print(
+                    f"odradek: node {self._node_id} stops: something did not end within {START_STOP_SECONDS_MAX:g} s, a disk "
+                    "that hangs most likely; it is left behind, and the next start will be one after a crash",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(LEFT_BEHIND_STATUS)
