@@ -8,6 +8,8 @@ from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
 from data_plane.handlers.topics import sender_of
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from metadata_quorum.effective_config import broker_value
 from metadata_quorum.envelope import Sender
 from metadata_quorum.image import BrokerImage, PartitionImage, TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
@@ -36,6 +38,10 @@ TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Read, write, create, delete, alter, describe, describe configs, alter configs: all that a topic has (KIP-430)."""
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 BROKERS_ENDPOINT = 1
+CREATED_PER_REQUEST_MAX = 100
+"""How many topics one Metadata request creates; whoever names more has the others with the next ones."""
+CREATED_AT_ONCE_MAX = 500
+"""How many topics may be under way to the controller for all clients together."""
 
 
 class MetadataHandler:
@@ -44,6 +50,7 @@ class MetadataHandler:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._creating: dict[str, None] = {}
+        """Topics that the controller has been asked for and that it has not answered yet."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
         image = self._broker.image
@@ -59,7 +66,10 @@ class MetadataHandler:
                 code = ErrorCode.INVALID_REQUEST
                 refused = [_missing(asked.name or "", asked.topic_id, code) for asked in asked_topics]
                 return MetadataResponse(0, [], None, -1, refused, NOT_REQUESTED, code)
-            found = [self._find(asked, request, context) for asked in asked_topics]
+            unknown: dict[str, None] = {}
+            found = [self._find(asked, request, context, unknown) for asked in asked_topics]
+            if unknown:
+                self._create_some(unknown, sender_of(context))
             # A topic that is asked for twice, by name or by id, is described once.
             topics = list({(topic.name, topic.topic_id): topic for topic in found}.values())
         brokers = [
@@ -80,8 +90,13 @@ class MetadataHandler:
         return -1 if own is None or own.fenced else self._broker.settings.node_id
 
     def _find(
-        self, asked: MetadataRequestTopic, request: MetadataRequest, context: Context
+        self,
+        asked: MetadataRequestTopic,
+        request: MetadataRequest,
+        context: Context,
+        unknown: dict[str, None],
     ) -> MetadataResponseTopic:
+        """What is known of a topic; one that may be created is noted in `unknown`."""
         image = self._broker.image
         by_id_allowed = context.api_version >= QUERY_BY_ID_SINCE
         if asked.name is None or (asked.topic_id != ZERO_UUID and by_id_allowed):
@@ -96,34 +111,53 @@ class MetadataHandler:
         if invalid_topic_name_reason(asked.name) is not None:
             return _missing(asked.name, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
         if request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable:
-            self._start_creation(asked.name, sender_of(context))
+            unknown[asked.name] = None
         return _missing(asked.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
-    def _start_creation(self, name: str, sender: Sender) -> None:
-        """Ask the controller once, in the client's name (KIP-590); the client tries again, as it does with Kafka."""
-        if name not in self._creating:
-            self._creating[name] = None
-            self._broker.tasks.start_soon(self._create, name, sender)
+    def _create_some(self, unknown: Mapping[str, None], sender: Sender) -> None:
+        """Ask the controller for them, in the client's name (KIP-590); the client tries again, as it does with Kafka.
 
-    async def _create(self, name: str, sender: Sender) -> None:
+        One request for all, none twice at a time, and no more than the bounds: the rest waits for the next Metadata.
+        """
+        names = [name for name in unknown if name not in self._creating]
+        partitions = broker_value("num.partitions", self._broker.config_layers)
+        fitting = RECORDS_PER_REQUEST_MAX // (1 + partitions) if isinstance(partitions, int) else 1
+        room = min(CREATED_PER_REQUEST_MAX, max(1, fitting), CREATED_AT_ONCE_MAX - len(self._creating))
+        names = names[: max(0, room)]
+        if names:
+            self._creating.update(dict.fromkeys(names))
+            self._broker.tasks.start_soon(self._create, names, sender)
+
+    async def _create(self, names: list[str], sender: Sender) -> None:
         broker = self._broker
-        topic = CreatableTopic(name, -1, -1, [], [])
-        if name == OFFSETS_TOPIC:
-            topic = offsets_topic(broker.groups.settings)
-        request = CreateTopicsRequest([topic], broker.settings.request_timeout_ms, False)
+        topics = [
+            offsets_topic(broker.groups.settings)
+            if name == OFFSETS_TOPIC
+            else CreatableTopic(name, -1, -1, [], [])
+            for name in names
+        ]
+        request = CreateTopicsRequest(topics, broker.settings.request_timeout_ms, False)
         deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
         try:
             version = CreateTopicsRequest.VALID_VERSIONS[1]
             response = await broker.controller.forward(sender, request, version, deadline)
-            result = response.topics[0]
-            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            refused = [
+                result
+                for result in response.topics
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            ]
+            if refused:
                 broker.log.warning(
-                    "topic.auto_create_refused", topic=name, error=ErrorCode(result.error_code).name
+                    "topic.auto_create_refused",
+                    topic=refused[0].name,
+                    error=ErrorCode(refused[0].error_code).name,
+                    count=len(refused),
                 )
         except (KafkaError, ConnectionLost) as error:
-            broker.log.warning("topic.auto_create_failed", topic=name, error=str(error))
+            broker.log.warning("topic.auto_create_failed", topic=names[0], error=str(error), count=len(names))
         finally:
-            del self._creating[name]
+            for name in names:
+                del self._creating[name]
 
     def _describe(self, topic: TopicImage, request: MetadataRequest) -> MetadataResponseTopic:
         brokers = self._broker.image.brokers

@@ -26,6 +26,7 @@ from odradek.env.real_net import TcpNetwork
 T = TypeVar("T")
 
 WORKERS_DEFAULT = 8
+NO_THREAD_RETRY_SECONDS = 0.1
 UUID_BYTES = 16
 _UUID_ZERO = bytes(UUID_BYTES)
 _UUID_ONE = bytes(15) + b"\x01"
@@ -80,7 +81,8 @@ class RealClock:
 class RealWorkers:
     """`odradek.env.ports.Workers`: threads, under a limit of their own.
 
-    A started function runs to its end even if the caller is cancelled: a sync must not go on unseen.
+    A started function runs to its end even if the caller is cancelled: a sync must not go on unseen. Where the system
+    has no thread to give just now, the function waits for one.
     """
 
     __slots__ = ("_limiter",)
@@ -89,7 +91,21 @@ class RealWorkers:
         self._limiter = trio.CapacityLimiter(workers_max)
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)
+        has_begun = False
+
+        def begin() -> T:
+            nonlocal has_begun
+            has_begun = True
+            return function(*args)
+
+        while True:
+            try:
+                return await trio.to_thread.run_sync(begin, limiter=self._limiter)
+            except (RuntimeError, MemoryError):
+                # "can't start new thread": the limit of processes or of memory, which others may give back.
+                if has_begun:
+                    raise
+                await trio.sleep(NO_THREAD_RETRY_SECONDS)
 
 
 class RealMeter:

@@ -139,7 +139,13 @@ class TcpListener:
         while True:
             try:
                 await wait_readable(self._socket)
-            except (trio.ClosedResourceError, OSError, ValueError) as error:
+            except OSError as error:
+                if self._socket.fileno() < 0:
+                    raise ConnectionLost("the listener is closed") from error
+                # The event loop has no memory for it just now.
+                await trio.sleep(_ACCEPT_BACKOFF_SECONDS)
+                continue
+            except (trio.ClosedResourceError, ValueError) as error:
                 raise ConnectionLost("the listener is closed") from error
             try:
                 connected, address = self._socket.accept()
@@ -222,7 +228,8 @@ class TcpNetwork:
     async def connect(self, host: str, port: int) -> TcpConn:
         try:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
+            # RuntimeError: the system has no thread to give, in which the name would be resolved.
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         reason: OSError | None = None
         for family, kind, protocol, _, address in found:

@@ -1,6 +1,9 @@
 """How many connections a node takes: in all, from one address, in one second. PURE.
 
 All listeners of a node share one. Limits may change at any time; connections that are open stay.
+
+Whatever is configured, clients get only what the limit of open files leaves them (`client_room`): a node without
+descriptors could neither roll a segment nor reach its peers.
 """
 
 from __future__ import annotations
@@ -10,6 +13,18 @@ from collections.abc import Mapping
 import attrs
 
 INT_MAX = (1 << 31) - 1
+LOGS_SHARE = 4
+"""One in so many descriptors is kept for logs."""
+OWN_DESCRIPTORS = 64
+"""Kept for listeners, peers, small files and the event loop."""
+CLIENT_ROOM_MIN = 16
+
+
+def client_room(descriptors_max: int) -> int:
+    """How many connections of clients fit a limit of open files; -1 stands for no limit, as in `getrlimit`."""
+    if descriptors_max < 0:
+        return INT_MAX
+    return max(CLIENT_ROOM_MIN, descriptors_max - descriptors_max // LOGS_SHARE - OWN_DESCRIPTORS)
 
 
 @attrs.define
@@ -17,11 +32,15 @@ class ConnectionLimits:
     """Counts the open connections. `enter` when one is accepted; `leave` once it is gone."""
 
     connections_max: int = INT_MAX
+    room: int = INT_MAX
+    """What descriptors leave for clients (`client_room`), whatever `connections_max` says."""
     per_ip_max: int = INT_MAX
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = INT_MAX
     """Connections per second; further ones wait to be accepted."""
     _open: int = attrs.field(init=False, default=0)
+    _reserved: int = attrs.field(init=False, default=0)
+    """Of the open ones, those of peers."""
     _by_host: dict[str, int] = attrs.field(init=False, factory=dict)
     _second_began_at: float = attrs.field(init=False, default=0.0)
     _accepted_in_second: int = attrs.field(init=False, default=0)
@@ -37,21 +56,25 @@ class ConnectionLimits:
             return now
         return self._second_began_at + 1.0
 
-    def enter(self, host: str) -> bool:
-        """Take a connection in; False when there are too many, in all or from its address."""
+    def enter(self, host: str, *, is_peers: bool = False) -> bool:
+        """Take a connection in; False when there are too many, in all or from its address.
+
+        `is_peers`: it came to a listener of the brokers' own, which as in Kafka the limit of all connections spares.
+        """
         self._accepted_in_second += 1
         from_host = self._by_host.get(host, 0)
-        if self._open >= self.connections_max or from_host >= self.per_ip_overrides.get(
-            host, self.per_ip_max
-        ):
+        is_full = self._open - self._reserved >= min(self.connections_max, self.room)
+        if (is_full and not is_peers) or from_host >= self.per_ip_overrides.get(host, self.per_ip_max):
             return False
         self._open += 1
+        self._reserved += is_peers
         self._by_host[host] = from_host + 1
         return True
 
-    def leave(self, host: str) -> None:
+    def leave(self, host: str, *, is_peers: bool = False) -> None:
         """A connection that entered is gone."""
         self._open -= 1
+        self._reserved -= is_peers
         rest = self._by_host[host] - 1
         if rest:
             self._by_host[host] = rest

@@ -53,11 +53,11 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
             file=sys.stderr,
         )
         return 1
-    raise_descriptor_limit()
+    descriptors_max = raise_descriptor_limit()
     signals = StopSignals(config.node_id)
     status = 0
     try:
-        trio.run(_serve, config, started, signals)
+        trio.run(_serve, config, started, signals, descriptors_max)
     except* STOPPING_ERRORS as group:
         for reason in _leaves(group):
             print(f"odradek: node {config.node_id} stops: {_with_remedy(reason)}", file=sys.stderr)
@@ -83,7 +83,10 @@ STARTING_GC_THRESHOLD = 100_000
 
 
 async def _serve(
-    config: NodeConfig, started: Callable[[Mapping[str, Any]], None] | None, signals: StopSignals
+    config: NodeConfig,
+    started: Callable[[Mapping[str, Any]], None] | None,
+    signals: StopSignals,
+    descriptors_max: int,
 ) -> None:
     env = RealEnv()
     levels = LogLevels()
@@ -116,7 +119,16 @@ async def _serve(
 
         signals.attach(tell, lambda: node.is_starting)
 
-    await run_node(config, env, made=on_made, started=on_started, stop=stop, log=log, log_levels=levels)
+    await run_node(
+        config,
+        env,
+        made=on_made,
+        started=on_started,
+        stop=stop,
+        log=log,
+        log_levels=levels,
+        descriptors_max=descriptors_max,
+    )
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

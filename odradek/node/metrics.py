@@ -149,7 +149,10 @@ def _connections(
         page.sample(statistics["connections"], listener=listener)
     for field, described in (
         ("accepted", "Connections accepted."),
-        ("refused", "Connections turned away because of max.connections."),
+        (
+            "refused",
+            "Connections turned away: max.connections, max.connections.per.ip, or no descriptors left.",
+        ),
         ("reaped", "Connections closed because they were idle for connections.max.idle.ms."),
     ):
         page.counter(f"odradek_connections_{field}_total", described)

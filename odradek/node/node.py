@@ -33,7 +33,7 @@ from odradek.env.ports import Listener as OpenListener
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.config import ListenerConfig, NodeConfig
-from odradek.node.connection_limits import ConnectionLimits
+from odradek.node.connection_limits import ConnectionLimits, client_room
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
@@ -76,7 +76,9 @@ class Node:
         log_levels: LogLevels,
         *,
         poison: bool = False,
+        descriptors_max: int = -1,
     ) -> None:
+        """`descriptors_max` is how many files and sockets the process may have open; -1: any number."""
         self._config = config
         self._env = env
         self._tasks = tasks
@@ -99,7 +101,7 @@ class Node:
         self._channel: ControllerChannel | None = None
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
-        self._limits = ConnectionLimits()
+        self._limits = ConnectionLimits(room=client_room(descriptors_max))
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
         self._is_starting = True
@@ -389,7 +391,8 @@ class Node:
     def _open_client_listeners(self, broker: Broker) -> list[Server]:
         services = self._connection_services(build_table(broker), broker.run_woken)
         servers = []
-        for listener in self._config.broker_listeners:
+        listeners = self._config.broker_listeners
+        for listener in listeners:
             opened = self._listen(listener)
             servers.append(
                 Server(
@@ -398,6 +401,7 @@ class Node:
                     listener.name,
                     idle_ms_max=self._config.get_int("connections.max.idle.ms"),
                     limits=self._limits,
+                    is_peers=len(listeners) > 1 and listener.name == self._config.inter_broker_listener_name,
                 )
             )
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")

@@ -27,6 +27,7 @@ async def run_node(
     log: Any = None,
     log_levels: LogLevels | None = None,
     poison: bool = False,
+    descriptors_max: int = -1,
 ) -> None:
     """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
 
@@ -34,7 +35,7 @@ async def run_node(
 
     `made` is shown the node before it starts, for those who watch it from within the process. `started` is called once clients are served, with the node's addresses and ids. `log_levels` are those of `log`,
     for clients to change. `poison` overwrites each request in the receive buffer after its dispatch, so that a
-    handler that keeps a view of it is found out.
+    handler that keeps a view of it is found out. `descriptors_max` is the process' limit of open files.
 
     Raises (in an `ExceptionGroup`):
         NodeCannotStart: the configuration and the disks do not fit.
@@ -46,7 +47,7 @@ async def run_node(
     levels = log_levels if log_levels is not None else LogLevels()
     logger = log if log is not None else make_logger(env.clock, levels=levels, node=config.node_id)
     async with trio.open_nursery() as nursery:
-        node = Node(config, env, nursery, logger, levels, poison=poison)
+        node = Node(config, env, nursery, logger, levels, poison=poison, descriptors_max=descriptors_max)
         if made is not None:
             made(node)
         to_stop = stop if stop is not None else env.event()

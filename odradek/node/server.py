@@ -12,6 +12,8 @@ from odradek.node.connection_services import ConnectionServices
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
 STALL_SECONDS_MAX = 10.0
+REFUSED_INTERVAL_SECONDS = 10.0
+"""Between two log lines about connections that are turned away."""
 
 
 class Server:
@@ -25,7 +27,12 @@ class Server:
         *,
         idle_ms_max: int,
         limits: ConnectionLimits,
+        is_peers: bool = False,
     ) -> None:
+        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room."""
+        self._is_peers = is_peers
+        self._refusals_told = 0
+        self._tell_refusals_at = float("-inf")
         self._services = services
         self._listener = listener
         self.name = listener_name
@@ -48,8 +55,9 @@ class Server:
                 conn = await self._listener.accept()
             except ConnectionLost:
                 return
-            if not limits.enter(conn.peer_host):
+            if not limits.enter(conn.peer_host, is_peers=self._is_peers):
                 self._refused += 1
+                self._tell_refused(clock.monotonic(), conn.peer_host)
                 conn.close()
                 continue
             self._accepted += 1
@@ -59,7 +67,22 @@ class Server:
 
     def _ended(self, connection: Connection) -> None:
         del self._connections[connection]
-        self._limits.leave(connection.conn.peer_host)
+        self._limits.leave(connection.conn.peer_host, is_peers=self._is_peers)
+
+    def _tell_refused(self, now: float, peer: str) -> None:
+        """One line for many that are turned away."""
+        if now >= self._tell_refusals_at:
+            self._tell_refusals_at = now + REFUSED_INTERVAL_SECONDS
+            count, self._refusals_told = self._refused - self._refusals_told, self._refused
+            limits = self._limits
+            self._services.log.warning(
+                "connection.refused",
+                listener=self.name,
+                peer=peer,
+                count=count,
+                open=limits.statistics()["connections"],
+                max=min(limits.connections_max, limits.room),
+            )
 
     async def reap_loop(self) -> None:
         """Close connections that were idle too long, and half-sent frames that hold memory others wait for."""

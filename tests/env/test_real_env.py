@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from odradek.env.real import RealEnv, is_valid_uuid
 
@@ -110,3 +112,31 @@ async def test_a_seed_makes_random_repeatable() -> None:
     assert not any(RealEnv().buggify("fetch.short_read") for _ in range(100))
     assert RealEnv().meter.cpu_seconds() > 0
     assert RealEnv().clock.wall_ms() > 1_700_000_000_000
+
+
+async def test_a_worker_waits_for_a_thread_that_the_system_cannot_give(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """EAGAIN of clone(2) is weather: the function runs once, later; what it raises itself is not taken for that."""
+    start = trio._threads.start_thread_soon
+    failures = [RuntimeError("can't start new thread"), MemoryError()]
+    calls: list[int] = []
+
+    def start_or_fail(*args: Any, **options: Any) -> None:
+        if failures:
+            raise failures.pop()
+        start(*args, **options)
+
+    monkeypatch.setattr(trio._threads, "start_thread_soon", start_or_fail)
+    workers = RealEnv().workers
+    await workers.run(calls.append, 1)
+    assert calls == [1]
+    assert not failures
+
+    def fail() -> None:
+        calls.append(2)
+        raise RuntimeError("its own")
+
+    with pytest.raises(RuntimeError, match="its own"):
+        await workers.run(fail)
+    assert calls == [1, 2]

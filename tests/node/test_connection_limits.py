@@ -6,7 +6,7 @@ import pytest
 
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.config_values import parse_overrides
-from odradek.node.connection_limits import ConnectionLimits
+from odradek.node.connection_limits import INT_MAX, ConnectionLimits, client_room
 
 
 def test_no_more_than_all_connections() -> None:
@@ -59,3 +59,18 @@ def test_overrides_are_read_as_kafka_writes_them() -> None:
     assert parse_overrides("localhost:3") == {"127.0.0.1": 3, "::1": 3}
     with pytest.raises(ConfigError, match="is not host:count"):
         parse_overrides("10.0.0.1:many")
+
+
+def test_descriptors_are_kept_for_logs_and_peers() -> None:
+    """Clients get three quarters of the limit of open files, less what the node itself needs; brokers are not counted."""
+    assert client_room(1024) == 1024 - 256 - 64
+    assert client_room(-1) == INT_MAX
+    assert client_room(64) > 0
+    limits = ConnectionLimits(room=2)
+    assert [limits.enter("a"), limits.enter("a"), limits.enter("a")] == [True, True, False]
+    assert limits.enter("b", is_peers=True)
+    limits.leave("a")
+    assert limits.enter("a")
+    limits.leave("b", is_peers=True)
+    assert not limits.enter("a")
+    assert limits.statistics() == {"connections": 2, "addresses": 1}

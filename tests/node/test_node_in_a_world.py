@@ -12,7 +12,7 @@ import trio
 from metadata_quorum.storage_format import VoterEndpoint, format_storage
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.config import NodeConfig
-from odradek.node.node import NodeFailed
+from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
 from sim.weather import Weather
 from sim.world import World
@@ -71,8 +71,17 @@ def fetch_request(offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> Fetch
 Script = Callable[[World, Callable[[], Awaitable[Client]]], Awaitable[None]]
 
 
-def play(script: Script, weather: Weather | None = None, **settings: str) -> None:
-    """Format a disk, start a node on it with poisoned receive buffers, and run the script beside it."""
+def play(
+    script: Script,
+    weather: Weather | None = None,
+    *,
+    made: Callable[[Node], None] | None = None,
+    **settings: str,
+) -> None:
+    """Format a disk, start a node on it with poisoned receive buffers, and run the script beside it.
+
+    `made` is shown the node before it starts.
+    """
     world = World(1, weather or Weather())
     properties = SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
     config = NodeConfig.from_properties(properties)
@@ -89,7 +98,7 @@ def play(script: Script, weather: Weather | None = None, **settings: str) -> Non
             voter=VoterEndpoint("CONTROLLER", "server", 9093),
             timestamp_ms=env.clock.wall_ms(),
         )
-        await run_node(config, env, started=lambda _: ready.set(), log=Quiet(), poison=True)
+        await run_node(config, env, made=made, started=lambda _: ready.set(), log=Quiet(), poison=True)
 
     async def main() -> None:
         world.start("server", serve)

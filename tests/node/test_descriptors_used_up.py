@@ -1,0 +1,81 @@
+"""More connections than descriptors: a real node with a small limit of open files turns clients away and goes on."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bench.odradek_server import ODRADEK, prepare_odradek
+from bench.processes import ServerProcess, free_ports, spawn, wait_until_serving
+from tests.node.raw_client import RawClient
+from wire.errors import ErrorCode
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.metadata import MetadataRequest
+
+DESCRIPTORS = 256
+CONNECTIONS = 400
+
+
+@pytest.fixture
+def small_node(tmp_path: Path) -> Iterator[tuple[ServerProcess, int, int]]:
+    """A node with few descriptors; its ports for clients and for brokers."""
+    clients, brokers, controllers = free_ports(3)
+    names = {"PLAINTEXT": clients, "PEERS": brokers, "CONTROLLER": controllers}
+    path = prepare_odradek(
+        tmp_path / "n",
+        settings={
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in names.items()),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{clients},PEERS://127.0.0.1:{brokers}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PEERS",
+            "controller.quorum.voters": f"1@127.0.0.1:{controllers}",
+        },
+    )
+    server = spawn(
+        "node",
+        ["prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}", str(ODRADEK), "server", str(path)],
+        bootstrap=f"127.0.0.1:{clients}",
+        log_path=tmp_path / "server.log",
+    )
+    try:
+        wait_until_serving(server, 60.0)
+        yield server, clients, brokers
+    finally:
+        server.kill()
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.settimeout(0.0)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_idle_connections_beyond_the_descriptors(small_node: tuple[ServerProcess, int, int]) -> None:
+    """Clients above what is left are closed at accept, with one line; brokers come through, and logs are made."""
+    server, clients, brokers = small_node
+    with ExitStack() as stack:
+        held = []
+        for _ in range(CONNECTIONS):
+            held.append(stack.enter_context(socket.create_connection(("127.0.0.1", clients))))
+        room = DESCRIPTORS - DESCRIPTORS // 4 - 64
+        while (closed := sum(is_closed(each) for each in held)) < CONNECTIONS - room:
+            time.sleep(0.01)
+        assert closed < CONNECTIONS
+        peer = stack.enter_context(RawClient(f"127.0.0.1:{brokers}"))
+        answer = peer.request(CreateTopicsRequest([CreatableTopic("t", 20, 1)], 30_000), 5)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+        assert len(peer.request(MetadataRequest([], False, False, False), 9).brokers) == 1
+    assert server.is_running(), server.log_tail()
+    lines = [line for line in server.log_tail(1000).splitlines() if "connection.refused" in line]
+    assert len(lines) == 1
+    with RawClient(f"127.0.0.1:{clients}") as client:
+        assert len(client.request(MetadataRequest([], False, False, False), 9).brokers) == 1
