@@ -13,6 +13,7 @@ from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, 
 
 BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+NO_TRANSACTIONS = "this cluster does not support transactions yet: leave transactional.id out of the producer's configuration"
 
 
 class FindCoordinatorHandler:
@@ -30,7 +31,7 @@ class FindCoordinatorHandler:
         return FindCoordinatorResponse(
             0,
             one.error_code,
-            ErrorCode(one.error_code).message or "NONE",
+            one.error_message or ErrorCode(one.error_code).message or "NONE",
             one.node_id,
             one.host,
             one.port,
@@ -38,8 +39,8 @@ class FindCoordinatorHandler:
 
     def _find(self, context: Context, key_type: int, key: str) -> Coordinator:
         if key_type == TRANSACTION:
-            # Transactions are not coordinated here yet: to a client, their coordinator has not come up.
-            return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            # Every other error makes some client ask again for ever, where the answer will not change.
+            return _missing(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         if key_type == SHARE:
             return _missing(key, ErrorCode.INVALID_REQUEST)
         if key_type != GROUP:

@@ -102,8 +102,9 @@ class InitProducerIdHandler:
 
     def handle(self, context: Context, request: InitProducerIdRequest) -> Result:
         if request.transactional_id is not None:
-            code = ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.NOT_COORDINATOR
-            return _refused(code)
+            # There are no transactions: as FindCoordinator says, with the one error that no client asks again after.
+            final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return _refused(final if request.transactional_id else ErrorCode.INVALID_REQUEST)
         if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == -1):
             return _refused(ErrorCode.INVALID_REQUEST)
         if self._block.next_id < self._block.end_id:

@@ -35,6 +35,13 @@ DELIBERATE = (
         "In Kafka it is an exception on the way; a client should learn what is wrong.",
     ),
     Deliberate(
+        "FindCoordinator, InitProducerId",
+        r"^(find_coordinator of a transaction|init_producer_id with a transactional id): ",
+        "has transactions",
+        "answers a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and FindCoordinator says why in its text",
+        "There are no transactions yet. Some client asks again for ever after each other error; this one it tells at once.",
+    ),
+    Deliberate(
         "DescribeTopicPartitions",
         r"^describe_topic_partitions of topics that cannot be: \[1\]",
         "answers an empty topic name with UNKNOWN_SERVER_ERROR",
