@@ -61,6 +61,8 @@ class BrokerSettings:
     config_layers: BrokerConfigLayers
     """What the properties file says, below what brokers and topics are told while they run."""
     release: Release = THIS_RELEASE
+    listener_of_brokers: str | None = None
+    """The listener between brokers, where clients have others."""
 
 
 class HostedTopic:

@@ -6,7 +6,8 @@ A `Shard` is the coordinator of one partition. It begins when the partition's le
 worker (requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS), and a `GroupMachine` runs over it in a
 `ReplicatedStateMachine`. It ends when leadership goes, the leader epoch moves or the disk fails: whoever waits is told
 NOT_COORDINATOR, and nothing of it is kept. After a failed append the log may have less than the machine decided, so
-the shard begins anew from the log; a full disk is thus waited out.
+the shard begins anew from the log; a full disk is thus waited out. A record that does not decode does not keep it from
+that: whoever may write to the topic could stop its groups for ever otherwise.
 
 A request is submitted with a reply. One decision may answer many (a rebalance), and all its answers are given when
 the log has committed it; what the caller gets back is a response if that was at once, otherwise the `Delayed`.
@@ -94,10 +95,11 @@ class Shard:
         """Read the log and begin to serve."""
         log = self.partition.log
         started_at = self._broker.clock.monotonic()
+        skipped: list[str] = []
         try:
             if log.log_end_offset > log.log_start_offset:
                 workers = self._broker.workers_for(log)
-                state = await workers.run(lambda: state_of(read_latest(log)))
+                state = await workers.run(lambda: state_of(read_latest(log, skipped), skipped))
             else:
                 state = GroupsState()
         except (KafkaError, ProtocolError, DiskError) as error:
@@ -108,6 +110,10 @@ class Shard:
         if self._stopped:
             return
         broker = self._broker
+        if skipped:
+            broker.log.error(
+                "groups.records_skipped", partition=log.partition, count=len(skipped), first=skipped[0]
+            )
         self.machine.restore(state, self._now_ms(), broker.env.new_uuid)
         self._runtime = ReplicatedStateMachine(
             self.machine,

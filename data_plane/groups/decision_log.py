@@ -14,6 +14,7 @@ from data_plane.log.log_types import Origin
 from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.partition import Partition
 from metadata_quorum.ports import CommitListener
+from wire.batch_errors import InvalidRecord
 from wire.record_batch import RecordBatchBuilder, parse_header, records
 
 READ_BYTES = 1 << 20
@@ -89,10 +90,10 @@ class CoordinatorLog:
                 listener(high_watermark)
 
 
-def read_latest(log: PartitionLog) -> dict[bytes, bytes | None]:
+def read_latest(log: PartitionLog, skipped: list[str]) -> dict[bytes, bytes | None]:
     """The latest value of every key in the log; None for a tombstone. Blocking.
 
-    Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
+    A batch whose checksum is right, but whose records contradict each other, was a client's: `skipped` tells of it. Raises `KafkaError` (the log cannot be read or is damaged), `DiskError`.
     """
     latest: dict[bytes, bytes | None] = {}
     offset, end_offset = log.log_start_offset, log.log_end_offset
@@ -102,9 +103,12 @@ def read_latest(log: PartitionLog) -> dict[bytes, bytes | None]:
         while position < len(data):
             header = parse_header(data, position)
             if not header.is_control:
-                for record in records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-                    if record.key is not None:
-                        latest[record.key] = record.value
+                try:
+                    for record in records(data, position, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+                        if record.key is not None:
+                            latest[record.key] = record.value
+                except InvalidRecord as error:
+                    skipped.append(f"{error}, batch at offset {header.base_offset}")
             position += header.size
             offset = header.last_offset + 1
         if not data:

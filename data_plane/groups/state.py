@@ -20,6 +20,7 @@ from data_plane.groups.records import (
     decode_key,
 )
 from metadata_quorum.layered_map import LayeredMap
+from wire.errors import MalformedMessage
 from wire.messages.coordinator_records import LegacyOffsetCommitValue
 from wire.metadata_frames import decode_coordinator_value
 from wire.structure import Message
@@ -27,6 +28,8 @@ from wire.structure import Message
 Offsets = LayeredMap[tuple[str, int], OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""
 NO_OFFSETS: Offsets = LayeredMap()
+SHOWN_BYTES = 64
+"""So much of a key that cannot be read is told."""
 
 
 @attrs.frozen
@@ -73,25 +76,29 @@ class GroupsState:
         return GroupsState(self.metadata.changed(metadata), self.offsets.changed(changed))
 
 
-def state_of(latest: Mapping[bytes, bytes | None]) -> GroupsState:
+def state_of(latest: Mapping[bytes, bytes | None], skipped: list[str]) -> GroupsState:
     """The state from the latest value of every key: the order of keys does not matter, so only these are decoded.
 
-    Raises `MalformedMessage`.
+    A record that does not decode is no coordinator's: it is left out, and `skipped` says what was wrong with it.
     """
     metadata: dict[str, GroupMetadataValue] = {}
     offsets: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
     deleted: list[str] = []
     for raw_key, raw_value in latest.items():
-        key = decode_key(raw_key)
+        try:
+            key = decode_key(raw_key)
+            value = None if key is None or raw_value is None else decode_coordinator_value(key, raw_value)
+        except MalformedMessage as error:
+            skipped.append(f"{error}, key {raw_key[:SHOWN_BYTES].hex()}")
+            continue
         if isinstance(key, (OffsetCommitKey, LegacyOffsetCommitKey)):
             of_group = offsets.setdefault(key.group, {})
-            if raw_value is not None:
-                of_group[key.topic, key.partition] = _offset_value(decode_coordinator_value(key, raw_value))
+            if value is not None:
+                of_group[key.topic, key.partition] = _offset_value(value)
         elif isinstance(key, GroupMetadataKey):
-            if raw_value is None:
+            if value is None:
                 deleted.append(key.group)
             else:
-                value = decode_coordinator_value(key, raw_value)
                 assert isinstance(value, GroupMetadataValue)
                 metadata[key.group] = value
     for group in deleted:

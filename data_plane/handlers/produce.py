@@ -195,7 +195,9 @@ class ProduceHandler:
         for topic in request.topic_data:
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
             is_coordinators = (
-                hosted is not None and hosted.name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID
+                hosted is not None
+                and hosted.name in INTERNAL_TOPICS
+                and not self._may_write_internal(context)
             )
             answers = []
             for data in topic.partition_data:
@@ -263,6 +265,13 @@ class ProduceHandler:
         if waiting is None:
             return response
         return self._wait(DelayedProduce(broker, response, request.timeout_ms, listener), waiting, acks)
+
+    def _may_write_internal(self, context: Context) -> bool:
+        """Kafka goes by the client's id alone. Where brokers have a listener of their own, this holds on that one."""
+        return context.client_id == ADMIN_CLIENT_ID and self._broker.settings.listener_of_brokers in (
+            None,
+            context.listener,
+        )
 
     def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Result:
         """Give batches their topics' codec, then append: a large one in a worker, while the connection waits."""

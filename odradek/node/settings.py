@@ -28,6 +28,7 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         groups=_group_settings(config),
         config_layers=config.config_layers,
         release=config.release,
+        listener_of_brokers=config.inter_broker_listener_name if len(config.broker_listeners) > 1 else None,
     )
 
 

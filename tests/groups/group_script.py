@@ -94,7 +94,7 @@ class HeldLog:
     def state(self) -> GroupsState:
         """What a coordinator reads that takes over: every record as it is on disk."""
         return state_of(
-            {each.encoded_key(): each.encoded_value() for each in self.records[: self.high_watermark]}
+            {each.encoded_key(): each.encoded_value() for each in self.records[: self.high_watermark]}, []
         )
 
 

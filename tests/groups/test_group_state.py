@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_plane.groups.coordinator import partition_of
+from data_plane.groups.machine import GroupMachine
 from data_plane.groups.records import (
     CoordinatorRecord,
     GroupMetadataValue,
@@ -17,8 +18,8 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
+from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState, state_of
-from wire.errors import MalformedMessage
 from wire.messages.coordinator_records import MemberMetadata
 from wire.metadata_frames import decode_coordinator_value
 
@@ -74,14 +75,39 @@ def test_records_of_unknown_types_are_passed_over() -> None:
     """'Unknown record types are ignored': a newer version's record must not keep a coordinator from loading."""
     assert decode_key(b"\x7f\xff\x00") is None
     assert decode_key(b"\x01") is None
-    assert state_of({b"\x7f\xff\x00": b"\x00\x00", b"": None}) == GroupsState()
+    skipped: list[str] = []
+    assert state_of({b"\x7f\xff\x00": b"\x00\x00", b"": None}, skipped) == GroupsState()
+    assert skipped == []
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00", b"\xff\xff", b"\x00\x63\x00", b"\x00\x04\x00"])
-def test_values_that_cannot_be_read_are_malformed(value: bytes) -> None:
-    """A value of an unknown version, or cut off: the partition is damaged, which is not our caller's mistake."""
-    with pytest.raises(MalformedMessage):
-        state_of({offset_tombstone("g", "t", 0).encoded_key(): value})
+def test_values_that_cannot_be_read_are_left_out(value: bytes) -> None:
+    """A value of an unknown version, or cut off: told, and no reason to lose the other groups."""
+    good = group_metadata_record("h", GroupMetadataValue("consumer", 1))
+    skipped: list[str] = []
+    state = state_of(
+        {offset_tombstone("g", "t", 0).encoded_key(): value, good.encoded_key(): good.encoded_value()},
+        skipped,
+    )
+    assert state.group_ids() == ["h"]
+    assert len(skipped) == 1
+
+
+def keys_and_values() -> st.SearchStrategy[dict[bytes, bytes | None]]:
+    """What may stand in the log after anybody has written to it: bytes, behind types and versions that there are."""
+    version = st.integers(-1, 5).map(lambda number: number.to_bytes(2, "big", signed=True))
+    made = st.builds(bytes.__add__, version, st.binary(max_size=40))
+    real = st.sampled_from(
+        [offset_tombstone("g", "t", 0).encoded_key(), group_metadata_tombstone("g").encoded_key()]
+    )
+    return st.dictionaries(st.one_of(made, real), st.one_of(st.none(), made), max_size=5)
+
+
+@given(keys_and_values())
+def test_no_record_keeps_a_coordinator_from_loading(latest: dict[bytes, bytes | None]) -> None:
+    """Whatever a client may write: the state is read, and the machine takes over from it."""
+    machine = GroupMachine(GroupSettings())
+    machine.restore(state_of(latest, []), 0, lambda: bytes(16))
 
 
 GROUPS = st.sampled_from(["g", "h"])
@@ -123,7 +149,7 @@ def test_reading_the_log_gives_the_state_that_replay_gave(
         state = state.replay(records)
         for record in records:
             latest[record.encoded_key()] = record.encoded_value()
-    restored = state_of(latest)
+    restored = state_of(latest, [])
     assert restored.metadata == state.metadata
     assert {group: offsets for group, offsets in restored.offsets.items() if offsets} == {
         group: offsets for group, offsets in state.offsets.items() if offsets

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, cast
 
 import attrs
 import pytest
+from crc32c import crc32c
 
 from data_plane.broker import Broker
 from data_plane.groups.coordinator import RELOAD_SECONDS, GroupCoordinator, Shard
@@ -26,7 +28,7 @@ from tests.log.support import ManualClock, new_log
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.record_batch import RecordBatchBuilder
+from wire.record_batch import CRC_START, HEADER_SIZE, RecordBatchBuilder
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
 ALONE = PartitionImage(1, 3, 1, (1, 2), (1,))
@@ -215,13 +217,42 @@ def test_a_disk_that_is_full_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> 
     assert RELOAD_SECONDS > 0
 
 
-def test_a_log_that_cannot_be_read_is_tried_again() -> None:
-    """A value that does not parse: the shard says so, and serves nothing of a state that it does not know."""
+def test_a_record_that_cannot_be_read_is_skipped_and_told() -> None:
+    """Any client may have written it: the groups before and behind it are served, once, and the operator hears of it."""
     case = Case(ALONE)
-    builder = RecordBatchBuilder()
-    builder.append(1, b"\0\2\0\1g", b"\0\3broken")
-    case.partition.log.append(memoryview(builder.build()), Origin.COORDINATOR, 3, 1)
+    run(case.shard.load())
+    case.commit()
+    case.shard.stop()
+    for key, value in ((b"\0\2\0\1g", b"\0\3broken"), (b"\0\1", b""), (b"\0\1\0\x63g", None)):
+        builder = RecordBatchBuilder()
+        builder.append(1, key, value)
+        case.partition.log.append(memoryview(builder.build()), Origin.COORDINATOR, 3, 1)
+    lying = bytearray(builder.build())
+    lying[HEADER_SIZE] ^= 0x7E  # the length of its record
+    struct.pack_into(">I", lying, CRC_START - 4, crc32c(memoryview(lying)[CRC_START:]))
+    case.partition.log.append(memoryview(lying), Origin.COORDINATOR, 3, 1)
     case.partition.advance_high_watermark()
+    case.broker.log.events.clear()
+    case.shard = case.new_shard()
+    run(case.shard.load())
+    assert case.failed == []
+    assert case.broker.log.events == ["groups.records_skipped", "groups.loaded"]
+    assert case.ask(FetchOffsets("g")).answers[0].offsets["t", 0].offset == 5
+
+
+def test_a_log_that_rots_is_tried_again() -> None:
+    """A batch whose checksum is wrong: the shard says so, and serves nothing of a state that it does not know."""
+    case = Case(ALONE)
+    run(case.shard.load())
+    case.commit()
+    case.shard.stop()
+    log = case.partition.log
+    data = bytearray(log.read_bytes(0, 1 << 20, upper_bound=log.log_end_offset, min_one=True))
+    data[-1] ^= 1
+    log.active.file.truncate(0)
+    log.active.file.append(bytes(data))
+    case.broker.log.events.clear()
+    case.shard = case.new_shard()
     run(case.shard.load())
     assert case.failed == [case.shard]
     assert case.broker.log.events == ["groups.not_loaded"]
