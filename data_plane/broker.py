@@ -15,8 +15,10 @@ from data_plane.directory_assignments import DirectoryAssignments, Replica
 from data_plane.fetch_sessions import FetchSessions
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
+from data_plane.handlers.contract import Context
 from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
+from data_plane.log.log_types import AppendResult
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log_levels import LogLevels
 from data_plane.log_making import LogMaker
@@ -112,6 +114,9 @@ class Broker:
         self.recompressed_topics: dict[bytes, None] = {}
         """Ids of the hosted topics whose `compression.type` is not `producer`."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
+        self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
+        """For those who watch from within the process: told of each batch that a client's request has appended, with
+        the connection's context (the same for all its requests) and the request's number on it."""
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
         )

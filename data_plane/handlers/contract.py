@@ -16,6 +16,7 @@ a name, a batch) must be copied; only `records` and no other field of a decoded 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from copy import copy
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
@@ -75,10 +76,19 @@ Result: TypeAlias = Any
 class Context:
     """Who asks, and how: one per connection; `client_id` and `api_version` are those of the current request.
 
-    A handler that outlives its dispatch takes copies of the two.
+    A handler that outlives its dispatch takes a copy (`for_later`).
     """
 
-    __slots__ = ("api_version", "client_address", "client_id", "listener", "principal")
+    __slots__ = (
+        "api_version",
+        "appended",
+        "client_address",
+        "client_id",
+        "listener",
+        "number",
+        "of_connection",
+        "principal",
+    )
 
     def __init__(self, listener: str, client_address: str) -> None:
         self.listener = listener
@@ -86,6 +96,29 @@ class Context:
         self.principal = "User:ANONYMOUS"
         self.client_id: str | None = None
         self.api_version = 0
+        self.number = 0
+        """Of the current request: requests are counted as they are dispatched."""
+        self.appended = 0
+        """The number of the connection's last request that appended records."""
+        self.of_connection: Context | None = None
+        """Where this is a copy: the connection's own."""
+
+    def for_later(self) -> Context:
+        """What is known of the current request, for a handler that goes on with it after its dispatch."""
+        later = copy(self)
+        later.of_connection = self
+        return later
+
+    def note_append(self) -> Context:
+        """The current request is about to append: its connection appends in the order of its requests, whatever is
+        parked, suspended or worked on elsewhere. Returns the connection's own context."""
+        connection = self if self.of_connection is None else self.of_connection
+        if self.number < connection.appended:
+            raise AssertionError(
+                f"request {self.number} of a connection appends after its request {connection.appended}"
+            )
+        connection.appended = self.number
+        return connection
 
     def authorize(self, operation: str, resource_type: str, resource: str) -> bool:
         """Whether the principal may do this. Everybody may, until ACLs are part of the metadata log."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 from data_plane.broker import Broker, HostedTopic
@@ -186,6 +185,7 @@ class ProduceHandler:
             batches = find_batches(broker, context, request)
             if batches:
                 return self._recompress(context, request, batches)
+        connection = context.note_append()
         acks = request.acks
         by_id = context.api_version >= TOPIC_IDS_SINCE
         now_ms = broker.clock.wall_ms()
@@ -234,6 +234,8 @@ class ProduceHandler:
                     )
                     failed = True
                     continue
+                if broker.on_produced is not None:
+                    broker.on_produced(connection, context.number, log, result)
                 answer = PartitionProduceResponse(
                     data.index,
                     0,
@@ -283,7 +285,7 @@ class ProduceHandler:
             for data in topic.partition_data:
                 if data.records is not None:
                     data.records = memoryview(bytearray(data.records))
-        asker = copy(context)
+        asker = context.for_later()
 
         async def off_loop() -> Any:
             run = self._broker.env.workers.run

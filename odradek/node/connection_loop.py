@@ -9,6 +9,8 @@ answers with one call.
 * Work per turn is bounded (`FRAMES_PER_TURN`, and the size of the shared buffer), so one client cannot hold the loop.
 * A tail that is not a whole frame moves into a buffer of the connection's own; a connection that sends large frames
   keeps that buffer while it is busy and receives straight into it.
+* Requests are counted as they are dispatched, which is the order in which they came; who appends asserts it
+  (`Context.note_append`).
 * Answers leave in the order of the requests. Those that exist at once go straight to the send queue; as soon as one
   request is delayed, it and all after it take a `Slot` in a queue that is bounded (`SLOTS_MAX`): a connection that
   fills it is not read until there is room.
@@ -347,6 +349,7 @@ class Connection:
             else:
                 offset = skip_tags(frame, offset, size)
         context.api_version = api_version
+        context.number += 1
         entry.request_bytes += size + 4
         request, _ = (entry.decode if size <= ELEMENTS_MAX else entry.decode_large)(frame, offset)
         self._answer(entry, correlation_id, size, entry.handle(context, request))
