@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from data_plane.directory_assignments import DirectoryAssignments, Replica
-from data_plane.fetch_sessions import FetchSessions
+from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.contract import Context
@@ -41,6 +41,7 @@ from metadata_quorum.image import (
 from metadata_quorum.ports import ControllerPort
 from odradek.env.ports import DiskError, DiskRefused, Env, TaskGroup, Workers
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import FetchRequest
 
 SHARED_LOG_CONFIGS_MAX = 10_000
 DISK_FULL_RETRY_SECONDS = 1.0
@@ -118,7 +119,11 @@ class Broker:
         """For those who watch from within the process: told of each batch that a client's request has appended, with
         the connection's context (the same for all its requests) and the request's number on it."""
         self.sessions = FetchSessions(
-            settings.fetch_session_slots_max, settings.fetch_session_eviction_ms, env.random
+            settings.fetch_session_slots_max,
+            settings.fetch_session_eviction_ms,
+            env.random,
+            is_known=lambda key: self.hosted(*key) is not None,
+            is_follower=self._is_follower,
         )
         self.groups = GroupCoordinator(self, settings.groups)
         self.woken: list[Callable[[], None]] = []
@@ -164,6 +169,27 @@ class Broker:
         if partition is None:
             raise KafkaError(self.missing_partition_error(topic, index))
         return partition
+
+    def hosted(self, topic: str | bytes, index: int) -> Partition | None:
+        """The partition of a topic's name or id, if it is hosted here."""
+        found = self.topics_by_id.get(topic) if isinstance(topic, bytes) else self.topics.get(topic)
+        return None if found is None else found.partitions.get(index)
+
+    def _is_follower(self, request: FetchRequest, by_id: bool) -> bool:
+        """Whether a fetch that names a replica may be that replica's: a registered broker, of this epoch where the request
+        tells one, that is to hold something of what is asked for. Without security nothing better can be known."""
+        replica_id = replica_of(request)
+        broker = self.image.brokers.get(replica_id)
+        if broker is None or replica_id == self.settings.node_id:
+            return False
+        if request.replica_state.replica_id >= 0 and request.replica_state.replica_epoch != broker.epoch:
+            return False
+        return any(
+            partition is not None and partition.image is not None and replica_id in partition.image.replicas
+            for topic in request.topics
+            for asked in topic.partitions
+            for partition in (self.hosted(topic.topic_id if by_id else topic.topic, asked.partition),)
+        )
 
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
         """Why a partition is not served here."""

@@ -6,6 +6,11 @@ new one, N > 0 continues. The cache is bounded; a session may push out another o
 `eviction_ms` or if it holds more partitions and the other is past its first minutes (KIP-227, "Fetch Session
 Caching").
 
+Two things bound what a session costs that nothing here is worth. Partitions that are not hosted are kept, since they may
+come, but only `UNKNOWN_MAX` of them in all sessions together: beyond that there is no session, and the client goes on with
+full requests. And whoever only says that it is a replica gets none either (`is_follower` judges); a replica has
+`SESSIONS_PER_REPLICA_MAX`, of which the stalest makes room.
+
 A follower's session holds a `FollowerCursor` for each partition, which the partition stirs when its log grows, its high
 watermark moves or its leadership changes. Only those that were stirred or named since are looked at, so that a round
 costs what moves and not what is followed (a thousand partitions took 5 ms of each round otherwise).
@@ -24,7 +29,11 @@ from wire.messages.fetch import FetchRequest
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
+NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
+UNKNOWN_MAX = 20_000
+SESSIONS_PER_REPLICA_MAX = 16
+"""More than fetchers that a broker has to one leader, less than what pushes out consumers."""
 
 TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
@@ -37,6 +46,7 @@ class FetchedPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "is_unknown",
         "key",
         "last_fetched_epoch",
         "log_start_offset",
@@ -47,6 +57,8 @@ class FetchedPartition:
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
+        self.is_unknown = False
+        """Whether it was not hosted here when it was named first."""
         self.fetch_offset = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
@@ -109,6 +121,10 @@ class FetchSession:
     """Monotonic, of the last request."""
     wake: Callable[[], None] | None = None
     """Of the parked request."""
+    replica_id: int = NO_REPLICA
+    """Whose it is, if it is a follower's."""
+    unknown: int = 0
+    """Of the partitions, those that were not hosted here when they were named first."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
         """The partitions to look at for the present request."""
@@ -132,7 +148,20 @@ class FetchPlan:
 class FetchSessions:
     """All sessions of a broker. Times are wall-clock milliseconds."""
 
-    def __init__(self, slots_max: int, eviction_ms: int, random: _random.Random) -> None:
+    def __init__(
+        self,
+        slots_max: int,
+        eviction_ms: int,
+        random: _random.Random,
+        *,
+        is_known: Callable[[PartitionKey], bool] = lambda key: True,
+        is_follower: Callable[[FetchRequest, bool], bool] = lambda request, by_id: True,
+    ) -> None:
+        """`is_known`: whether a partition is hosted here. `is_follower`: whether a request (by topic id or not) that names
+        a replica comes from one of what is here, as far as can be told."""
+        self._is_known = is_known
+        self._is_follower = is_follower
+        self._unknown = 0
         self._slots_max = slots_max
         self._eviction_ms = eviction_ms
         self._random = random
@@ -150,39 +179,96 @@ class FetchSessions:
             return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, ())
         if session.uses_topic_ids != by_id:
             return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, ())
-        _update(session.partitions, request, by_id, session)
+        self._update(session.partitions, request, by_id, session)
         self._forget(session, request, by_id)
         session.used_ms = now_ms
-        if not session.partitions:
-            del self._sessions[session.session_id]
-            return FetchPlan(ErrorCode.NONE, None, False, ())
+        if not session.partitions or self._unknown > UNKNOWN_MAX:
+            self._end(session.session_id)
+            return FetchPlan(ErrorCode.NONE, None, False, tuple(session.partitions.values()))
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         return FetchPlan(ErrorCode.NONE, session, True, session.to_read())
 
     def _plan_full(self, request: FetchRequest, by_id: bool, now_ms: int) -> FetchPlan:
         if request.session_id != NO_SESSION:
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
         partitions: dict[PartitionKey, FetchedPartition] = {}
         session = None
         if request.session_epoch == INITIAL_EPOCH:
-            privileged = is_of_follower(request)
+            replica_id = replica_of(request)
+            privileged = replica_id >= 0
             size = sum(len(topic.partitions) for topic in request.topics)
-            if self._make_room(size, now_ms, privileged):
+            is_welcome = (
+                self._is_follower(request, by_id) if privileged else self._has_room_for(request, by_id)
+            )
+            if is_welcome and self._make_room(size, now_ms, privileged, replica_id):
                 session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions, privileged)
+                session.replica_id = replica_id
                 self._sessions[session.session_id] = session
-        _update(partitions, request, by_id, session)
+        self._update(partitions, request, by_id, session)
         return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))
+
+    def _update(
+        self,
+        partitions: dict[PartitionKey, FetchedPartition],
+        request: FetchRequest,
+        by_id: bool,
+        session: FetchSession | None,
+    ) -> None:
+        follows = session if session is not None and session.privileged else None
+        for topic in request.topics:
+            name: TopicKey = topic.topic_id if by_id else topic.topic
+            for asked in topic.partitions:
+                key = (name, asked.partition)
+                fetched = partitions.get(key)
+                if fetched is None:
+                    fetched = FetchedPartition(key) if follows is None else FollowerCursor(key, follows)
+                    partitions[key] = fetched
+                    if session is not None and not self._is_known(key):
+                        fetched.is_unknown = True
+                        session.unknown += 1
+                        self._unknown += 1
+                fetched.fetch_offset = asked.fetch_offset
+                if isinstance(fetched, FollowerCursor):
+                    # It may have left out what it was told in another state of its log.
+                    fetched.sent_high_watermark = -1
+                    fetched.stir(wakes=False)
+                # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
+                fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
+                fetched.last_fetched_epoch = asked.last_fetched_epoch
+                fetched.log_start_offset = asked.log_start_offset
+                fetched.max_bytes = asked.partition_max_bytes
 
     def _forget(self, session: FetchSession, request: FetchRequest, by_id: bool) -> None:
         for topic in request.forgotten_topics_data:
             name: TopicKey = topic.topic_id if by_id else topic.topic
             for partition in topic.partitions:
                 gone = session.partitions.pop((name, partition), None)
+                if gone is not None and gone.is_unknown:
+                    session.unknown -= 1
+                    self._unknown -= 1
                 if isinstance(gone, FollowerCursor):
                     gone.end()
 
-    def _make_room(self, size: int, now_ms: int, privileged: bool) -> bool:
+    def _has_room_for(self, request: FetchRequest, by_id: bool) -> bool:
+        """Whether what a consumer names and is not hosted here fits what sessions may keep of such."""
+        unknown = sum(
+            not self._is_known((topic.topic_id if by_id else topic.topic, asked.partition))
+            for topic in request.topics
+            for asked in topic.partitions
+        )
+        return self._unknown + unknown <= UNKNOWN_MAX
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._unknown -= session.unknown
+
+    def _make_room(self, size: int, now_ms: int, privileged: bool, replica_id: int) -> bool:
         """Whether a new session of `size` partitions may be kept, after evicting one if need be."""
+        if privileged:
+            own = [each for each in self._sessions.values() if each.replica_id == replica_id]
+            if len(own) >= SESSIONS_PER_REPLICA_MAX:
+                return self._evict(min(own, key=lambda session: session.used_ms))
         if len(self._sessions) < self._slots_max:
             return True
         stalest = min(self._sessions.values(), key=lambda session: session.used_ms, default=None)
@@ -204,7 +290,7 @@ class FetchSessions:
         return False
 
     def _evict(self, session: FetchSession) -> bool:
-        del self._sessions[session.session_id]
+        self._end(session.session_id)
         self._evictions += 1
         return True
 
@@ -219,40 +305,14 @@ class FetchSessions:
         return {
             "sessions": len(self._sessions),
             "partitions": sum(len(session.partitions) for session in self._sessions.values()),
+            "unknown_partitions": self._unknown,
             "evictions": self._evictions,
         }
 
 
-def is_of_follower(request: FetchRequest) -> bool:
-    """Whether a replica fetches, not a consumer; since version 15 it says so in a field of its own."""
-    return request.replica_state.replica_id >= 0 or request.replica_id >= 0
-
-
-def _update(
-    partitions: dict[PartitionKey, FetchedPartition],
-    request: FetchRequest,
-    by_id: bool,
-    session: FetchSession | None,
-) -> None:
-    follows = session if session is not None and session.privileged else None
-    for topic in request.topics:
-        name: TopicKey = topic.topic_id if by_id else topic.topic
-        for asked in topic.partitions:
-            key = (name, asked.partition)
-            fetched = partitions.get(key)
-            if fetched is None:
-                fetched = FetchedPartition(key) if follows is None else FollowerCursor(key, follows)
-                partitions[key] = fetched
-            fetched.fetch_offset = asked.fetch_offset
-            if isinstance(fetched, FollowerCursor):
-                # It may have left out what it was told in another state of its log.
-                fetched.sent_high_watermark = -1
-                fetched.stir(wakes=False)
-            # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
-            fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
-            fetched.last_fetched_epoch = asked.last_fetched_epoch
-            fetched.log_start_offset = asked.log_start_offset
-            fetched.max_bytes = asked.partition_max_bytes
+def replica_of(request: FetchRequest) -> int:
+    """The replica that fetches, negative for a consumer; since version 15 it says so in a field of its own."""
+    return max(request.replica_state.replica_id, request.replica_id)
 
 
 def move_to_end(session: FetchSession, served: Iterable[FetchedPartition]) -> None:

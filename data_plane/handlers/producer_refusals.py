@@ -56,6 +56,7 @@ class ProducerRefusals:
             known_offset=-1 if known is None else known.last_offset,
             log_end_offset=log.log_end_offset,
             client=context.client_address,
+            request=context.number,
             client_id=context.client_id,
             held_back=held_back,
         )

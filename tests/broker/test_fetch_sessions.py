@@ -13,11 +13,14 @@ from data_plane.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
+    SESSIONS_PER_REPLICA_MAX,
+    UNKNOWN_MAX,
     FetchedPartition,
     FetchPlan,
     FetchSessions,
     FollowerCursor,
     move_to_end,
+    replica_of,
 )
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
@@ -29,8 +32,21 @@ ID = bytes(range(16))
 class Cache:
     """A cache of sessions, asked in few words; partitions are those of topic `t`."""
 
-    def __init__(self, slots_max: int = 2) -> None:
-        self.sessions = FetchSessions(slots_max, EVICTION_MS, Random(1))
+    def __init__(
+        self,
+        slots_max: int = 2,
+        *,
+        known_max: int = 1 << 30,
+        followers: tuple[int, ...] = tuple(range(100)),
+    ) -> None:
+        """Partitions from `known_max` on are not hosted; `followers` are the replicas that there are."""
+        self.sessions = FetchSessions(
+            slots_max,
+            EVICTION_MS,
+            Random(1),
+            is_known=lambda key: key[1] < known_max,
+            is_follower=lambda request, by_id: replica_of(request) in followers,
+        )
 
     def ask(
         self,
@@ -247,3 +263,54 @@ def test_a_session_is_a_dict_of_partitions(steps: list[tuple[dict[int, int], set
     for epoch, (fetch, forget) in enumerate(steps, start=1):
         model = {index: at for index, at in {**model, **fetch}.items() if index not in forget}
         assert offsets(cache.ask(epoch, fetch, session_id=sid, forget=tuple(sorted(forget)))) == model
+
+
+def test_partitions_that_are_not_here_are_bounded_over_all_sessions() -> None:
+    """Anybody can name any number of them: beyond the bound a client goes on without a session."""
+    cache = Cache(1000, known_max=0)
+    half = UNKNOWN_MAX // 2
+    first = cache.open(half)
+    assert first
+    assert cache.open(half)
+    assert not cache.open(1)
+    assert Cache(known_max=1).open(1)
+    assert cache.sessions.statistics()["unknown_partitions"] == UNKNOWN_MAX
+    grown = cache.ask(1, {half: 0}, session_id=first)
+    assert (grown.error, grown.session_id, grown.incremental) == (ErrorCode.NONE, NO_SESSION, False)
+    assert len(grown.partitions) == half + 1
+    assert not cache.holds(first)
+    assert cache.sessions.statistics()["unknown_partitions"] == half
+    assert cache.open(1)
+
+
+def test_what_is_forgotten_makes_room_for_other_unknown_partitions() -> None:
+    """The count is of what sessions hold now."""
+    cache = Cache(1000, known_max=0)
+    session_id = cache.open(UNKNOWN_MAX)
+    assert not cache.open(1)
+    cache.ask(1, session_id=session_id, forget=(0, 1))
+    assert cache.open(2)
+    assert not cache.open(1)
+
+
+def test_whoever_only_says_that_it_is_a_replica_gets_no_session() -> None:
+    """It would push out those of consumers."""
+    cache = Cache(1, followers=(2,))
+    held = cache.open()
+    liar = cache.ask(INITIAL_EPOCH, {0: 0}, replica=ReplicaState(9, 1))
+    assert (liar.error, liar.session_id) == (ErrorCode.NONE, NO_SESSION)
+    assert cache.holds(held)
+    assert cache.ask(INITIAL_EPOCH, {0: 0}, replica=ReplicaState(2, 1)).session_id
+
+
+def test_one_replica_pushes_out_a_few_sessions_at_most() -> None:
+    """Its own stalest session makes room for its next one."""
+    cache = Cache(100)
+    consumers = [cache.open() for _ in range(100 - SESSIONS_PER_REPLICA_MAX)]
+    mine = [
+        cache.ask(INITIAL_EPOCH, {0: 0}, replica=ReplicaState(2, 1), now_ms=now_ms).session_id
+        for now_ms in range(3 * SESSIONS_PER_REPLICA_MAX)
+    ]
+    assert all(cache.holds(each) for each in consumers)
+    assert [cache.holds(each) for each in mine].count(True) == SESSIONS_PER_REPLICA_MAX
+    assert cache.holds(mine[-1])
