@@ -17,6 +17,7 @@ from data_plane.handlers.metadata import MetadataHandler
 from data_plane.handlers.topic_partitions import CreatePartitionsHandler
 from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
 from metadata_quorum.controller.refusals import refusal
+from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.envelope import Sender
 from metadata_quorum.image import MetadataImage
 from wire.errors import ErrorCode
@@ -94,6 +95,7 @@ def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
                 clock=SimpleNamespace(monotonic=lambda: 100.0),
                 settings=SimpleNamespace(request_timeout_ms=7000, node_id=1, auto_create_topics_enable=True),
                 image=MetadataImage(),
+                config_layers=BrokerConfigLayers({}),
                 tasks=nursery,
                 log=structlog.get_logger(),
             )

@@ -30,7 +30,8 @@ def numbered(epoch: int, sequence: int, count: int = 1) -> bytearray:
     ],
 )
 def test_both_sides_are_named(epoch: int, sequence: int, error: ErrorCode) -> None:
-    """Who sent what, and what was known: over the wire, with the partition and the client's address."""
+    """Who sent what, and what was known: over the wire, with the partition, the client's address and the
+    request's number on its connection: what precedes the first was sent on another."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         assert await cluster.send(1, numbered(1, 0, 5)) == (0, 0)
@@ -38,6 +39,7 @@ def test_both_sides_are_named(epoch: int, sequence: int, error: ErrorCode) -> No
             assert await cluster.send(1, numbered(epoch, sequence, 2)) == (error, -1)
         (line,) = [each for each in lines if each["event"] == "produce.sequence_refused"]
         assert line.pop("client").startswith("10.")
+        assert line.pop("request") > 0
         assert line == {
             "log_level": "warning",
             "event": "produce.sequence_refused",
