@@ -164,6 +164,9 @@ class MetadataImage:
     features: dict[str, int] = attrs.field(factory=dict)
     """Finalized feature levels; a level of 0 is the same as no entry."""
     next_producer_id: int = 0
+    troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
+    """Ids of directories that take no records now, by the broker that says so; taken out of `configs`
+    (`metadata_quorum.disk_troubles`)."""
 
     @classmethod
     def empty(cls, cluster_id: str) -> MetadataImage:

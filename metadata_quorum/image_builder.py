@@ -18,9 +18,11 @@ import attrs
 
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.config_values import check_value
+from metadata_quorum.disk_troubles import troubled_directories
 from metadata_quorum.image import (
     MIGRATING_DIRECTORY,
     NO_LEADER_CHANGE,
+    RESOURCE_BROKER,
     RESOURCE_TOPIC,
     BrokerImage,
     ControllerImage,
@@ -474,6 +476,7 @@ def _build(
         base.unreadable_configs.changed(unreadable),
         base.features if changes.features is None else changes.features,
         base.next_producer_id if changes.next_producer_id is None else changes.next_producer_id,
+        _troubled(base, configs),
     )
     delta = MetadataDelta(
         changes.deleted,
@@ -484,3 +487,18 @@ def _build(
         changes.features is not None,
     )
     return image, delta
+
+
+def _troubled(
+    base: MetadataImage, configs: Mapping[tuple[int, str], Mapping[str, str] | None]
+) -> dict[str, tuple[bytes, ...]]:
+    """The directories that brokers list as troubled, after these configurations have changed."""
+    found = base.troubled_directories
+    for (kind, name), values in configs.items():
+        if kind == RESOURCE_BROKER:
+            listed = troubled_directories(values or {})
+            if listed != found.get(name, ()):
+                found = {other: ids for other, ids in found.items() if other != name}
+                if listed:
+                    found = dict(sorted({**found, name: listed}.items()))
+    return found

@@ -267,10 +267,13 @@ class FetchJob:
         return None
 
     def _note_follower(self, fetched: FetchedPartition, partition: Partition) -> None:
-        """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`."""
+        """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`.
+
+        It needs no disk: what the follower has, it has, also while this log cannot be read.
+        """
         replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
-        if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset and not log.offline:
+        if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
             promised = partition.note_fetch(
                 replica, self.replica_epoch, fetched.fetch_offset, fetched.log_start_offset, self.now_ms
             )

@@ -375,8 +375,11 @@ class Partition:
             self._cluster.alter_isr(self)
 
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
-        """Propose to go on without the followers that have lagged too long; who they are."""
-        if self.followers is None or self.isr_state.is_pending:
+        """Propose to go on without the followers that have lagged too long; who they are.
+
+        None while this leader's own log cannot be read: then nobody can catch up, and who is in sync is still so.
+        """
+        if self.followers is None or self.isr_state.is_pending or self.log.offline:
             return ()
         end_offset = self.log.log_end_offset
         lag_ms_max = self._cluster.lag_ms_max
@@ -389,6 +392,14 @@ class Partition:
             self.isr_state = PendingShrinkIsr(CommittedIsr(self.isr_state.isr), tuple(leaving))
             self._cluster.alter_isr(self)
         return tuple(leaving)
+
+    def forgive_lag(self, now_ms: int) -> None:
+        """The log could not be read until now: those in sync have from now on as long to catch up as ever."""
+        if self.followers is not None:
+            for broker_id in self.isr_state.isr:
+                replica = self.followers.get(broker_id)
+                if replica is not None:
+                    replica.last_caught_up_ms = max(replica.last_caught_up_ms, now_ms)
 
     def broker_epoch_of(self, broker_id: int) -> int:
         """The epoch with which a follower fetched last; -1 for one that has not fetched in this term."""

@@ -11,6 +11,10 @@ know who leads in its stead.
 epoch of its last registration, it may have lost records that it acknowledged (nothing is synced before an
 acknowledgement), so it leaves every ISR before it can be unfenced.
 
+**A directory that is back.** What a broker has reported as offline returns with a registration of the same incarnation: epoch
+and fence stay as they were, the directories are those of the request. Partitions without a leader that wait for one of
+them get it at once. (In Kafka they wait for the next election.)
+
 **A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
 Here it takes its place at once if it holds one of its log directories: a process keeps the locks of all of them until
 it has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
@@ -91,6 +95,8 @@ def register_broker(
     records.append(record)
     if not amended:
         sessions.begin(request.broker_id, context.now_ms)
+    elif existing is not None and existing.is_active and not set(request.log_dirs) <= set(existing.log_dirs):
+        records += _elect_where_nobody_leads(_after(image, records, context), settings)
     return Decision(records, BrokerRegistrationResponse(0, ErrorCode.NONE, record.broker_epoch))
 
 
@@ -235,10 +241,17 @@ def fence(
 
 def unfence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
     """The broker may lead again; partitions that have no leader may now get one."""
-    records: list[Message] = [
-        BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE)
+    return [
+        BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE),
+        *_elect_where_nobody_leads(image, settings, also=broker.broker_id),
     ]
-    acceptable = acceptable_leaders(image, also=broker.broker_id)
+
+
+def _elect_where_nobody_leads(
+    image: MetadataImage, settings: ControllerSettings, *, also: int | None = None
+) -> list[Message]:
+    records: list[Message] = []
+    acceptable = acceptable_leaders(image, also=also)
     for topic in _topics(image):
         rules = None
         for number, partition in topic.partitions.items():

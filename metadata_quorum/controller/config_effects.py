@@ -4,6 +4,8 @@
   eligible may miss what it passes: they are eligible no more. (Kafka forgets all eligible replicas with each change, also
   the only ones that are left of a partition without a leader.)
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader need not wait for the timer.
+* Where a broker lists a directory as one that takes no records now, leaderships leave that directory, if anybody else is
+  in sync (`metadata_quorum.disk_troubles`).
 
 A decision beyond 10,000 records takes several batches, and of these only the first may be left when the controller dies. So
 what is eligible no more goes before the configuration that makes it so, and elections come behind the one that permits them.
@@ -14,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
-from metadata_quorum.controller.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partition_change import Acceptable, acceptable_leaders, change_partition
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import UNCLEAN_ELECTION, topic_rules
+from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS
 from metadata_quorum.effective_config import MIN_ISR
 from metadata_quorum.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from metadata_quorum.image_builder import ImageBuilder
@@ -30,7 +33,10 @@ def with_partition_changes(
 ) -> list[Message]:
     """The configuration records of one decision, and the partition changes that follow from them."""
     names = _affected_topics(image, records)
-    if not names:
+    tells_of_disks = any(
+        isinstance(record, ConfigRecord) and record.name == TROUBLED_LOG_DIRS for record in records
+    )
+    if not names and not tells_of_disks:
         return list(records)
     builder = ImageBuilder(image)
     for offset, record in enumerate(records, context.next_offset):
@@ -49,7 +55,28 @@ def with_partition_changes(
             change = change_partition(topic.topic_id, number, partition, acceptable, rules)
             if change is not None:
                 (elections if leaderless else changes).append(change)
-    return [*changes, *records, *elections]
+    moved = []
+    if future.troubled_directories != image.troubled_directories:
+        moved = _moved_leaderships(future, acceptable, settings)
+    return [*changes, *records, *elections, *moved]
+
+
+def _moved_leaderships(
+    image: MetadataImage, acceptable: Acceptable, settings: ControllerSettings
+) -> list[Message]:
+    """Other leaders for the partitions that are led from troubled directories, where there are any."""
+    troubled = frozenset(each for ids in image.troubled_directories.values() for each in ids)
+    moved: list[Message] = []
+    for name in sorted(image.topics) if troubled else ():
+        topic: TopicImage = image.topics[name]
+        rules = None
+        for number, partition in topic.partitions.items():
+            if partition.directory_of(partition.leader) in troubled:
+                rules = rules or topic_rules(image, settings, topic)
+                change = change_partition(topic.topic_id, number, partition, acceptable, rules)
+                if change is not None:
+                    moved.append(change)
+    return moved
 
 
 def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:

@@ -4,7 +4,8 @@ One function decides leader, ISR, eligible replicas and the last known leader to
 sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for reassignments, KIP-966 for the rest):
 
 * **Leader.** Whoever is in sync and acceptable (its broker active, its directory online): the leader if it still
-  qualifies, else the first in the order of assignment. With no ISR left, an eligible replica (ELR); then the last known
+  qualifies, else the first in the order of assignment; one on a directory that takes no records now
+  (`metadata_quorum.disk_troubles`) only where all others are on such a one too. With no ISR left, an eligible replica (ELR); then the last known
   leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last two may lack
   acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`, so a replica that
@@ -21,7 +22,7 @@ sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 import attrs
@@ -120,7 +121,7 @@ def change_partition(
     _keep_eligible(target, partition, rules, gone if unclean else None)
     if election is None:
         election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
-    _elect(target, partition, acceptable, election)
+    _elect(target, partition, acceptable, election, rules.troubled_directories)
     if target.leader == NO_LEADER:
         target.replicas = _empty_last(target)
     if _is_sufficient(target, rules):
@@ -159,16 +160,24 @@ def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
     return len(target.isr) >= min_isr
 
 
-def _elect(target: _Target, partition: PartitionImage, acceptable: Acceptable, election: Election) -> None:
+def _elect(
+    target: _Target,
+    partition: PartitionImage,
+    acceptable: Acceptable,
+    election: Election,
+    troubled: Collection[bytes],
+) -> None:
     candidates = target.isr or target.elr
     order = [partition.leader, *target.replicas]
     if election is Election.PREFERRED:
         order.insert(0, target.replicas[0])
-    for replica in order:
-        if replica in candidates and acceptable(partition, replica):
-            assert replica != target.begun_anew, f"replica {replica} is empty and in sync or eligible"
-            _lead(target, replica)
-            return
+    qualified = [each for each in order if each in candidates and acceptable(partition, each)]
+    if qualified:
+        sound = (each for each in qualified if partition.directory_of(each) not in troubled)
+        leader = next(sound, qualified[0])
+        assert leader != target.begun_anew, f"replica {leader} is empty and in sync or eligible"
+        _lead(target, leader)
+        return
     if not candidates and len(target.last_known) == 1:
         last_leader = target.last_known[0]
         assert last_leader != target.begun_anew, f"replica {last_leader} is empty and led last"

@@ -23,6 +23,8 @@ class TopicRules:
     """Whether a replica that is not known to hold everything may lead when no other is left."""
     eligible_replicas: bool = False
     """Whether replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
+    troubled_directories: frozenset[bytes] = frozenset()
+    """A replica on one of these leads only where no other can that holds everything."""
 
 
 def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: TopicImage) -> TopicRules:
@@ -33,6 +35,7 @@ def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: Topic
         min_isr,
         unclean_election_enabled(image, settings, topic.name),
         image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
+        frozenset(each for ids in image.troubled_directories.values() for each in ids),
     )
 
 

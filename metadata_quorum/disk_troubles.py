@@ -1,0 +1,69 @@
+"""What a broker says of its disks that take no records now: full ones, and ones that hang. PURE.
+
+KRaft's messages have no word for such a directory: one in `offline_log_dirs` is gone for good, a cordoned one still leads. So
+a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every controller stores
+it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where nobody else can: leaderships
+move in the decision that stores the list, and may come back once the directory is listed no more.
+
+An entry is `ID:full:SINCE:PATH` or `ID:hung:SINCE:PATH`: the directory's id as Kafka writes it, milliseconds of the wall
+clock, and the path with `%` before two hexadecimal digits for what would end an entry. Anybody may have written the list,
+so an entry that makes no sense is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from urllib.parse import quote, unquote
+
+import attrs
+
+from wire.uuid_text import uuid_from_text, uuid_to_text
+
+TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
+
+
+class Trouble(Enum):
+    """Why a directory takes no records now."""
+
+    HUNG = "hung"
+    FULL = "full"
+
+
+@attrs.frozen
+class TroubledDirectory:
+    """One directory of a broker; `since_ms` by its wall clock."""
+
+    directory_id: bytes
+    trouble: Trouble
+    since_ms: int
+    path: str
+
+
+def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
+    """The value of the configuration; empty for none."""
+    return ",".join(
+        f"{uuid_to_text(each.directory_id)}:{each.trouble.value}:{each.since_ms}:{quote(each.path)}"
+        for each in troubled
+    )
+
+
+def parse_troubles(text: str) -> list[TroubledDirectory]:
+    """What `troubles_text` has written."""
+    found = []
+    for entry in text.split(","):
+        parts = entry.strip().split(":", 3)
+        try:
+            directory, kind, since, path = parts
+            found.append(
+                TroubledDirectory(uuid_from_text(directory), Trouble(kind), int(since[:20]), unquote(path))
+            )
+        except ValueError:
+            continue
+    return found
+
+
+def troubled_directories(values: Mapping[str, str]) -> tuple[bytes, ...]:
+    """The ids in the configuration of one broker."""
+    text = values.get(TROUBLED_LOG_DIRS, "")
+    return tuple(each.directory_id for each in parse_troubles(text)) if text else ()
