@@ -1,4 +1,7 @@
-"""DescribeProducers: what partitions that are led here know of their idempotent producers (KIP-664)."""
+"""DescribeProducers: what replicas here know of the partition's idempotent producers (KIP-664).
+
+Any replica answers, as in Kafka: whoever looks for what hangs asks each of them for its own view.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,15 @@ class DescribeProducersHandler:
             partition = self._broker.partition(topic, index)
         except KafkaError as error:
             return PartitionResponse(index, error.code, None, [])
-        if not partition.is_leader:
-            return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None, [])
+        log = partition.log
+        if log.offline:
+            return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
         try:
-            active = list(partition.log.active_producers())
+            active = list(log.active_producers())
+        except KafkaError as error:
+            return PartitionResponse(index, error.code, None, [])
         except DiskError as error:
-            partition.log.disk_failed(error)
+            log.disk_failed(error)
             return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
         if not size.has_room(PRODUCER_BYTES * len(active)):
             return PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])
