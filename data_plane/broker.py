@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from data_plane.directory_assignments import DirectoryAssignments, Replica
+from data_plane.directory_troubles import DirectoryTroubles
 from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
@@ -143,6 +144,7 @@ class Broker:
             request_timeout_ms=settings.request_timeout_ms,
             log=log,
         )
+        self.troubles = DirectoryTroubles(self, log=log)
         self.maker = LogMaker(
             settings.node_id,
             self.placement,
@@ -156,6 +158,7 @@ class Broker:
         self.producer_ids = ProducerIdBlock()
         self._without_room: dict[Replica, bool] = {}
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
+        self._tries_again = False
         self._not_hosted: dict[Replica, None] = {}
         """Replicas of which has been said that they are not served."""
 
@@ -245,6 +248,8 @@ class Broker:
             self._apply_topic(topic, before.topics_by_id.get(topic.topic_id), numbers)
         self._apply_configs(configured)
         self.replication.brokers_changed(delta.changed_brokers)
+        if image.troubled_directories != before.troubled_directories:
+            self.replication.troubles_changed()
         self.rotten.look_again()
         self.groups.apply_metadata(image, delta)
         self.run_woken()
@@ -276,6 +281,7 @@ class Broker:
             throttle.set_rate(self.config_layers)
         for listener in self.config_listeners:
             listener()
+        self.troubles.config_changed()
 
     def _apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
         for name in names:
@@ -290,7 +296,7 @@ class Broker:
     def _apply_config(self, hosted: HostedTopic) -> None:
         hosted.config = self.log_config(hosted.name)
         self._note_topic_config(hosted)
-        for partition in hosted.partitions.values():
+        for partition in list(hosted.partitions.values()):
             partition.set_config(hosted.config)
 
     def _note_topic_config(self, hosted: HostedTopic) -> None:
@@ -327,11 +333,20 @@ class Broker:
                 if image.directory_of(node_id) == LOST_DIRECTORY:
                     self._take_lost(hosted, index, partition, image)
                 else:
+                    self._check_directory(hosted, index, partition, image)
                     self.replication.match(partition)
         if hosted.partitions:
             self.topics[topic.name] = hosted
             self.topics_by_id[topic.topic_id] = hosted
             self._note_topic_config(hosted)
+
+    def _check_directory(
+        self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage
+    ) -> None:
+        """An older word of this broker may have reached the controller behind a newer one: then tell it again."""
+        owner = partition.log.owner
+        if isinstance(owner, LogDir) and image.directory_of(self.settings.node_id) != owner.directory_id:
+            self.assignments.note(hosted.topic_id, index, owner.directory_id)
 
     def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
         """The replica has been moved to other brokers: its log goes."""
@@ -408,11 +423,17 @@ class Broker:
             self.replication.forget(*replica)
 
     def _try_again_later(self, replica: Replica, *, is_new: bool) -> None:
-        if not self._without_room:
-            self.timers.at(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS, self._try_again)
         self._without_room[replica] = is_new
+        if not self._tries_again:
+            self._tries_again = True
+            self.timers.at(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS, self._try_again)
 
     def _try_again(self) -> None:
+        self._tries_again = bool(self._without_room)
+        if not self._tries_again:
+            return
+        # The next try before this one: an error in it must not be the end of all.
+        self.timers.at(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS, self._try_again)
         self.maker.begin_change()
         replicas = dict(self._without_room)
         for topic_id in dict.fromkeys(topic_id for topic_id, _ in replicas):
@@ -438,7 +459,7 @@ class Broker:
             throttle.forget(topic_id)
         if self.topics.get(hosted.name) is hosted:
             del self.topics[hosted.name]
-        for index, partition in hosted.partitions.items():
+        for index, partition in list(hosted.partitions.items()):
             self._delete_replica(hosted, index, partition)
 
     def set_strays_aside(self) -> None:
@@ -459,7 +480,7 @@ class Broker:
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:
         """A directory failed: stop serving its partitions."""
         self.log.error("directory.offline", directory=log_dir.path, reason=reason)
-        for hosted in self.topics.values():
+        for hosted in list(self.topics.values()):
             for index, partition in list(hosted.partitions.items()):
                 if log_dir.get(hosted.name, index) is partition.log:
                     del hosted.partitions[index]

@@ -319,6 +319,9 @@ class MetadataLog:
     def flush_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
+    def disk_refused(self, error: DiskRefused) -> None:
+        """Whoever writes hears it, and tries again."""
+
     def recovery_point_lowered(self, log: PartitionLog) -> None:
         """Of what was synced something is taken back: the lower bound must not say too much."""
         self._write_synced_offset(log.recovery_point)

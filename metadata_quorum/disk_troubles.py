@@ -6,15 +6,14 @@ it, and Kafka's does nothing else. Ours lets the replicas on a listed directory 
 move in the decision that stores the list, and may come back once the directory is listed no more.
 
 An entry is `ID:full:SINCE:PATH` or `ID:hung:SINCE:PATH`: the directory's id as Kafka writes it, milliseconds of the wall
-clock, and the path with `%` before two hexadecimal digits for what would end an entry. Anybody may have written the list,
-so an entry that makes no sense is passed over.
+clock, and the path with `%2C` for a comma and `%25` for a per cent sign. Anybody may have written the list, so an entry
+that makes no sense is passed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from urllib.parse import quote, unquote
 
 import attrs
 
@@ -43,7 +42,7 @@ class TroubledDirectory:
 def troubles_text(troubled: Iterable[TroubledDirectory]) -> str:
     """The value of the configuration; empty for none."""
     return ",".join(
-        f"{uuid_to_text(each.directory_id)}:{each.trouble.value}:{each.since_ms}:{quote(each.path)}"
+        f"{uuid_to_text(each.directory_id)}:{each.trouble.value}:{each.since_ms}:{_escaped(each.path)}"
         for each in troubled
     )
 
@@ -56,7 +55,7 @@ def parse_troubles(text: str) -> list[TroubledDirectory]:
         try:
             directory, kind, since, path = parts
             found.append(
-                TroubledDirectory(uuid_from_text(directory), Trouble(kind), int(since[:20]), unquote(path))
+                TroubledDirectory(uuid_from_text(directory), Trouble(kind), int(since[:20]), _unescaped(path))
             )
         except ValueError:
             continue
@@ -67,3 +66,12 @@ def troubled_directories(values: Mapping[str, str]) -> tuple[bytes, ...]:
     """The ids in the configuration of one broker."""
     text = values.get(TROUBLED_LOG_DIRS, "")
     return tuple(each.directory_id for each in parse_troubles(text)) if text else ()
+
+
+def _escaped(path: str) -> str:
+    """A path of bytes that are no text is shown as far as it is."""
+    return path.encode(errors="replace").decode().replace("%", "%25").replace(",", "%2C")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("%2C", ",").replace("%25", "%")

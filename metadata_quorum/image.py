@@ -71,8 +71,7 @@ class PartitionImage:
 
     def is_online(self, broker_id: int, broker: BrokerImage) -> bool:
         """Whether the directory of a broker's replica is online, as far as the broker has said where it is."""
-        directory = self.directory_of(broker_id)
-        return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in broker.log_dirs
+        return broker.holds_online(self.directory_of(broker_id))
 
 
 @attrs.frozen
@@ -122,6 +121,10 @@ class BrokerImage:
     def is_active(self) -> bool:
         """Whether it may lead and be in sync: neither fenced nor shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    def holds_online(self, directory: bytes) -> bool:
+        """Whether a replica in this directory is online, as far as the broker has said where it is."""
+        return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in self.log_dirs
 
     def endpoint(self, listener: str) -> ListenerImage | None:
         """Where clients of that listener reach the broker."""

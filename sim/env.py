@@ -118,6 +118,8 @@ class SimWorkers:
     def __init__(self, env: SimEnv, random: Random) -> None:
         self._env = env
         self._random = random
+        self.hangs_until = 0.0
+        """As the node's, for one device of several."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         env = self._env
@@ -126,7 +128,7 @@ class SimWorkers:
             raise NodeCrashed
         done = Signal(env)
         seconds = env.weather.work(self._random) * env.work_factor
-        seconds = max(seconds, env.hangs_until - env.agenda.now)
+        seconds = max(seconds, max(env.hangs_until, self.hangs_until) - env.agenda.now)
         env.record("work", getattr(function, "__qualname__", "function"), seconds)
         env.agenda.at(env.agenda.now + seconds, done.wake, env)
         await run_shielded(done)

@@ -142,8 +142,11 @@ class Broker:
     def _brokers(self) -> Mapping[int, tuple[int, bool]]:
         return self._around.images[self.images_seen - 1][1] if self.images_seen else {}
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         return self._brokers.get(broker_id) == (broker_epoch, True)
+
+    def is_troubled(self, directory: bytes) -> bool:
+        return False
 
     def registered_epoch(self, broker_id: int) -> int:
         return self._brokers.get(broker_id, (-1, False))[0]

@@ -203,10 +203,15 @@ class Shard:
             # The timer's own sum: with a difference a rounding error would set it again for this very moment.
             if isinstance(ask.request, _WRITES) and ask.asked_at + timeout <= now
         ]
-        for reply, ask in late:
+        for reply, _ in late:
             del self._unanswered[reply]
-            reply.complete(refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._watch_commits()
+        for reply, ask in late:
+            try:
+                reply.complete(refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            except Exception:
+                # Whoever waits beside it must hear as well.
+                self._broker.log.exception("request.bug")
 
     def _deliver(self, answers: Answers) -> None:
         for reply, response in answers:
@@ -223,11 +228,17 @@ class Shard:
         self._timer = self._broker.timers.at(next_ms / 1000, self._time_passes)
 
     def _time_passes(self) -> None:
-        self._timer = None
-        if not self._stopped:
-            self.submit(Ask(TimePasses(), 0, None, self._broker.clock.wall_ms()))
-            if not self._stopped:
-                self._set_timer()
+        if self._stopped:
+            self._timer = None
+            return
+        # Armed again before anything can go wrong; a decision that fails leaves its deadline behind it.
+        at = self._broker.clock.monotonic() + RELOAD_SECONDS
+        self._timer = again = self._broker.timers.at(at, self._time_passes)
+        self.submit(Ask(TimePasses(), 0, None, self._broker.clock.wall_ms()))
+        if self._timer is again and not self._stopped:
+            again.cancel()
+            self._timer = None
+            self._set_timer()
 
     def stop(self) -> None:
         """Leadership is gone: whoever waits asks another coordinator."""
@@ -348,10 +359,14 @@ class GroupCoordinator:
         self._expiry = self._broker.timers.at(at, self._expire)
 
     def _expire(self) -> None:
-        for _, shard in sorted(self.shards.items()):
-            if not shard.is_loading:
-                shard.submit(Ask(ExpireOffsets(), 0, None, self._broker.clock.wall_ms()))
         self._set_expiry()
+        for index, shard in sorted(self.shards.items()):
+            if not shard.is_loading:
+                try:
+                    shard.submit(Ask(ExpireOffsets(), 0, None, self._broker.clock.wall_ms()))
+                except Exception:
+                    # One shard's bug must not cost the others their turn.
+                    self._broker.log.exception("groups.expiry_failed", partition=index)
 
     def stop(self) -> None:
         """The node goes: whoever waits is told to look for another coordinator."""

@@ -58,7 +58,9 @@ def build_table(broker: Broker) -> ApiTable:
         ApiKey.ALTER_CONFIGS: AlterConfigsHandler(broker).handle,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsHandler(broker).handle,
         ApiKey.LIST_CONFIG_RESOURCES: ListConfigResourcesHandler(broker).handle,
-        ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(broker.settings.node_id, broker).handle,
+        ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(
+            broker.settings.node_id, broker, broker.troubles.text
+        ).handle,
         ApiKey.DELETE_RECORDS: DeleteRecordsHandler(broker).handle,
         ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(broker).handle,
         ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(broker).handle,

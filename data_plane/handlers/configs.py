@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from data_plane.broker import Broker
@@ -10,7 +11,9 @@ from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, Answer
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.log_levels import LogLevels
 from metadata_quorum.config_docs import config_doc
+from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS
 from metadata_quorum.effective_config import (
+    CONFIG_TYPES,
     BrokerConfigLayers,
     ConfigEntry,
     ConfigSource,
@@ -76,9 +79,11 @@ class Described(Protocol):
 class DescribeConfigsHandler:
     """API 32; of the node's own values that it can be asked for, whatever its roles."""
 
-    def __init__(self, node_id: int, broker: Described) -> None:
+    def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
+        """`troubles` is what the node says of its disks now (`metadata_quorum.disk_troubles`)."""
         self._node_id = node_id
         self._broker = broker
+        self._troubles = troubles
         self._inherited: dict[str, ConfigEntry] = {}
         """Of all topics, while what this broker is told stays the same."""
         self._inherited_from: BrokerConfigLayers | None = None
@@ -160,7 +165,20 @@ class DescribeConfigsHandler:
     def _broker_entries(self, name: str) -> list[ConfigEntry]:
         if name:
             self._check_broker_id(name, "Unexpected broker id, expected {} or empty string, but received {}")
-        return describe_broker_config(self._broker.config_layers, for_all=not name)
+        entries = describe_broker_config(self._broker.config_layers, for_all=not name)
+        troubles = self._troubles() if name else ""
+        if not troubles:
+            return entries
+        # What stands in the metadata may be older: a full disk may hold up this node's own metadata.
+        told = ConfigEntry(
+            TROUBLED_LOG_DIRS,
+            troubles,
+            ConfigSource.DYNAMIC_BROKER_CONFIG,
+            False,
+            True,
+            CONFIG_TYPES["string"],
+        )
+        return [*(each for each in entries if each.name != TROUBLED_LOG_DIRS), told]
 
     def _logger_entries(self, name: str) -> list[ConfigEntry]:
         if not name:

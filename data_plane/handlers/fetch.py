@@ -239,6 +239,8 @@ class FetchJob:
             records = FileRange(got.file, got.position, got.count)
             attempt.ranges.append(records)
             attempt.bytes_read += got.count
+            if self.is_follower and partition.is_adding(self.replica_id):
+                self.broker.replication.reassignment_bytes_out += got.count
             if throttle is not None:
                 throttle.note(got.count)
         return PartitionData(

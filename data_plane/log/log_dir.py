@@ -45,8 +45,9 @@ from data_plane.log.log_dir_background import Background
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
 from data_plane.log.watched_workers import WatchedWorkers
+from metadata_quorum.disk_troubles import Trouble
 from metadata_quorum.meta_properties import read_meta_properties
-from odradek.env.ports import Clock, Dir, DiskError, DiskRefused, ResourcesShort, Workers, never
+from odradek.env.ports import Clock, Dir, DiskError, DiskFull, DiskRefused, ResourcesShort, Workers, never
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -126,6 +127,14 @@ class LogDir:
         self.space = DiskSpace(-1, -1)
         """As of the last look; asking the device itself may block, and nobody who serves clients waits for it."""
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
+        self.trouble: Trouble | None = None
+        """Why its replicas should not lead, as `data_plane.disk_watch` judges it."""
+        self.trouble_since_ms = 0
+        """By the wall clock."""
+        self.full_since: float | None = None
+        """Monotonic seconds at which a write found no room; None again once there is enough of it."""
+        self.refused_at = 0.0
+        """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
         """Whether the logs refuse to be used until a call to the device comes back (see `data_plane.disk_watch`)."""
         self._stalled: list[PartitionLog] = []
@@ -367,8 +376,16 @@ class LogDir:
 
     def disk_failed_unless_refused(self, error: DiskError) -> None:
         """A full disk, or a want of descriptors, refuses what was asked, and is no reason to stop."""
-        if not isinstance(error, DiskRefused):
+        if isinstance(error, DiskRefused):
+            self.disk_refused(error)
+        else:
             self.disk_failed(error)
+
+    def disk_refused(self, error: DiskRefused) -> None:
+        if isinstance(error, DiskFull):
+            self.refused_at = self.context.clock.monotonic()
+            if self.full_since is None:
+                self.full_since = self.refused_at
 
     def recovery_point_lowered(self, log: PartitionLog) -> None:
         if (log.topic, log.partition) in self.logs:
@@ -502,6 +519,7 @@ class LogDir:
             "path": self.path,
             "offline_reason": self.offline_reason,
             "is_stalled": self.is_stalled,
+            "trouble": None if self.trouble is None else self.trouble.value,
             "logs": len(self.logs),
             "size_bytes": sum(log.size_bytes for log in self.logs.values()),
             "total_bytes": self.space.total_bytes,

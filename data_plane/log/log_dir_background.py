@@ -97,7 +97,8 @@ class Background:
         if checkpoints_are_due or self.log_starts_moved:
             self.log_starts_moved = False
             await self._write(LOG_START_FILE, self._log_dir.log_starts)
-        if self._is_due("space", context.space_interval_ms, now_ms):
+        is_full = self._log_dir.full_since is not None
+        if self._is_due("space", context.space_interval_ms, now_ms) or is_full:
             await self._log_dir.workers.run(self._log_dir.measure_space)
         await self._remove_doomed(now_ms)
 
@@ -154,6 +155,7 @@ class Background:
             if error.operation == "sync":
                 # Pages that were promised room have none: they are lost like those of any failed sync.
                 raise
+            self._log_dir.disk_refused(error)
             if not self._told_postponed:
                 self._told_postponed = True
                 self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
@@ -211,8 +213,10 @@ class Background:
         appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
         may leave an old one, a part, or none.
         """
-        with suppress(DiskRefused):
+        try:
             await self._log_dir.workers.run(self._replace, name, offsets, durable)
+        except DiskRefused as error:
+            self._log_dir.disk_refused(error)
 
     def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> None:
         directory = self._log_dir.directory
@@ -229,8 +233,10 @@ class Background:
             self._written[name] = data
 
     async def _write_recovery_points(self) -> None:
-        with suppress(DiskRefused):
+        try:
             await self._log_dir.workers.run(self._log_dir.write_recovery_points)
+        except DiskRefused as error:
+            self._log_dir.disk_refused(error)
 
     async def _remove_doomed(self, now_ms: int) -> None:
         run = self._log_dir.workers.run_long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from odradek.env.ports import DiskError, File
+from odradek.env.ports import DiskError, DiskRefused, File
 
 if TYPE_CHECKING:
     from data_plane.log.partition_log import PartitionLog
@@ -80,6 +80,9 @@ class LogOwner(Protocol):
 
     def disk_failed(self, error: DiskError) -> None:
         """An operation failed for good: take the directory offline."""
+
+    def disk_refused(self, error: DiskRefused) -> None:
+        """An operation found no room or no descriptor, and nothing has changed; it may be asked again."""
 
     def recovery_point_lowered(self, log: PartitionLog) -> None:
         """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""

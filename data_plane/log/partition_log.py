@@ -297,6 +297,7 @@ class PartitionLog:
     def undo_append(self, size: int, error: DiskError) -> None:
         """Cut what a failed append has left. A directory that cannot even do that is offline."""
         if isinstance(error, DiskRefused):
+            self._disk_refused(error)
             try:
                 if self.active.file.size > size:
                     self.active.file.truncate(size)
@@ -538,12 +539,19 @@ class PartitionLog:
             try:
                 self.owner.recovery_point_lowered(self)
             except DiskRefused as error:
+                self._disk_refused(error)
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}"
                 ) from error
 
+    def _disk_refused(self, error: DiskRefused) -> None:
+        if self.owner is not None:
+            self.owner.disk_refused(error)
+
     def disk_failed(self, error: DiskError) -> None:
         """An operation has failed: the directory goes offline, unless the failure passes or is nobody's."""
+        if isinstance(error, DiskRefused):
+            self._disk_refused(error)
         if not self._is_harmless(error):
             self._give_up(error)
 

@@ -86,7 +86,7 @@ _EXPECTED = frozenset(
 class Followed:
     """One partition that is fetched here."""
 
-    __slots__ = ("failures", "is_in_sync", "leader_epoch", "partition", "replica", "retry_at")
+    __slots__ = ("failures", "is_in_sync", "lag", "leader_epoch", "partition", "replica", "retry_at")
 
     def __init__(self, replica: Replica, partition: Partition) -> None:
         self.replica = replica
@@ -96,6 +96,8 @@ class Followed:
         self.is_in_sync = False
         """Whether it has what the leader said to be committed; kept for the throttle only."""
         self.retry_at = 0.0
+        self.lag = 0
+        """Committed records that this replica had not at the leader's last answer."""
 
     def wanted(self) -> Told:
         """What the next fetch says of it."""
@@ -160,6 +162,8 @@ class LeaderFetcher:
         self.is_running = False
         self.rounds = 0
         self.bytes_fetched = 0
+        self.reassignment_bytes = 0
+        """Of what was fetched, for replicas that are being added here."""
 
     # -- which partitions -----------------------------------------------------------------------------------------
 
@@ -231,6 +235,7 @@ class LeaderFetcher:
         now = self._clock.monotonic()
         if self._waiting:
             self._readmit(now)
+        self._hold_offline()
         if self._throttle.is_set:
             self._hold_throttled(now)
         if len(self._waiting) == len(self.followed) or self._broker_epoch() < 0:
@@ -295,6 +300,13 @@ class LeaderFetcher:
             if followed.retry_at <= now:
                 del self._waiting[replica]
                 self._changed[replica] = None
+
+    def _hold_offline(self) -> None:
+        """Leave out what lies on a disk that hangs: a fetch would promise to keep up."""
+        for replica in self.followed if self._session.epoch == 0 else list(self._changed):
+            followed = self.followed.get(replica)
+            if followed is not None and followed.partition.log.offline and replica not in self._waiting:
+                self._back_off(followed)
 
     def _hold_throttled(self, now: float) -> None:
         """Leave out of the requests what would go beyond the quota (Kafka's `shouldFollowerThrottle`)."""
@@ -465,7 +477,11 @@ class LeaderFetcher:
             return 0
         log = partition.log
         written = 0
+        followed.lag = max(0, answer.high_watermark - log.log_end_offset)
         try:
+            if log.offline:
+                # A hung disk: whatever touches it waits for it, and the node with it.
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
                     followed,
@@ -483,6 +499,7 @@ class LeaderFetcher:
                     log.append(records, Origin.REPLICA, followed.leader_epoch, self._clock.wall_ms())
                 partition.follow(answer.high_watermark, answer.log_start_offset)
             followed.failures = 0
+            followed.lag = max(0, answer.high_watermark - log.log_end_offset)
             if self._throttle.is_set and self._throttle.applies_to(*followed.replica):
                 followed.is_in_sync = log.log_end_offset >= answer.high_watermark
                 self._throttle.note(written)
@@ -492,6 +509,8 @@ class LeaderFetcher:
                 self._back_off(followed)
         self._changed[followed.replica] = None
         self.bytes_fetched += written
+        if partition.is_adding(self._node_id):
+            self.reassignment_bytes += written
         return written
 
     def _take_failure(self, followed: Followed, answer: PartitionData, error: KafkaError | DiskError) -> None:
@@ -567,6 +586,8 @@ class LeaderFetcher:
                 self._back_off(followed)
                 continue
             try:
+                if log.offline:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
                 if end < log.log_end_offset:
                     self._truncate(followed, end)
                 elif start > log.log_end_offset:
@@ -608,6 +629,11 @@ class LeaderFetcher:
             for answer in topic.partitions
             if not answer.error_code and topic.name in ids
         }
+
+    @property
+    def lag_max(self) -> int:
+        """Of the replicas that follow this leader here."""
+        return max((followed.lag for followed in self.followed.values()), default=0)
 
     def statistics(self) -> dict[str, Any]:
         """Figures of this leader's fetcher."""

@@ -74,6 +74,8 @@ class AlterPartitionSender:
         self.requests = 0
         self.expansions = 0
         self.shrinks = 0
+        self.failures = 0
+        """Proposals that were refused or not heard; one that is made again counts again."""
 
     def submit(self, partition: Partition) -> None:
         """Send what `partition.isr_state` proposes."""
@@ -117,9 +119,11 @@ class AlterPartitionSender:
             deadline = self._clock.monotonic() + self._timeout_seconds
             response: AlterPartitionResponse = await self._controller.request(request, deadline, version=3)
         except (KafkaError, ConnectionLost) as error:
+            self.failures += len(asked)
             self._log.warning("isr.not_told", error=str(error))
             return False
         if response.error_code:
+            self.failures += len(asked)
             self._log.warning("isr.not_told", error=ErrorCode(response.error_code).name)
             return False
         for topic in response.topics:
@@ -168,6 +172,7 @@ class AlterPartitionSender:
                 before=list(before),
             )
             return True
+        self.failures += 1
         again = partition.isr_refused(proposal, ErrorCode(code))
         self._log.info(
             "isr.refused",
@@ -185,4 +190,5 @@ class AlterPartitionSender:
             "requests": self.requests,
             "expansions": self.expansions,
             "shrinks": self.shrinks,
+            "failures": self.failures,
         }

@@ -43,6 +43,9 @@ from wire.errors import ErrorCode, KafkaError
 NO_LEADER_EPOCH = -1
 """A request that does not say which epoch it knows; any other number is compared (KIP-320)."""
 
+TROUBLED_LAG_MS_MAX = 1000
+"""`replica.lag.time.max.ms` for a replica whose directory is full or hangs, by its broker's own word."""
+
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 """The controller says that nothing has changed: the committed set holds as before."""
 _OUTDATED = frozenset(
@@ -68,8 +71,12 @@ class Cluster(Protocol):
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether this broker, fetching with this epoch, may be in sync: known so, not fenced, not leaving."""
+    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
+        """Whether this broker, fetching with this epoch, may be in sync: known so, not fenced, not leaving, and the directory
+        of its replica not reported as offline."""
+
+    def is_troubled(self, directory: bytes) -> bool:
+        """Whether its broker lists this directory as one that takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
         """Of this broker's registration; -1 for one that is not registered."""
@@ -92,7 +99,10 @@ class _Nobody:
     def now_ms(self) -> int:
         return 0
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
+        return False
+
+    def is_troubled(self, directory: bytes) -> bool:
         return False
 
     def registered_epoch(self, broker_id: int) -> int:
@@ -252,6 +262,10 @@ class Partition:
         replicas = 1 if self.image is None else len(self.image.replicas)
         return min(self.log.config.min_insync_replicas, replicas)
 
+    def is_adding(self, broker_id: int) -> bool:
+        """Whether this replica is being added by a reassignment."""
+        return self.image is not None and broker_id in self.image.adding_replicas
+
     def _weigh_isr(self) -> None:
         if self.image is not None:
             self.has_min_isr = len(self.isr_state.isr) >= self.effective_min_isr
@@ -304,10 +318,23 @@ class Partition:
         return True
 
     def _is_about_to_join(self, replica: RemoteReplica, end_offset: int) -> bool:
-        cluster = self._cluster
-        return replica.is_caught_up(end_offset, cluster.now_ms(), cluster.lag_ms_max) and cluster.is_eligible(
-            replica.broker_id, replica.broker_epoch
+        now_ms = self._cluster.now_ms()
+        return replica.is_caught_up(end_offset, now_ms, self._lag_ms_max(replica)) and self._is_eligible(
+            replica
         )
+
+    def _lag_ms_max(self, replica: RemoteReplica) -> int:
+        """How long this replica may be behind. On a disk that takes no records it cannot catch up: nobody waits for that."""
+        image, cluster = self.image, self._cluster
+        if image is not None and cluster.is_troubled(image.directory_of(replica.broker_id)):
+            return min(TROUBLED_LAG_MS_MAX, cluster.lag_ms_max)
+        return cluster.lag_ms_max
+
+    def _is_eligible(self, replica: RemoteReplica) -> bool:
+        image = self.image
+        assert image is not None, "a leader knows its image"
+        directory = image.directory_of(replica.broker_id)
+        return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
 
     def suspect(self, offset: int) -> None:
         """The bytes at this offset make no batches."""
@@ -369,7 +396,7 @@ class Partition:
             not self.isr_state.is_pending
             and replica.log_end_offset >= self.log.high_watermark
             and replica.log_end_offset >= self.epoch_start_offset
-            and self._cluster.is_eligible(replica.broker_id, replica.broker_epoch)
+            and self._is_eligible(replica)
         ):
             self.isr_state = PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id)
             self._cluster.alter_isr(self)
@@ -382,11 +409,12 @@ class Partition:
         if self.followers is None or self.isr_state.is_pending or self.log.offline:
             return ()
         end_offset = self.log.log_end_offset
-        lag_ms_max = self._cluster.lag_ms_max
         leaving = []
         for broker_id in self.isr_state.isr:
             replica = self.followers.get(broker_id)
-            if replica is not None and not replica.is_caught_up(end_offset, now_ms, lag_ms_max):
+            if replica is not None and not replica.is_caught_up(
+                end_offset, now_ms, self._lag_ms_max(replica)
+            ):
                 leaving.append(broker_id)
         if leaving:
             self.isr_state = PendingShrinkIsr(CommittedIsr(self.isr_state.isr), tuple(leaving))

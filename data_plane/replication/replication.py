@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from data_plane.log.log_dir import LogDir
 from data_plane.replication.fetch_session import Replica
 from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
 from data_plane.replication.isr_changes import AlterPartitionSender
-from data_plane.replication.partition import Partition
+from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
 from data_plane.replication.settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
+from metadata_quorum.disk_troubles import Trouble
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker
@@ -46,9 +48,12 @@ class Replication:
         )
         self._fetchers: dict[int, LeaderFetcher] = {}
         """By the leader's id."""
+        self.reassignment_bytes_out = 0
+        """Read by followers that are being added to a partition."""
         self._followed_at: dict[Replica, int] = {}
         self._buffer: memoryview | None = None
         self._watches_lag = False
+        self._watches_troubles = False
         self._is_stopped = False
 
     @property
@@ -68,9 +73,18 @@ class Replication:
     def now_ms(self) -> int:
         return int(self._broker.clock.monotonic() * 1000)
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         known = self._broker.image.brokers.get(broker_id)
-        return known is not None and known.is_active and known.epoch == broker_epoch
+        return (
+            known is not None
+            and known.is_active
+            and known.epoch == broker_epoch
+            and known.holds_online(directory)
+        )
+
+    def is_troubled(self, directory: bytes) -> bool:
+        listed = self._broker.image.troubled_directories
+        return any(directory in ids for ids in listed.values()) if listed else False
 
     def registered_epoch(self, broker_id: int) -> int:
         known = self._broker.image.brokers.get(broker_id)
@@ -182,24 +196,76 @@ class Replication:
         now_ms = self.now_ms()
         if self._broker.env.buggify("isr.look_ahead"):
             now_ms += self.settings.lag_ms_max  # whoever has not everything now is taken for one that lags
-        leads = False
-        for hosted in self._broker.topics.values():
-            for partition in hosted.partitions.values():
-                if partition.followers is not None:
-                    leads = True
-                    partition.look_again()
-                    lagging = partition.shrink_isr(now_ms)
-                    if lagging:
-                        self._broker.log.info(
-                            "isr.lagging",
-                            topic=hosted.name,
-                            partition=partition.log.partition,
-                            lagging=list(lagging),
-                        )
-        if leads:
+        led = self._led()
+        self._watches_lag = bool(led)
+        if led:
             self._look_later()
-        else:
-            self._watches_lag = False
+        self._look_at(led, now_ms)
+
+    def _look_at(self, led: Iterable[Partition], now_ms: int) -> None:
+        for partition in led:
+            log = partition.log
+            try:
+                self._look_at_lag(partition, now_ms)
+            except Exception:
+                # One partition's bug must not cost the others their turn.
+                self._broker.log.exception("isr.look_failed", topic=log.topic, partition=log.partition)
+
+    def troubles_changed(self) -> None:
+        """Brokers list other directories as troubled than before: look soon who lags there."""
+        if self._broker.image.troubled_directories and not self._watches_troubles:
+            self._watches_troubles = True
+            self._look_at_troubled_later()
+
+    def _look_at_troubled_later(self) -> None:
+        broker = self._broker
+        broker.timers.at(broker.clock.monotonic() + TROUBLED_LAG_MS_MAX / 1000, self._look_at_troubled)
+
+    def _look_at_troubled(self) -> None:
+        """Once a second while a broker lists a directory: others should wait no longer for what lies there."""
+        self._watches_troubles = bool(self._broker.image.troubled_directories)
+        if self._watches_troubles:
+            self._look_at_troubled_later()
+            self._look_at(
+                [
+                    each
+                    for each in self._led()
+                    if each.image and any(map(self.is_troubled, each.image.directories))
+                ],
+                self.now_ms(),
+            )
+
+    def _led(self) -> list[Partition]:
+        """The partitions with followers. A copy: whoever is woken may change what is hosted."""
+        return [
+            partition
+            for hosted in self._broker.topics.values()
+            for partition in hosted.partitions.values()
+            if partition.followers is not None
+        ]
+
+    def _look_at_lag(self, partition: Partition, now_ms: int) -> None:
+        log = partition.log
+        partition.look_again()
+        if isinstance(log.owner, LogDir) and log.owner.trouble is Trouble.HUNG:
+            return
+        lagging = partition.shrink_isr(now_ms)
+        if lagging:
+            self._broker.log.info(
+                "isr.lagging", topic=log.topic, partition=log.partition, lagging=list(lagging)
+            )
+
+    def disk_answers(self, log_dir: LogDir) -> None:
+        """A device that hung is back: its followers could not catch up meanwhile."""
+        now_ms = self.now_ms()
+        for partition in self._led():
+            if partition.log.owner is log_dir:
+                partition.forgive_lag(now_ms)
+
+    @property
+    def fetchers(self) -> dict[int, LeaderFetcher]:
+        """Those that follow something, by the leader's id."""
+        return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:
         """Figures of the parts; counts of partitions are of those led here."""
@@ -215,7 +281,5 @@ class Replication:
             "under_min_isr": sum(bool(each["is_under_min_isr"]) for each in led),
             "followed": len(self._followed_at),
             "isr_changes": self.isr_changes.statistics(),
-            "fetchers": [
-                fetcher.statistics() for _, fetcher in sorted(self._fetchers.items()) if fetcher.followed
-            ],
+            "fetchers": [fetcher.statistics() for fetcher in self.fetchers.values()],
         }

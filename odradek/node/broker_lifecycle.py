@@ -2,7 +2,8 @@
 
 The broker speaks to the controller in messages only, over its `PeerChannel`, wherever that is. A heartbeat that is
 refused because the controller knows another epoch of this broker, or none, makes it register again; a change of the
-controller alone does not, for the registration stands in the metadata log.
+controller alone does not, for the registration stands in the metadata log. It registers anew, too, when a directory that hung
+answers again (`data_plane.directory_troubles`).
 
 Two live copies of a broker's disk would take the registration from each other for ever (on one host the locks of the
 directories keep them from it). So a broker ends that has lost it to the same other process again and again, for longer than
@@ -101,6 +102,8 @@ class BrokerLifecycle:
         self._times = times
         self._log = log
         self._incarnation_id = broker.env.new_uuid()
+        self._reported: dict[bytes, None] = {}
+        """Hung directories that were named as offline since the last registration."""
         self._wants_shut_down = False
         self._answered_at = float("-inf")
         self._rival = b""
@@ -123,6 +126,8 @@ class BrokerLifecycle:
         self._register_until = math.inf
         unanswered = 0
         while not self.may_shut_down.is_set():
+            if not self._wants_shut_down and self._misses_directory():
+                await self._register()
             response = await self._send_heartbeat()
             if response is None:
                 unanswered = unanswered + 1 if self._wants_shut_down else 0
@@ -254,9 +259,7 @@ class BrokerLifecycle:
                 for name, (low, high) in sorted(broker.settings.release.features.items())
             ],
             rack=self._rack,
-            log_dirs=sorted(
-                log_dir.directory_id for log_dir in broker.log_dirs if log_dir.offline_reason is None
-            ),
+            log_dirs=self._directories_to_register(),
             previous_broker_epoch=self._previous_broker_epoch,
         )
         clock = broker.clock
@@ -289,17 +292,36 @@ class BrokerLifecycle:
                 return
             await self._pause(RETRY_SECONDS)
 
+    def _directories_to_register(self) -> list[bytes]:
+        """Those that are online and answer. If all of them hang, all of them: a registration needs one."""
+        online = sorted(each.directory_id for each in self._broker.log_dirs if each.offline_reason is None)
+        hung = self._broker.troubles.given_up()
+        answering = [each for each in online if each not in hung]
+        self._reported = dict.fromkeys(each for each in hung if answering)
+        return answering or online
+
+    def _misses_directory(self) -> bool:
+        """Whether a directory that was reported as offline answers again."""
+        failed = [each.directory_id for each in self._broker.log_dirs if each.offline_reason is not None]
+        hung = self._broker.troubles.given_up()
+        return any(each not in hung and each not in failed for each in self._reported)
+
     async def _send_heartbeat(self) -> BrokerHeartbeatResponse | None:
         broker = self._broker
+        failed = [each.directory_id for each in broker.log_dirs if each.offline_reason is not None]
+        hung = broker.troubles.given_up()
+        # Reported as offline, the last directory could not come back: a fence is taken back by the next heartbeat.
+        all_hang = bool(hung) and len(failed) + len(hung) == len(broker.log_dirs)
+        if not all_hang:
+            self._reported.update(dict.fromkeys(hung))
         request = BrokerHeartbeatRequest(
             broker_id=broker.settings.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=broker.image.offset,
+            want_fence=all_hang,
             want_shut_down=self._wants_shut_down,
-            offline_log_dirs=sorted(
-                log_dir.directory_id for log_dir in broker.log_dirs if log_dir.offline_reason is not None
-            ),
-            cordoned_log_dirs=list(broker.placement.cordoned),
+            offline_log_dirs=sorted((*failed, *self._reported)),
+            cordoned_log_dirs=sorted(dict.fromkeys((*broker.placement.cordoned, *broker.troubles.full))),
         )
         response: BrokerHeartbeatResponse | None = await self._ask(request)
         if response is not None and response.error_code == ErrorCode.NONE:

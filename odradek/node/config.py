@@ -45,6 +45,10 @@ _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 _LISTENER_PREFIX = "listener.name."
 METRICS_LISTENER = "odradek.metrics.listener"
 """Our own key: `host:port` of the page of metrics; without it there is none."""
+DISK_HUNG = "odradek.disk.hung.ms"
+DISK_FULL = "odradek.disk.full.ms"
+_OWN_TIMES_MS = {DISK_HUNG: 15_000, DISK_FULL: 5_000}
+"""Our own keys with their defaults: after how long a disk that does not answer, or has no room, gives up leaderships."""
 
 FORMER_DEFS: Mapping[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, None, "[0,...]", "medium", False, False)
@@ -114,6 +118,8 @@ class NodeConfig:
     """Controllers that tell who leads, as long as nobody else does: host and port."""
     metrics_address: tuple[str, int] | None
     """Host (empty: every interface) and port of the metrics page."""
+    disk_hung_seconds: float
+    disk_full_seconds: float
     release: Release = THIS_RELEASE
     """What this node speaks. No file says it."""
 
@@ -249,7 +255,16 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics_address=_metrics_address(explicit.get(METRICS_LISTENER, "").strip()),
+        disk_hung_seconds=_own_seconds(explicit, DISK_HUNG),
+        disk_full_seconds=_own_seconds(explicit, DISK_FULL),
     )
+
+
+def _own_seconds(explicit: Mapping[str, str], key: str) -> float:
+    text = explicit.get(key, str(_OWN_TIMES_MS[key])).strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text)):
+        raise ConfigError(key, text, "milliseconds, at least 1")
+    return int(text) / 1000
 
 
 def _metrics_address(text: str) -> tuple[str, int] | None:
@@ -277,7 +292,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
     for name in explicit:
         if name.startswith(_LISTENER_PREFIX):
             warnings.append(f"{name} has no effect: settings of single listeners are not supported")
-        elif name not in values and name != METRICS_LISTENER:
+        elif name not in values and name != METRICS_LISTENER and name not in _OWN_TIMES_MS:
             warnings.append(f"unknown key {name} is ignored")
     without_effect = warning_about(explicit)
     if without_effect is not None:

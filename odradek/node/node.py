@@ -311,7 +311,15 @@ class Node:
         for log_dir in self._directories.log_dirs:
             self._tasks.start_soon(log_dir.run_background)
         self._tasks.start_soon(broker.timers.run)
-        watch = DiskWatch(self._directories.log_dirs, clock, self._log, broker.run_woken)
+        broker.troubles.hurry = self._tell_controller
+        watch = DiskWatch(
+            self._directories.log_dirs,
+            clock,
+            self._log,
+            broker.troubles.changed,
+            hung_seconds=self._config.disk_hung_seconds,
+            full_seconds=self._config.disk_full_seconds,
+        )
         self._tasks.start_soon(watch.run)
         servers = self._open_client_listeners(broker)
         self._open_metrics(metadata)
@@ -319,6 +327,7 @@ class Node:
         self._tasks.start_soon(self._run_lifecycle, lifecycle)
         await lifecycle.is_unfenced.wait()
         self._tasks.start_soon(broker.assignments.run)
+        self._tasks.start_soon(broker.troubles.run)
         for server in servers:
             self._serve(server)
         partitions: int = broker.statistics()["partitions"]

@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.disk_watch import STALL_SECONDS, WARN_SECONDS, DiskWatch
+from data_plane.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
 from data_plane.log.log_dir import LogDir
-from odradek.env.ports import DiskError
+from metadata_quorum.disk_troubles import Trouble
+from odradek.env.ports import DiskError, DiskFull
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
 from tests.log.support import NOW_MS, ManualClock, append, batch
 from wire.errors import ErrorCode, KafkaError
@@ -48,7 +49,7 @@ class Case:
         self.call = self.hanging.workers.run(self.logs["b"].flush)
         self.call.send(None)
 
-    def note_change(self) -> None:
+    def note_change(self, log_dir: LogDir) -> None:
         self.changes += 1
 
     def look(self, seconds: float) -> None:
@@ -74,7 +75,7 @@ class Case:
 
 
 def test_a_hang_is_told_then_refused_then_forgotten() -> None:
-    """10 s: a line; 30 s: KAFKA_STORAGE_ERROR for that directory alone; served again when the call is back."""
+    """10 s: a line; 15 s: KAFKA_STORAGE_ERROR for that directory alone; served again when the call is back."""
     case = Case()
     case.look(WARN_SECONDS - 1)
     assert case.disks.events() == []
@@ -82,7 +83,7 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
     case.look(1)
     assert case.disks.events() == ["directory.slow"]
     assert case.can_append("b")
-    case.look(STALL_SECONDS - WARN_SECONDS)
+    case.look(HUNG_SECONDS - WARN_SECONDS)
     assert case.disks.events() == ["directory.slow", "directory.stalled"]
     assert [case.can_append(name) for name in "abc"] == [True, False, True]
     assert case.hanging.statistics()["is_stalled"]
@@ -98,28 +99,30 @@ def test_a_hang_is_told_then_refused_then_forgotten() -> None:
 def test_a_disk_that_comes_back_broken_stays_away() -> None:
     """What failed or was closed meanwhile does not serve again."""
     case = Case()
-    case.look(STALL_SECONDS)
+    case.look(HUNG_SECONDS)
     case.disks.disks["b"].fail_next(errno.EIO, operation="sync")
     with pytest.raises(DiskError):
         case.call.send(None)
     case.look(1)
     assert not case.can_append("b")
     case = Case()
-    case.look(STALL_SECONDS)
+    case.look(HUNG_SECONDS)
     case.hanging.go_offline("a test")
     case.look(1)
     assert not case.can_append("b")
 
 
 def test_the_only_disk_is_waited_for() -> None:
-    """With a single directory there is nobody else to protect: it is told, and nothing is refused."""
+    """With a single directory there is nobody else to protect: it is told, leaderships may go, and nothing is refused."""
     case = Case("b")
-    case.look(STALL_SECONDS * 2)
-    assert case.disks.events() == ["directory.slow"]
+    case.look(HUNG_SECONDS * 2)
+    assert case.disks.events() == ["directory.slow", "directory.stalled"]
+    assert case.hanging.trouble is Trouble.HUNG
     assert case.can_append("b")
     case.come_back()
     case.look(0)
-    assert case.disks.events() == ["directory.slow", "directory.recovered"]
+    assert case.disks.events() == ["directory.slow", "directory.stalled", "directory.recovered"]
+    assert case.hanging.trouble is None
 
 
 def test_long_work_is_no_hang() -> None:
@@ -129,7 +132,7 @@ def test_long_work_is_no_hang() -> None:
     log_dir: LogDir = case.hanging
     removal = log_dir.workers.run_long(log_dir.directory.list)
     removal.send(None)
-    case.look(STALL_SECONDS * 2)
+    case.look(HUNG_SECONDS * 2)
     assert case.disks.events() == []
     with pytest.raises(StopIteration):
         removal.send(None)
@@ -138,7 +141,7 @@ def test_long_work_is_no_hang() -> None:
 def test_reads_are_refused_too() -> None:
     """Reads are refused as appends are; other directories read on."""
     case = Case()
-    case.look(STALL_SECONDS)
+    case.look(HUNG_SECONDS)
     log = case.logs["b"]
     assert log.offline
     with pytest.raises(KafkaError):
@@ -147,3 +150,53 @@ def test_reads_are_refused_too() -> None:
     case.come_back()
     case.look(1)
     assert not log.offline
+
+
+def test_a_full_disk_is_in_trouble_after_a_while_and_until_there_is_room_enough() -> None:
+    """5 s after a write found no room; out of it with a twentieth of the device free and no write refused for 5 s."""
+    case = Case()
+    case.come_back()
+    disk, log_dir = case.disks.disks["a"], case.disks.dirs["a"]
+    log_dir.context = attrs.evolve(log_dir.context, clock=case.clock)
+
+    def refuse() -> None:
+        with pytest.raises(DiskFull):
+            append(case.logs["a"], batch())
+        log_dir.measure_space()
+
+    disk.capacity_bytes = disk.used_bytes
+    refuse()
+    case.look(FULL_SECONDS - 1)
+    assert log_dir.trouble is None
+    case.look(1)
+    assert (log_dir.trouble, case.changes) == (Trouble.FULL, 1)
+    assert log_dir.trouble_since_ms == case.clock.wall_ms() - FULL_SECONDS * 1000
+    refuse()
+    disk.capacity_bytes = disk.used_bytes * 100 // 96
+    log_dir.measure_space()
+    case.look(FULL_SECONDS * 10)
+    assert log_dir.trouble is Trouble.FULL, "a room of four hundredths is none"
+    disk.capacity_bytes = disk.used_bytes
+    refuse()
+    disk.capacity_bytes = disk.used_bytes * 2
+    log_dir.measure_space()
+    case.look(FULL_SECONDS - 1)
+    assert log_dir.trouble is Trouble.FULL, "a write was refused just now"
+    case.look(1)
+    assert (log_dir.trouble, case.changes) == (None, 2)
+    assert case.disks.events() == ["directory.full", "directory.has_room"]
+    assert case.can_append("a")
+
+
+def test_room_that_comes_back_at_once_is_no_trouble() -> None:
+    """One refused write, and room behind it: nobody hears of it."""
+    case = Case()
+    case.come_back()
+    disk, log_dir = case.disks.disks["a"], case.disks.dirs["a"]
+    log_dir.context = attrs.evolve(log_dir.context, clock=case.clock)
+    disk.fail_next(errno.ENOSPC, operation="append")
+    with pytest.raises(DiskFull):
+        append(case.logs["a"], batch())
+    case.look(FULL_SECONDS)
+    case.look(FULL_SECONDS)
+    assert (log_dir.trouble, case.changes, case.disks.events()) == (None, 0, [])

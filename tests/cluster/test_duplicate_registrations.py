@@ -64,6 +64,7 @@ def outcome(answer: Callable[[float], ErrorCode | None]) -> tuple[int, float, st
             log_dirs=[],
             image=SimpleNamespace(offset=0, brokers={}),
             placement=SimpleNamespace(cordoned=[]),
+            troubles=SimpleNamespace(given_up=lambda: (), full=()),
             replication=SimpleNamespace(registered=lambda epoch: None),
             settings=SimpleNamespace(
                 node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE

@@ -127,6 +127,19 @@ def test_where_the_metrics_are(text: str, address: tuple[str, int] | None) -> No
     assert (node.metrics_address, node.warnings) == (address, ())
 
 
+def test_when_a_disk_gives_up_its_leaderships() -> None:
+    """Our own keys, in milliseconds; what is no time is refused with the key's name."""
+    config = NodeConfig.from_properties(MINIMAL)
+    assert (config.disk_hung_seconds, config.disk_full_seconds) == (15.0, 5.0)
+    told = NodeConfig.from_properties(
+        MINIMAL | {"odradek.disk.hung.ms": "2500", "odradek.disk.full.ms": " 100 "}
+    )
+    assert (told.disk_hung_seconds, told.disk_full_seconds, told.warnings) == (2.5, 0.1, ())
+    for text in ("", "0", "-1", "1.5", "soon", "9" * 11):
+        with pytest.raises(ConfigError, match=r"odradek\.disk\.full\.ms"):
+            NodeConfig.from_properties(MINIMAL | {"odradek.disk.full.ms": text})
+
+
 def test_unknown_keys_warn() -> None:
     """A misspelt key must not pass silently, but does not stop the start either (as in Kafka)."""
     node = config(log_retention_hour="1", listener_name_plaintext_ssl_keystore_type="PEM")

@@ -31,8 +31,11 @@ class Cluster:
     def now_ms(self) -> int:
         return self.time_ms
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         return broker_id not in self.ineligible and broker_epoch == self.known[broker_id]
+
+    def is_troubled(self, directory: bytes) -> bool:
+        return False
 
     def registered_epoch(self, broker_id: int) -> int:
         return self.known.get(broker_id, -1)

@@ -1,0 +1,304 @@
+"""Disks that hang or are full, in a simulated cluster: who is in sync with a sound disk leads meanwhile, nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
+
+from data_plane.broker import Broker
+from data_plane.log.log_dir import LogDir
+from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS, Trouble, parse_troubles
+from metadata_quorum.image import PartitionImage
+from odradek.client.errors import ClientError
+from sim.cluster import SETTINGS, Cluster, Shape
+from sim.env import SimWorkers
+from sim.members import Member
+from sim.weather import Weather
+from sim.world import World
+from tests.log.support import batch
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+)
+from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+START_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
+HANG_SECONDS = 90.0
+
+
+class Troubled:
+    """Three brokers with a topic `t` of one partition, led by the first; a client that writes to whoever leads."""
+
+    def __init__(self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        self.world = World(7, Weather())
+        shape = Shape(3, 1, log_dirs, settings={**SETTINGS, **(settings or {})})
+        self.cluster = Cluster(self.world, shape)
+        self.acknowledged: list[int] = []
+
+    def play(
+        self, script: Callable[[Troubled], Awaitable[None]], replicas: tuple[int, ...] = (1, 2, 3)
+    ) -> None:
+        async def main() -> None:
+            self.cluster.format()
+            for member in self.cluster.members:
+                member.launch()
+            await self.whole(START_SECONDS)
+            assignment = [CreatableReplicaAssignment(0, list(replicas))]
+            topic = CreatableTopic("t", -1, -1, assignment, [])
+            await self.cluster.observer.request(CreateTopicsRequest([topic], 10_000, False))
+            self.cluster.topics.append("t")
+            await self.whole(START_SECONDS)
+            await script(self)
+            for member in self.cluster.members:
+                if member.is_up():
+                    await member.kill("all")
+
+        self.world.run(main, virtual_seconds_max=2000.0)
+
+    async def whole(self, seconds: float) -> None:
+        assert await self.cluster.wait_until_whole(seconds) is None
+
+    # --- looking
+
+    def member(self, node_id: int) -> Member:
+        return self.cluster.brokers[node_id - 1]
+
+    def broker(self, node_id: int) -> Broker:
+        node = self.member(node_id).node
+        assert node is not None
+        assert node.broker is not None
+        return node.broker
+
+    def seen_by(self, node_id: int) -> PartitionImage:
+        """The partition, in the metadata of one broker."""
+        image = self.broker(node_id).image.partition("t", 0)
+        assert image is not None
+        return image
+
+    def disk(self, node_id: int) -> LogDir:
+        """The directory of a replica."""
+        owner = self.broker(node_id).partition("t", 0).log.owner
+        assert isinstance(owner, LogDir)
+        return owner
+
+    def told_troubles(self, node_id: int, seen_by: int) -> list[Trouble]:
+        text = self.broker(seen_by).image.broker_configs(node_id).get(TROUBLED_LOG_DIRS, "")
+        return [each.trouble for each in parse_troubles(text)]
+
+    def is_online(self, node_id: int, seen_by: int) -> bool:
+        """Whether the metadata holds the directory of the replica for online."""
+        known = self.broker(seen_by).image.brokers[node_id]
+        return self.disk(node_id).directory_id in known.log_dirs
+
+    # --- doing
+
+    def hang(self, node_id: int, seconds: float) -> None:
+        """Let the device of the replica alone answer nothing for so long."""
+        workers = cast("SimWorkers", self.disk(node_id).context.workers)
+        workers.hangs_until = self.world.now + seconds
+
+    async def write(self) -> ErrorCode:
+        """One record, acks=all, to whoever leads by the word of the second broker."""
+        leader = self.seen_by(2).leader
+        topic_id = self.broker(2).image.topics["t"].topic_id
+        data = PartitionProduceData(0, bytes(batch()))
+        request = ProduceRequest(None, -1, 2000, [TopicProduceData("t", topic_id, [data])])
+        try:
+            answer = await self.cluster.observer.request(request, node=leader, timeout_ms=4000)
+        except (KafkaError, ClientError):
+            return ErrorCode.NETWORK_EXCEPTION
+        partition = answer.responses[0].partition_responses[0]
+        if not partition.error_code:
+            self.acknowledged.append(partition.base_offset)
+        return ErrorCode(partition.error_code)
+
+    def batch(self) -> bytearray:
+        """One record."""
+        return batch()
+
+    async def until(self, condition: Callable[[], bool], *, writing: bool = True) -> None:
+        deadline = self.world.now + PATIENCE_SECONDS
+        while not condition():
+            assert self.world.now < deadline, "it never came to be"
+            if writing:
+                await self.write()
+            await self.world.sleep(0.25)
+
+    async def prefer(self) -> None:
+        """Let the first replica lead again."""
+        topics = [TopicPartitions("t", [0])]
+        await self.cluster.observer.request(ElectLeadersRequest(0, topics, 5000))
+
+    def check_nothing_is_lost(self) -> None:
+        """All that was acknowledged is below everybody's high watermark, each at an offset of its own."""
+        leader = self.seen_by(2).leader
+        end_offset = self.broker(leader).partition("t", 0).log.high_watermark
+        assert len(set(self.acknowledged)) == len(self.acknowledged) > 0
+        assert max(self.acknowledged) < end_offset
+
+
+def test_a_hung_disk_hands_over_and_comes_back() -> None:
+    """After 15 s another in sync leads, the hung replica is out of the ISR and nobody else; when the disk answers, it
+    is online, catches up, joins, and may lead, in the same process and with the same log."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        log = case.broker(1).partition("t", 0).log
+        case.hang(1, HANG_SECONDS)
+        await case.until(lambda: case.seen_by(2).leader != 1)
+        assert set(case.seen_by(2).isr) >= {2, 3}
+        await case.until(lambda: case.seen_by(2).isr == (2, 3) and not case.is_online(1, 2))
+        await case.until(lambda: case.told_troubles(1, 2) == [Trouble.HUNG])
+        assert len(case.broker(2).image.brokers[1].log_dirs) == 1, "the other directory serves on"
+        assert not case.broker(2).image.brokers[1].fenced
+        before = len(case.acknowledged)
+        assert await case.write() == ErrorCode.NONE
+        assert len(case.acknowledged) > before
+        epoch = case.broker(2).image.brokers[1].epoch
+        await case.until(lambda: case.is_online(1, 2) and sorted(case.seen_by(2).isr) == [1, 2, 3])
+        await case.until(lambda: case.told_troubles(1, 2) == [])
+        assert case.broker(2).image.brokers[1].epoch == epoch
+        await case.prefer()
+        await case.until(lambda: case.seen_by(2).leader == case.seen_by(1).leader == 1)
+        assert await case.write() == ErrorCode.NONE
+        assert case.broker(1).partition("t", 0).log is log
+        case.check_nothing_is_lost()
+        await case.whole(START_SECONDS)
+
+    Troubled().play(script)
+
+
+def test_the_only_disk_of_a_broker_hangs() -> None:
+    """Then the broker asks for its fence, and to be let in again when the disk answers; its epoch stays."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        epoch = case.broker(2).image.brokers[1].epoch
+        case.hang(1, HANG_SECONDS)
+        await case.until(lambda: case.broker(2).image.brokers[1].fenced)
+        assert case.seen_by(2).isr == (2, 3)
+        assert await case.write() == ErrorCode.NONE
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        assert case.broker(2).image.brokers[1].epoch == epoch
+        case.check_nothing_is_lost()
+
+    Troubled(log_dirs=1, settings={"broker.session.timeout.ms": "300000"}).play(script)
+
+
+def test_nobody_else_is_in_sync() -> None:
+    """A hung directory whose partition has no other replica keeps its leader: it serves as soon as the disk answers."""
+
+    async def script(case: Troubled) -> None:
+        assert case.seen_by(2).isr == (1,)
+        case.hang(1, HANG_SECONDS)
+        await case.until(lambda: case.told_troubles(1, 2) == [Trouble.HUNG], writing=False)
+        await case.world.sleep(30.0)
+        assert case.seen_by(2).leader == 1
+        assert case.is_online(1, 2)
+        await case.until(lambda: len(case.acknowledged) > 0)
+        assert case.seen_by(2).leader_epoch == 0
+
+    Troubled(settings={"min.insync.replicas": "1"}).play(script, (1,))
+
+
+def test_a_full_disk_hands_over_and_comes_back() -> None:
+    """After 5 s another in sync leads, and clients are answered KAFKA_STORAGE_ERROR until then; with room again the
+    first may lead."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        disk = case.world.machine("node-1").disk
+        path = f"{case.disk(1).path}/t-0"
+        disk.fail_next(errno.ENOSPC, operation="append", path_part=path, times=10**9)
+        assert await case.write() == ErrorCode.KAFKA_STORAGE_ERROR
+        began = case.world.now
+        await case.until(lambda: case.seen_by(2).leader != 1)
+        assert case.world.now - began >= 4.0, "a disk that is full for a moment keeps what it leads"
+        assert set(case.seen_by(2).isr) >= {2, 3}
+        assert case.told_troubles(1, 2) == [Trouble.FULL]
+        assert case.is_online(1, 2)
+        assert await case.write() == ErrorCode.NONE
+        await case.until(lambda: case.seen_by(2).isr == (2, 3))
+        await case.until(lambda: bool(case.broker(2).image.brokers[1].cordoned_log_dirs))
+        await case.prefer()
+        assert case.seen_by(2).leader != 1
+        disk.forget_faults()
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        await case.until(lambda: case.told_troubles(1, 2) == [])
+        await case.until(lambda: not case.broker(2).image.brokers[1].cordoned_log_dirs)
+        await case.prefer()
+        await case.until(lambda: case.seen_by(2).leader == case.seen_by(1).leader == 1)
+        assert await case.write() == ErrorCode.NONE
+        case.check_nothing_is_lost()
+
+    Troubled(settings={"replica.lag.time.max.ms": "5000"}).play(script)
+
+
+def test_a_machine_without_room_for_anything() -> None:
+    """The metadata log cannot grow either, so the old leader does not hear of it; the others go on, and it comes back."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == ErrorCode.NONE
+        disk = case.world.machine("node-1").disk
+        disk.capacity_bytes = disk.used_bytes
+        await case.until(lambda: case.seen_by(2).leader != 1)
+        assert await case.write() == ErrorCode.NONE
+        disk.capacity_bytes = None
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3] and not case.told_troubles(1, 2))
+        case.check_nothing_is_lost()
+
+    Troubled(log_dirs=1).play(script)
+
+
+def test_what_a_former_life_listed_is_taken_back() -> None:
+    """A broker that died with a full disk, and starts with room, may lead again."""
+
+    async def script(case: Troubled) -> None:
+        disk = case.world.machine("node-1").disk
+        path = f"{case.disk(1).path}/t-0"
+        disk.fail_next(errno.ENOSPC, operation="append", path_part=path, times=10**9)
+        await case.until(lambda: case.told_troubles(1, 2) == [Trouble.FULL])
+        await case.member(1).kill("all")
+        disk.forget_faults()
+        await case.member(1).start()
+        await case.until(lambda: case.told_troubles(1, 2) == [])
+        await case.until(lambda: sorted(case.seen_by(2).isr) == [1, 2, 3])
+        await case.prefer()
+        await case.until(lambda: case.seen_by(2).leader == 1)
+
+    Troubled().play(script)
+
+
+def test_an_old_word_about_a_directory_is_corrected() -> None:
+    """A request that named another directory is read late: the metadata soon tells again where the replica lies."""
+
+    async def script(case: Troubled) -> None:
+        broker = case.broker(1)
+        assert case.seen_by(2).directory_of(1) == case.disk(1).directory_id
+        other = next(each.directory_id for each in broker.log_dirs if each is not case.disk(1))
+        before = case.seen_by(2).partition_epoch
+        topic_id = broker.image.topics["t"].topic_id
+        topics = [
+            AssignReplicasToDirsRequestTopicData(topic_id, [AssignReplicasToDirsRequestPartitionData(0)])
+        ]
+        late = AssignReplicasToDirsRequest(
+            1,
+            broker.image.brokers[1].epoch,
+            [AssignReplicasToDirsRequestDirectoryData(other, topics)],
+        )
+        await broker.controller.request(late, case.world.now + 10.0)
+        await case.until(
+            lambda: (
+                case.seen_by(2).partition_epoch > before
+                and case.seen_by(2).directory_of(1) == case.disk(1).directory_id
+            )
+        )
+
+    Troubled().play(script)

@@ -1,0 +1,34 @@
+"""The list of troubled directories, as a broker writes it and anybody reads it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata_quorum.disk_troubles import (
+    Trouble,
+    TroubledDirectory,
+    parse_troubles,
+    troubles_text,
+)
+
+TROUBLED = st.builds(
+    TroubledDirectory,
+    st.binary(min_size=16, max_size=16),
+    st.sampled_from(Trouble),
+    st.integers(0, 1 << 62),
+    st.text(st.characters(codec="utf-8", exclude_characters="\r\n")).map(str.strip),
+)
+
+
+@given(st.lists(TROUBLED, max_size=4))
+def test_what_is_written_is_read(troubled: list[TroubledDirectory]) -> None:
+    """Any path, also one with the characters that part entries."""
+    assert parse_troubles(troubles_text(troubled)) == troubled
+
+
+@given(st.text())
+def test_what_makes_no_sense_is_passed_over(text: str) -> None:
+    """A configuration may hold any text: reading it never fails."""
+    for each in parse_troubles(f"{text},{text}:{text}:{text}"):
+        assert len(each.directory_id) == 16
