@@ -14,10 +14,12 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
+from metadata_quorum.disk_troubles import Trouble
 from odradek.env.ports import Env
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.controller_metrics import controller_metrics
 from odradek.node.metrics_text import MetricsText
+from odradek.node.replication_metrics import replication_metrics
 from odradek.node.server import Server
 from wire.api import ApiKey
 from wire.errors import ErrorCode
@@ -63,6 +65,7 @@ def metrics_page(sources: MetricsSources) -> bytes:
     _connections(page, sources.services, sources.servers)
     if sources.broker is not None:
         _partitions(page, sources.broker)
+        replication_metrics(page, sources.broker)
         _topics(page, sources.broker)
         _directories(page, sources.broker)
         statistics = sources.broker.statistics()
@@ -258,6 +261,13 @@ def _directories(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
     for path, statistics in figures.items():
         page.sample(int(statistics["is_stalled"]), directory=path)
+    for trouble, described in (
+        (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
+        (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
+    ):
+        page.gauge(f"odradek_directory_{trouble.value}", described)
+        for path, statistics in figures.items():
+            page.sample(int(statistics["trouble"] == trouble.value), directory=path)
     for field, described in (
         ("logs", "Logs in the directory."),
         ("size_bytes", "Bytes of segments in the directory."),

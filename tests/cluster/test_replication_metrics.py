@@ -1,0 +1,84 @@
+"""What the metrics page tells of replication, in a simulated cluster."""
+
+from __future__ import annotations
+
+import errno
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from odradek.node.metrics_text import MetricsText
+from odradek.node.replication_metrics import replication_metrics
+from tests.cluster.test_troubled_disks import Troubled
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+
+def figures(case: Troubled, node_id: int) -> dict[str, float]:
+    """By name; one with a leader as `name/leader`."""
+    page = MetricsText()
+    replication_metrics(page, case.broker(node_id))
+    return {
+        "/".join((sample.name.removeprefix("odradek_"), *sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(page.render().decode())
+        for sample in family.samples
+    }
+
+
+def test_who_leaves_and_who_lags() -> None:
+    """A follower without room: its lag, the leader's smaller ISR, and both as before when there is room."""
+
+    async def script(case: Troubled) -> None:
+        disk = case.world.machine("node-3").disk
+        path = f"{case.disk(3).path}/t-0"
+        assert figures(case, 1)["at_min_isr_partitions"] == 0
+        disk.fail_next(errno.ENOSPC, operation="append", path_part=path, times=10**9)
+        await case.until(lambda: figures(case, 1)["isr_shrinks_total"] == 1)
+        await case.until(lambda: figures(case, 1)["at_min_isr_partitions"] == 1)
+        await case.until(lambda: figures(case, 3)["follower_lag_max_records/1"] > 0)
+        assert figures(case, 1)["isr_expands_total"] == 0
+        disk.forget_faults()
+        await case.until(lambda: figures(case, 1)["isr_expands_total"] == 1)
+        await case.until(lambda: figures(case, 3)["follower_lag_max_records/1"] == 0)
+        assert figures(case, 1)["at_min_isr_partitions"] == 0
+        assert figures(case, 3)["replication_in_bytes_total/1"] > 0
+        assert figures(case, 3)["reassignment_in_bytes_total"] == 0
+
+    Troubled().play(script)
+
+
+def test_a_proposal_that_is_refused() -> None:
+    """Each refusal counts, also of what is proposed again."""
+
+    async def script(case: Troubled) -> None:
+        assert figures(case, 1)["isr_update_failures_total"] == 0
+        replication = case.broker(1).replication
+        epoch, replication.broker_epoch = replication.broker_epoch, 0
+        partition = case.broker(1).partition("t", 0)
+        partition.append_as_leader(memoryview(case.batch()), case.broker(1).clock.wall_ms())
+        assert partition.shrink_isr(replication.now_ms() + 10**6) == (2, 3)
+        await case.until(lambda: figures(case, 1)["isr_update_failures_total"] > 1, writing=False)
+        replication.broker_epoch = epoch
+
+    Troubled().play(script)
+
+
+def test_a_move_counts_its_bytes() -> None:
+    """A partition is being moved until the new replica is in sync; its bytes count at both ends."""
+
+    async def script(case: Troubled) -> None:
+        assert await case.write() == 0
+        await case.member(3).kill("all")
+        partition = ReassignablePartition(0, [1, 2, 3])
+        request = AlterPartitionReassignmentsRequest(10_000, True, [ReassignableTopic("t", [partition])])
+        await case.cluster.observer.request(request)
+        await case.until(lambda: figures(case, 1)["reassigning_partitions"] == 1)
+        await case.member(3).start()
+        await case.until(lambda: figures(case, 1)["reassigning_partitions"] == 0)
+        assert figures(case, 1)["reassignment_out_bytes_total"] > 0
+        assert figures(case, 3)["reassignment_in_bytes_total"] > 0
+        assert figures(case, 2)["reassignment_in_bytes_total"] == 0
+
+    Troubled(settings={"min.insync.replicas": "1"}).play(script, (1, 2))
