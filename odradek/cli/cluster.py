@@ -10,6 +10,7 @@ from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
 from odradek.cli.events import register_events
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values
 from odradek.cli.parsing import Groups, add_command, add_connection_options
+from odradek.cli.troubles import disk_troubles, trouble_document, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
@@ -45,10 +46,19 @@ def _status(args: argparse.Namespace) -> int:
         if quorum is not None:
             moving = _asked(lambda: client.admin.list_partition_reassignments(timeout=patience))
         health = _health(client, topics)
+        alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
+        troubles = _asked(lambda: disk_troubles(client, alive, patience)) or {}
     if args.json:
-        print_json(_document(cluster, topics, quorum, moving, health))
+        document = _document(cluster, topics, quorum, moving, health)
+        document["troubled_directories"] = [
+            trouble_document(broker, each) for broker, troubled in troubles.items() for each in troubled
+        ]
+        print_json(document)
     else:
         _print(cluster, topics, quorum, moving, health)
+        for broker, troubled in troubles.items():
+            for each in troubled:
+                print(paint(RED, trouble_text(broker, each)))
     return 0
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, connected
 from odradek.cli.failure import CliError
 from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
 from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.troubles import disk_troubles, trouble_text
 
 if TYPE_CHECKING:
+    from metadata_quorum.disk_troubles import TroubledDirectory
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
 
 __all__ = ["register"]
@@ -47,14 +49,16 @@ def _list(args: argparse.Namespace) -> int:
         alive = [node for node in wanted if node not in cluster.fenced]
         bound = min(args.timeout, LOOK_SECONDS_MAX)
         brokers = client.admin.describe_log_dirs(alive, timeout=bound) if alive else []
+        answering = [broker.broker for broker in brokers if broker.error is None]
+        troubles = disk_troubles(client, answering, bound)
     if args.json:
-        documents = [_document(broker) for broker in brokers]
+        documents = [_document(broker, troubles.get(broker.broker, ())) for broker in brokers]
         documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
         print_json({"brokers": sorted(documents, key=lambda document: document["broker"])})
     elif args.topics:
         _print_topics(brokers, down)
     else:
-        _print_directories(brokers, down)
+        _print_directories(brokers, down, troubles)
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
     if failed is not None:
         raise call_failure(failed)
@@ -68,14 +72,22 @@ def _is_silent(broker: BrokerLogDirs) -> bool:
     return isinstance(broker.error, ClientError)
 
 
-def _print_directories(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
+def _print_directories(
+    brokers: list[BrokerLogDirs], down: Collection[int], troubles: Mapping[int, Sequence[TroubledDirectory]]
+) -> None:
     rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * 5) for node in down]
     offline = []
     for broker in brokers:
         if broker.error is not None:
             rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * 5))
         for each in broker.directories:
-            state = "online" if each.error is None else "OFFLINE"
+            trouble = _trouble_of(each.path, troubles.get(broker.broker, ()))
+            if each.error is not None:
+                state = "OFFLINE"
+            elif trouble is not None:
+                state = trouble.trouble.value.upper()
+            else:
+                state = "online"
             used = _used(each)
             full = None if used is None else f"{used:.0%}"
             # The path stands last: it may be long, and nothing behind it should be pushed out of sight.
@@ -93,9 +105,15 @@ def _print_directories(brokers: list[BrokerLogDirs], down: Collection[int]) -> N
             )
             if each.error is not None:
                 offline.append(f"broker {broker.broker}: {each.path} is offline")
+            elif trouble is not None:
+                offline.append(trouble_text(broker.broker, trouble))
     print_table(("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"), _by_broker(rows))
     for line in offline:
         print(paint(RED, line))
+
+
+def _trouble_of(path: str, troubles: Sequence[TroubledDirectory]) -> TroubledDirectory | None:
+    return next((each for each in troubles if each.path == path), None)
 
 
 def _by_broker(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -122,7 +140,8 @@ def _used(directory: LogDirDescription) -> float | None:
     return 1 - directory.usable_bytes / directory.total_bytes
 
 
-def _document(broker: BrokerLogDirs) -> dict[str, Any]:
+def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> dict[str, Any]:
+    named = {each.path: each for each in troubles}
     return {
         "broker": broker.broker,
         "online": True,
@@ -131,6 +150,8 @@ def _document(broker: BrokerLogDirs) -> dict[str, Any]:
             {
                 "path": each.path,
                 "online": each.error is None,
+                "trouble": named[each.path].trouble.value if each.path in named else None,
+                "trouble_since_ms": named[each.path].since_ms if each.path in named else None,
                 "total_bytes": each.total_bytes if each.total_bytes >= 0 else None,
                 "usable_bytes": each.usable_bytes if each.usable_bytes >= 0 else None,
                 "log_bytes": each.size if each.error is None else None,

@@ -57,6 +57,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
     found.describe_cluster.return_value = CLUSTER
     found.describe_quorum.return_value = SimpleNamespace(voters=(), observers=(), leader_id=1)
     found.survey_cluster.return_value = survey()
+    found.describe_configs.return_value = []
 
     @contextmanager
     def connected(_: argparse.Namespace) -> Iterator[Any]:
@@ -307,6 +308,29 @@ def test_disks_of_brokers_that_are_down(run: Run, admin: Mock) -> None:
         BrokerLogDirs(1, (), KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     ]
     assert words_of(run("disk", "list").out)[1][:2] == ["1", "FAILED"]
+
+
+def test_disks_in_trouble(run: Run, admin: Mock) -> None:
+    """One that hangs is named with its state and since when, in the list, in the status and in both documents."""
+    admin.describe_log_dirs.return_value = [
+        BrokerLogDirs(1, (LogDirDescription("/data", 100, 50, ()), LogDirDescription("/more", 100, 50, ())))
+    ]
+    listed = SimpleNamespace(value="AAAAAAAAAAAAAAAAAAAAAA:hung:1700000000000:/more")
+    admin.describe_configs.return_value = [
+        SimpleNamespace(resource=SimpleNamespace(name="1"), entries=(listed,))
+    ]
+    said = run("disk", "list").out
+    assert [row[:2] for row in words_of(said)[1:3]] == [["1", "online"], ["1", "HUNG"]]
+    sentence = "broker 1: /more does not answer since "
+    assert sentence in said
+    first, second = json.loads(run("disk", "list", "--json").out)["brokers"][0]["directories"]
+    assert (first["trouble"], second["trouble"]) == (None, "hung")
+    assert second["trouble_since_ms"] == 1700000000000
+    admin.describe_topics.return_value = [WORDS]
+    admin.describe_quorum.side_effect = SILENCE
+    assert sentence in run("cluster", "status").out
+    (told,) = json.loads(run("cluster", "status", "--json").out)["troubled_directories"]
+    assert told == {"broker": 1, "path": "/more", "trouble": "hung", "since_ms": 1700000000000}
 
 
 def test_history_that_begins_with_a_snapshot(run: Run, admin: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
