@@ -23,6 +23,7 @@ __all__ = ["Event", "Narrator"]
 _NO_LEADER = -1
 _UNCHANGED = -2
 _TOPIC = 2
+_TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 _RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 
@@ -81,6 +82,8 @@ class Narrator:
         self._controller = _NO_LEADER
         self._controls_since_ms = 0
         self._controllers: set[int] = set()
+        self._troubled: dict[str, str] = {}
+        """What brokers, by their ids as text, say of disks that take no records now (`odradek.troubled.log.dirs`)."""
         self._leaving: set[int] = set()
         """Brokers that this batch fences. What follows from that stands before it."""
         self._tellers: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
@@ -162,6 +165,18 @@ class Narrator:
     def _configured(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:
         kind = _RESOURCES.get(record.resource_type, "resource")
         subject = f"{kind} {record.resource_name}" if record.resource_name else "every broker"
+        if record.name == _TROUBLED_LOG_DIRS:
+            entries = [entry.split(":", 3) for entry in (record.value or "").split(",")]
+            told = [
+                f"{path} is {state}" for _, state, _, path in (each for each in entries if len(each) == 4)
+            ]
+            self._troubled[record.resource_name] = ", ".join(told)
+            yield (
+                "broker",
+                subject,
+                f"says that {', '.join(told)}" if told else "says that its disks are well again",
+            )
+            return
         if record.value is None:
             text = f"has the default of {record.name} again"
         else:
@@ -326,6 +341,8 @@ class Narrator:
             return state
         if old.leader not in new.replicas:
             return f"{old.leader} has no replica any longer"
+        if self._troubled.get(str(old.leader)):
+            return f"of {old.leader} {self._troubled[str(old.leader)]}"
         if new.replicas and new.leader == new.replicas[0]:
             return f"{new.leader} is preferred"
         if old.leader not in new.isr:

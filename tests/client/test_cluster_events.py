@@ -196,3 +196,16 @@ def test_names_outlive_their_topics() -> None:
     narrator.load([TopicRecord("words", TOPIC_ID)])
     narrator.tell(9, 1, 5, [RemoveTopicRecord(TOPIC_ID)])
     assert named == {"words"}
+
+
+def test_a_disk_in_trouble_is_a_reason() -> None:
+    """A broker that lists a full disk loses leaderships for it; the sentence says which disk."""
+    log = Log()
+    listed = "AAAAAAAAAAAAAAAAAAAAAA:full:1700000000000:/data"
+    told = log.tell(
+        ConfigRecord(4, "1", "odradek.troubled.log.dirs", listed), changed(leader=2), changed(1, leader=3)
+    )
+    assert told[0].endswith("broker 1 says that /data is full")
+    assert all("of 1 /data is full" in line for line in told[1:])
+    (line,) = log.tell(ConfigRecord(4, "1", "odradek.troubled.log.dirs", None))
+    assert line.endswith("broker 1 says that its disks are well again")

@@ -181,6 +181,18 @@ NOT_SEEN = (
         "and says `log.rotten_and_the_last_in_sync`.",
     ),
     Remark(
+        "A replica on a disk that took the place of another",
+        "is empty, and no clean election finds it (`unclean.leader.election.enable=false`). Kafka elects it where it was the "
+        "last known leader, and the other replicas are cut to nothing. Here such a partition waits for an operator; an "
+        "unclean election looks at this replica last, so the controller moves it to the end of the assignment.",
+    ),
+    Remark(
+        "A disk that is full or does not answer",
+        "stays online (Kafka takes a full one offline, and waits for one that hangs): writes get KAFKA_STORAGE_ERROR, and after "
+        "a few seconds a replica elsewhere that is in sync leads, if there is one (docs/disks.md). Brokers tell of it in the "
+        "configuration `odradek.troubled.log.dirs` of their own, which DescribeConfigs shows while it is set.",
+    ),
+    Remark(
         "A follower that has started",
         "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
         "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
