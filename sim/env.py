@@ -12,7 +12,7 @@ from sim.disk import SimDisk
 from sim.events import Agenda
 from sim.network import Fabric, SimNetwork
 from sim.trace import Trace
-from sim.waiting import NodeCrashed, Signal, SimEvent, checkpoint, run_shielded
+from sim.waiting import NodeCrashed, Signal, SimEvent, checkpoint, wait_shielded
 from sim.weather import Weather
 
 if TYPE_CHECKING:
@@ -109,10 +109,11 @@ class SimEnv:
 
 
 class SimWorkers:
-    """`odradek.env.ports.Workers`: inline, after a virtual delay.
+    """`odradek.env.ports.Workers`: at some moment of a virtual delay, beside which the loop goes on.
 
-    As with threads, a started function runs to its end though the caller be cancelled, unless the node crashes.
-    Unlike with threads it is atomic: races inside of functions that run beside the loop are not explored here.
+    The function acts first, last or somewhere in between, as the seed draws it for each call: the loop's turn comes
+    later than what the function saw, and the function's later than what the caller saw. As with threads, a started
+    function runs to its end though the caller be cancelled, unless the node crashes. Unlike with threads it is atomic.
     """
 
     def __init__(self, env: SimEnv, random: Random) -> None:
@@ -122,17 +123,34 @@ class SimWorkers:
         """As the node's, for one device of several."""
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        env = self._env
+        env, random = self._env, self._random
         await checkpoint()
         if not env.alive:
             raise NodeCrashed
-        done = Signal(env)
-        seconds = env.weather.work(self._random) * env.work_factor
-        seconds = max(seconds, max(env.hangs_until, self.hangs_until) - env.agenda.now)
-        env.record("work", getattr(function, "__qualname__", "function"), seconds)
-        env.agenda.at(env.agenda.now + seconds, done.wake, env)
-        await run_shielded(done)
-        return function(*args)
+        began = env.agenda.now
+        seconds = env.weather.work(random) * env.work_factor
+        share = random.choice((0.0, 1.0, random.random()))
+        acts_at = max(began + share * seconds, env.hangs_until, self.hangs_until)
+        ends_at = max(began + seconds, acts_at)
+        env.record("work", getattr(function, "__qualname__", "function"), acts_at - began, ends_at - began)
+        if acts_at > began:
+            await self._until(acts_at)
+        result: T
+        failure: Exception | None = None
+        try:
+            result = function(*args)
+        except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
+            failure = error
+        if ends_at > acts_at:
+            await self._until(ends_at)
+        if failure is not None:
+            raise failure
+        return result
+
+    async def _until(self, moment: float) -> None:
+        done = Signal(self._env)
+        self._env.agenda.at(moment, done.wake, self._env)
+        await wait_shielded(done)
 
 
 class SimMeter:

@@ -83,8 +83,7 @@ checkpoint = trio.lowlevel.checkpoint
 """Let others run."""
 
 
-async def run_shielded(signal: Signal) -> None:
+async def wait_shielded(signal: Signal) -> None:
     """Wait for `signal` though the caller be cancelled, as for a thread that cannot be stopped."""
-    await trio.lowlevel.checkpoint_if_cancelled()
     with trio.CancelScope(shield=True):
         await signal.wait()
