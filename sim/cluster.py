@@ -59,6 +59,8 @@ class Shape:
     settings: Mapping[str, str] = attrs.Factory(dict)
     older: int = 0
     """How many nodes begin one release behind (`sim.upgrade`)."""
+    segment_bytes: int = 0
+    """`internal.segment.bytes` of the topics; 0 leaves Kafka's default, which no run fills."""
 
     @classmethod
     def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
@@ -78,6 +80,24 @@ class Shape:
             random.random() < 0.5,
             settings,
         )
+
+    def with_upkeep(self, random: Random) -> Shape:
+        """The same, in half of all runs with small segments, and with upkeep that is due within seconds."""
+        if random.random() < 0.5:
+            return self
+        drawn = {key: random.choice(values) for key, values in UPKEEP_SETTINGS.items()}
+        settings = {**self.settings, **drawn}
+        return attrs.evolve(self, settings=settings, segment_bytes=random.choice(SEGMENT_BYTES))
+
+    def without_upkeep(self) -> Shape:
+        """The same with Kafka's defaults for what `with_upkeep` draws."""
+        settings = {key: text for key, text in self.settings.items() if key not in UPKEEP_SETTINGS}
+        return attrs.evolve(self, settings=settings, segment_bytes=0)
+
+    @property
+    def topic_configs(self) -> Mapping[str, str]:
+        """What topics of the run are made with."""
+        return {"internal.segment.bytes": str(self.segment_bytes)} if self.segment_bytes else {}
 
 
 SETTINGS = {
@@ -101,7 +121,21 @@ QUICK_SETTINGS = {
     "controller.quorum.fetch.timeout.ms": "600",
     "controller.quorum.election.backoff.max.ms": "200",
 }
-TUNED = (*QUICK_SETTINGS, "replica.selector.class", "metadata.log.max.record.bytes.between.snapshots")
+UPKEEP_SETTINGS = {
+    "log.retention.check.interval.ms": ("1000", "3000"),
+    "log.segment.delete.delay.ms": ("0", "1000", "60000"),
+    "log.roll.ms": ("1000", "5000", "604800000"),
+    "log.index.interval.bytes": ("0", "4096"),
+    "log.flush.offset.checkpoint.interval.ms": ("2000", "60000"),
+}
+"""By key, what `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
+SEGMENT_BYTES = (2_000, 10_000, 50_000)
+TUNED = (
+    *QUICK_SETTINGS,
+    *UPKEEP_SETTINGS,
+    "replica.selector.class",
+    "metadata.log.max.record.bytes.between.snapshots",
+)
 """What an older file of a node does not have."""
 
 

@@ -13,17 +13,21 @@ permits). Then all is healed, and:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
+from sim import pipelining
+from sim.churning import Churning
 from sim.cluster import Cluster, Shape
 from sim.consuming import GroupReading, follow
 from sim.history import History, SafetyViolation
 from sim.operators import Operator
 from sim.options import RunOptions
 from sim.own import OwnWorkload
+from sim.pipelining import Pipelining
 from sim.replicas import (
     Committed,
     check_log_matching,
@@ -45,6 +49,8 @@ PARTITIONS = 3
 FOLLOWER = "follower"
 """A consumer of the product's, near one of the brokers."""
 MEMBERS = ("member-1", "member-2")
+CHURNERS = ("churner-1", "churner-2")
+PIPELINERS = ("pipeliner",)
 START_SECONDS_MAX = 120.0
 HEAL_SECONDS_MAX = 180.0
 """From the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
@@ -90,8 +96,12 @@ class ClusterScenario:
         self.shape = options.shape
         self.plan = options.storm
         self.cluster = Cluster(self.world, self.shape)
-        self.history = History((TOPIC, TRIMMED))
-        topics = {TOPIC: PARTITIONS, TRIMMED: 1} if "trim" in options.workloads else {TOPIC: PARTITIONS}
+        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC))
+        topics = {TOPIC: PARTITIONS}
+        if "trim" in options.workloads:
+            topics[TRIMMED] = 1
+        if "pipeline" in options.workloads:
+            topics[pipelining.TOPIC] = pipelining.PARTITIONS
         self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
         self.load.delivery_seconds = options.delivery_seconds
         self.own: Sequence[OwnWorkload] = ()
@@ -103,7 +113,9 @@ class ClusterScenario:
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
         operator = Operator(self.cluster, self.load.partitions, REPLICAS, trimmed, self.history)
-        others = ("reader", FOLLOWER, *MEMBERS)
+        self._churners = CHURNERS if "churn" in options.workloads else ()
+        self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
+        others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
         self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator, self._whole)
 
     @classmethod
@@ -142,8 +154,7 @@ class ClusterScenario:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
         admin = load.client("admin")
-        configs = {"min.insync.replicas": "2"}
-        wanted = [NewTopic(name, count, REPLICAS, configs) for name, count in load.topics.items()]
+        wanted = [NewTopic(name, count, REPLICAS, self._configs(name)) for name, count in load.topics.items()]
         await load.create_topics(admin, wanted, load.request_seconds)
         cluster.topics += load.topics
         for each in self.own:
@@ -159,8 +170,13 @@ class ClusterScenario:
             readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
         if self._has_group:
             readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
+        workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
+        churning = [Churning(load, name, REPLICAS) for name in self._churners]
+        churned = [world.spawn(churner.run) for churner in churning]
         own = [world.spawn(each.run, load) for each in self.own]
         await self._storm.run()
+        for churner in churning:
+            churner.is_over = True
         for member in cluster.members:
             if not member.is_up():
                 member.launch()
@@ -168,7 +184,7 @@ class ClusterScenario:
         if self.shape.older:
             await level_must_be_decided(cluster)
         load.is_over = True
-        for worker in workers:
+        for worker in (*workers, *churned):
             await worker.wait()
         for number, done in enumerate(own):
             await world.wait(done, READ_SECONDS_MAX)
@@ -196,6 +212,12 @@ class ClusterScenario:
             ),
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }
+
+    def _configs(self, topic: str) -> dict[str, str]:
+        configs = {"min.insync.replicas": "2", **self.shape.topic_configs}
+        if topic == pipelining.TOPIC:
+            configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
+        return configs
 
     async def _must_be_whole(self, when: str, seconds: float) -> None:
         wrong = await self.cluster.wait_until_whole(seconds)

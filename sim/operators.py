@@ -86,7 +86,7 @@ class Operator:
 
     def _create(self, random: Random) -> Operation[object]:
         name = f"scratch-{random.randrange(SCRATCH_TOPICS)}"
-        topic = NewTopic(name, random.choice((1, 5)), self._replicas)
+        topic = NewTopic(name, random.choice((1, 5)), self._replicas, self._cluster.shape.topic_configs)
         return create_topics(self._cluster.observer.core, [topic], timeout=CALL_SECONDS)
 
     def _delete(self, random: Random) -> Operation[object]:

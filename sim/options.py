@@ -28,9 +28,11 @@ from sim.storm import StormPlan
 from sim.weather import Weather
 
 PROFILES = ("default", "lite", "perf", "calm", "broken")
-WORKLOADS = ("produce", "consume", "follow", "group", "trim")
-"""`produce` (lists and single records, half of the clients each), a plain reader, a follower's reader, a group, and
-records that an operator deletes."""
+MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
+"""With the share of the runs that has them; drawn by a stream of their own."""
+WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
+"""`produce` (lists and single records, half of the clients each), a plain reader, a follower's reader, a group, records
+that an operator deletes, topics that come and go (`sim.churning`), bare connections (`sim.pipelining`)."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0
@@ -79,6 +81,9 @@ class RunOptions:
         delivery_seconds = random.choice((60.0, 60.0, 8.0, 2.0))
         if random.random() < 0.5:
             workloads.append("group")
+        more = Random(f"{seed}/more workloads")
+        workloads += [name for name, share in MORE_WORKLOADS.items() if more.random() < share]
+        shape = shape.with_upkeep(Random(f"{seed}/upkeep"))
         releases = Random(f"{seed}/releases")
         if profile in ("default", "lite") and releases.random() < OLDER_PROBABILITY:
             shape = attrs.evolve(shape, older=releases.randint(1, shape.nodes + shape.controllers))
@@ -129,6 +134,7 @@ class RunOptions:
             found.append(("fewer clients", attrs.evolve(self, clients=self.clients // 2)))
         plainer = (
             ("older", attrs.evolve(self.shape, older=0)),
+            ("upkeep", self.shape.without_upkeep()),
             ("log_dirs", attrs.evolve(self.shape, log_dirs=1)),
             ("dynamic_voters", attrs.evolve(self.shape, dynamic_voters=False)),
             ("controllers", attrs.evolve(self.shape, controllers=0)),
