@@ -20,8 +20,8 @@ from sim.workload import Workload
 from wire.errors import KafkaError
 
 CALL_SECONDS = 5.0
-CALM_SECONDS_MAX = 1.0
-PARTITIONS = 2
+CALM_SECONDS_MAX = 0.5
+PARTITIONS = 3
 BATCH_BYTES_MAX = 600
 SEGMENT_BYTES = ("1000", "5000")
 RETENTION_MS = ("-1", "1000", "10000")
@@ -53,10 +53,7 @@ class Churning:
         steps: tuple[Callable[[], Operation[object]], ...] = (
             self._make,
             self._make,
-            self._write,
-            self._write,
-            self._write,
-            self._look_up,
+            *(self._write,) * 6,
             self._look_up,
             self._trim,
             self._delete,
@@ -94,7 +91,7 @@ class Churning:
                 partition=random.randrange(PARTITIONS),
                 timestamp_ms=now_ms,
             )
-            for _ in range(random.choice((1, 20)))
+            for _ in range(random.choice((1, 20, 60)))
         ]
         return self._producing.produce(records, timeout=CALL_SECONDS)
 

@@ -112,7 +112,9 @@ class ClusterScenario:
         self._producers = tuple(f"client-{number}" for number in range(options.clients))
         trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
         self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
-        operator = Operator(self.cluster, self.load.partitions, REPLICAS, trimmed, self.history)
+        operator = self._operator = Operator(
+            self.cluster, self.load.partitions, REPLICAS, trimmed, self.history
+        )
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
@@ -180,6 +182,8 @@ class ClusterScenario:
         for member in cluster.members:
             if not member.is_up():
                 member.launch()
+        if self._storm.may_wait_for_operator:
+            world.spawn(self._operator.recover)
         await self._must_be_whole("after the storm", self._heal_seconds)
         if self.shape.older:
             await level_must_be_decided(cluster)

@@ -9,6 +9,7 @@ would tell).
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Mapping
 from random import Random
 
 import attrs
@@ -19,6 +20,7 @@ from odradek.node.config import NodeConfig
 from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
 from sim.disk import Keep
+from sim.history import SafetyViolation
 from sim.world import Running, World
 
 CUT_SECONDS_MAX = 30.0
@@ -30,16 +32,21 @@ __all__ = ["Member", "TraceLog"]
 class TraceLog:
     """The node's log, as events of the trace."""
 
-    def __init__(self, world: World, who: str) -> None:
+    def __init__(
+        self, world: World, who: str, on_offline: Callable[[Mapping[str, object]], None] = lambda fields: None
+    ) -> None:
         self._world = world
         self._who = who
+        self._on_offline = on_offline
         self.directory_is_offline = False
         self.errors = 0
         """What it has told at this level."""
 
     def _note(self, event: str, **fields: object) -> None:
-        self.directory_is_offline |= event == "directory.offline"
         self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
+        if event == "directory.offline":
+            self.directory_is_offline = True
+            self._on_offline(fields)
 
     def error(self, event: str, **fields: object) -> None:
         self.errors += 1
@@ -108,7 +115,14 @@ class Member:
         serving = self._started
         assert serving is not None
         self._errors += self.log.errors
-        log = self.log = TraceLog(self.world, self.name)
+        running = self.running
+        assert running is not None
+
+        def offline(fields: Mapping[str, object]) -> None:
+            if running.env.alive:
+                self._must_have_a_reason(fields)
+
+        log = self.log = TraceLog(self.world, self.name, offline)
 
         def made(node: Node) -> None:
             self.node = node
@@ -129,6 +143,12 @@ class Member:
             if not self.may_be_damaged:
                 raise
             self._fail(group, log)
+
+    def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
+        """A log directory has gone offline: no harm that the run has done to its disk, no reason."""
+        if not self.disk_is_bad and not self.may_be_damaged:
+            told = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
+            self.world.refute(SafetyViolation(f"{self.name}: a sound log directory has gone offline: {told}"))
 
     def _fail(self, group: BaseExceptionGroup[BaseException], log: TraceLog) -> None:
         self.failures.append(str(_first(group)))

@@ -11,7 +11,7 @@ from random import Random
 from metadata_quorum.storage_format import find_meta_properties
 from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.admin_logs import delete_records
-from odradek.client.admin_partitions import alter_partition_reassignments, elect_leaders
+from odradek.client.admin_partitions import ElectionType, alter_partition_reassignments, elect_leaders
 from odradek.client.admin_quorum import QuorumReplica, add_raft_voter, describe_quorum, remove_raft_voter
 from odradek.client.consumer_types import TopicPartition
 from odradek.client.errors import ClientError
@@ -19,10 +19,13 @@ from odradek.client.operation import Operation
 from sim.cluster import CONTROLLER_PORT, Cluster
 from sim.history import History, Partition
 from sim.members import Member
+from sim.replicas import end_of
 from wire.errors import KafkaError
 
 CALL_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 1.0
+LEADERLESS_SECONDS = 20.0
+"""How long an operator waits for a leader: longer than a session, and than a start."""
 OFFSETS_TOPIC = "__consumer_offsets"
 SCRATCH_TOPICS = 3
 VOTERS_MIN = 2
@@ -102,6 +105,44 @@ class Operator:
         return delete_records(
             self._cluster.observer.core, {TopicPartition(*key): offset}, timeout=CALL_SECONDS
         )
+
+    # --- partitions that wait for an operator
+
+    async def recover(self) -> None:
+        """Where nobody leads for long though all brokers are up, let the replica lead that holds most. For ever."""
+        cluster, client = self._cluster, self._cluster.observer
+        since: dict[Partition, float] = {}
+        while True:
+            await cluster.world.sleep(LOOK_AGAIN_SECONDS)
+            if not all(member.serves() for member in cluster.brokers):
+                since = {}
+                continue
+            try:
+                known = await client.metadata()
+                waiting = [
+                    (name, index)
+                    for name, topic in sorted(known.topics.items())
+                    for index, each in sorted(topic.partitions.items())
+                    if each.leader < 0
+                ]
+                since = {key: since.get(key, cluster.world.now) for key in waiting}
+                for key, began in since.items():
+                    if cluster.world.now - began >= LEADERLESS_SECONDS:
+                        await self._elect_fullest(key)
+            except (KafkaError, ClientError):
+                continue
+
+    async def _elect_fullest(self, key: Partition) -> None:
+        """By the last leader epoch and the end of each log, as Raft compares logs."""
+        client = self._cluster.observer
+        ids = {member.name: member.config.node_id for member in self._cluster.brokers}
+        logs = self._cluster.replica_logs(*key)
+        fullness = {ids[name]: (log[-1].epoch if log else -1, end_of(log)) for name, log in logs.items()}
+        order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)
+        self._cluster.world.trace.record(self._cluster.world.now, "operator", "log", "recover", key, order)
+        partition = TopicPartition(*key)
+        await client.run(alter_partition_reassignments(client.core, {partition: order}, timeout=CALL_SECONDS))
+        await client.run(elect_leaders(client.core, [partition], ElectionType.UNCLEAN, timeout=CALL_SECONDS))
 
     # --- voters
 

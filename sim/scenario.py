@@ -12,12 +12,14 @@ pages out may forget them later, and no later sync would tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from metadata_quorum.storage_format import format_storage
 from odradek.client.admin import NewTopic
 from odradek.node.config import NodeConfig
+from sim.churning import Churning
+from sim.cluster import Shape
 from sim.history import History, SafetyViolation
 from sim.members import Member
 from sim.weather import Weather
@@ -31,6 +33,7 @@ DATA = ("/data", "/more")
 CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 SYNCED, CACHED = "synced", "cached"
 PARTITIONS = 2
+DEATHS = ("stop", "all", "all", "synced", "random", "cut", "error")
 VIRTUAL_SECONDS_MAX = 1800.0
 CLOCK_OFF_MS_MAX = 1_800_000
 """Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
@@ -72,14 +75,31 @@ class Scenario:
     """One run. See the module docstring."""
 
     def __init__(
-        self, seed: int, *, crashes: int = 3, clients: int = 2, weather: Weather | None = None
+        self,
+        seed: int,
+        *,
+        crashes: int = 3,
+        clients: int = 2,
+        churners: int | None = None,
+        shape: Shape | None = None,
+        deaths: Sequence[str] = DEATHS,
+        weather: Weather | None = None,
     ) -> None:
+        """What is given is not drawn from the seed.
+
+        `churners` are clients whose topics come and go (`sim.churning`); of `shape` its settings count alone.
+        """
         self.world = World(seed, weather)
         self.history = History((SYNCED,))
         topics = {SYNCED: PARTITIONS, CACHED: PARTITIONS}
         self.load = Workload(self.world, self.history, topics, [(NODE, PORT)])
-        self.config = node_config(log_dirs=",".join(DATA[: 1 + seed % 2]))
+        shape = Shape(nodes=1).with_upkeep(Random(f"{seed}/upkeep")) if shape is None else shape
+        self.config = node_config(log_dirs=",".join(DATA[: 1 + seed % 2]), **shape.settings)
+        self._topic_configs = shape.topic_configs
+        drawn = Random(f"{seed}/churners").choice((0, 2))
+        self._churners = drawn if churners is None else churners
         self._crashes = crashes
+        self._deaths = deaths
         self._clients = clients
         self._random = Random(f"{seed}/scenario")
         self._member = Member(self.world, NODE, self.config)
@@ -96,13 +116,17 @@ class Scenario:
         load = self.load
         admin = load.client("admin")
         wanted = [
-            NewTopic(SYNCED, PARTITIONS, 1, {"flush.messages": "1"}),
-            NewTopic(CACHED, PARTITIONS, 1),
+            NewTopic(SYNCED, PARTITIONS, 1, {"flush.messages": "1", **self._topic_configs}),
+            NewTopic(CACHED, PARTITIONS, 1, self._topic_configs),
         ]
         await load.create_topics(admin, wanted, timeout=REQUEST_SECONDS)
         workers = load.start([f"client-{number}" for number in range(self._clients)], (), ("reader",))
+        churning = [Churning(load, f"churner-{number}", 1) for number in range(self._churners)]
+        workers += [world.spawn(churner.run) for churner in churning]
         await self._storm()
         load.is_over = True
+        for churner in churning:
+            churner.is_over = True
         for worker in workers:
             await worker.wait()
         summary = await load.check(admin)
@@ -121,7 +145,7 @@ class Scenario:
             await world.sleep(random.uniform(0.0, 3.0))
             while random.random() < 0.4:
                 await self._vex(random.choice(("full", "pause", "partition", "clock")))
-            await self._kill(random.choice(("stop", "all", "all", "synced", "random", "cut", "error")))
+            await self._kill(random.choice(self._deaths))
             while random.random() < 0.3:  # die again before it is up
                 self._member.launch()
                 await world.sleep(random.uniform(0.0, 0.2))

@@ -9,7 +9,9 @@ Processes may die at any time, all at once too: the page caches survive, and the
 was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced. A broker's
 machine may lose its power, or have a disk that fails, only while the cluster is whole (every replica in sync, no other
 trouble), and until it is whole again one broker stays up that was up at that moment: "a promise holds while one
-in-sync replica keeps its synced and page-cache data". The same holds for disks that are replaced by empty ones. A voter
+in-sync replica keeps its synced and page-cache data". The same holds for disks that are replaced by empty ones, but there
+the processes of all other brokers may die together, with page caches that survive: if the partition's last leader was the
+one whose disk is new, it waits for an operator, who elects the replica that holds most (`Operator.recover`). A voter
 may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been replaced. A node
 whose disk reports errors may stop, if it says why; one whose disk is full, too.
 """
@@ -46,6 +48,8 @@ ALL_TROUBLES = {**MORE_TROUBLES, **BREAKAGES, "upgrade": rolling_upgrade}
 MORE_KINDS = tuple(MORE_TROUBLES)
 """Drawn by a stream of their own: see `with_more`."""
 MORE_PROBABILITY = 0.3
+FOLLOWS_PROBABILITY = 0.4
+"""How often all other brokers' processes die after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
 """What still fits on a disk that is filling up."""
 
@@ -99,6 +103,8 @@ class Storm:
         """Whose disk is new, and who does not vote again."""
         self.lost_power: Member | None = None
         """The broker whose page cache is gone, and whose replicas may not be in sync again."""
+        self.may_wait_for_operator = False
+        """Whether partitions may be left whose last leader has lost its disk, and nobody else was in sync."""
         self.died_since: tuple[str, ...] = ()
         """The brokers that have died since, that one among them."""
 
@@ -396,6 +402,23 @@ class Storm:
             self.begin(f"wipe {len(paths)} of {member.name}")
             await member.kill("all")
             self.cluster.replace_disks(member, paths)
+            if random.random() < FOLLOWS_PROBABILITY:
+                await self._other_brokers_die(member, random)
             await self.last(random)
             await self.bring_back(member, paths)
             self.end()
+
+    async def _other_brokers_die(self, member: Member, random: Random) -> None:
+        """One trouble follows the other: who was in sync with a broker whose disk is new dies too, and comes back."""
+        self.may_wait_for_operator = True
+        await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, LONG_SECONDS_MAX))))
+        victims = [each for each in self.cluster.brokers if each is not member and each.is_up()]
+        self.begin(f"others than {member.name}")
+        for victim in victims:
+            self.world.crash(victim.name, "all")
+        random.shuffle(victims)
+        for victim in victims:
+            await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
+            if not victim.is_up():
+                victim.launch()
+        self.end()

@@ -230,4 +230,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "order",
         20,
     ),
+    Mutant(
+        "log-closed-under-a-worker",
+        "A topic is deleted while retention reads its indexes in a worker: what that meets passes for a failed disk.",
+        "data_plane.log.log_dir_background:Background._apply_retention",
+        "except (DiskRefused, FileClosed):",
+        "except DiskRefused:",
+        "churn",
+        100,
+    ),
 )

@@ -13,11 +13,12 @@ import pytest
 
 from odradek.env.ports import Buffer
 from sim import raft_alone, replication_alone
-from sim.cluster import SETTINGS
+from sim.cluster import SETTINGS, Shape
 from sim.network import SimConn
 from sim.options import RunOptions
 from sim.raft_alone import RaftPlan
 from sim.run import run
+from sim.scenario import Scenario
 from sim.weather import Weather
 from tests.mutants.mutant import Driver
 
@@ -72,6 +73,21 @@ def power(seed: int) -> str:
     )
 
 
+def churn(seed: int) -> str:
+    """Aimed: a single node on a slow disk, stopped and started, with upkeep each second, and topics that come and go."""
+    settings = {"log.retention.check.interval.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "2000"}
+    scenario = Scenario(
+        seed,
+        crashes=12,
+        clients=1,
+        churners=3,
+        shape=Shape(nodes=1, settings=settings),
+        deaths=("stop", "all"),
+        weather=Weather(worker_seconds=(0.05, 0.5)),
+    )
+    return _verdict_of(lambda _: scenario.run())(seed)
+
+
 def order(seed: int) -> str:
     """Aimed: two seconds of producers and no troubles. Each answer that a connection sends is held against its requests.
 
@@ -124,5 +140,6 @@ DRIVERS: Mapping[str, Driver] = {
     "replication": _verdict_of(replication_alone.run),
     "cluster": cluster,
     "power": power,
+    "churn": churn,
     "order": order,
 }
