@@ -239,4 +239,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "churn",
         100,
     ),
+    Mutant(
+        "replaced-disk-is-elected",
+        "KIP-966: the last known leader is elected when it is back, though its log is on a new, empty disk (as in Kafka).",
+        "metadata_quorum.controller.directories:begins_anew",
+        "return before not in broker.log_dirs",
+        "return False",
+        "replaced",
+        60,
+    ),
 )

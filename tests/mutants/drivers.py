@@ -13,7 +13,7 @@ import pytest
 
 from odradek.env.ports import Buffer
 from sim import raft_alone, replication_alone
-from sim.cluster import SETTINGS, Shape
+from sim.cluster import QUICK_SETTINGS, SETTINGS, Shape
 from sim.network import SimConn
 from sim.options import RunOptions
 from sim.raft_alone import RaftPlan
@@ -67,6 +67,17 @@ def power(seed: int) -> str:
     options = RunOptions.draw(seed, "lite", seconds=25.0)
     shape = attrs.evolve(options.shape, settings=SETTINGS, log_dirs=1)
     storm = attrs.evolve(options.storm, kinds=("deaths", "deaths", "deaths"), power=True)
+    return _run_options(
+        seed,
+        attrs.evolve(options, shape=shape, storm=storm, weather=Weather(), workloads=("produce",)),
+    )
+
+
+def replaced(seed: int) -> str:
+    """Aimed: clusters with controllers of their own whose brokers get new disks; nothing else happens."""
+    options = RunOptions.draw(seed, "lite", controllers=3, seconds=25.0)
+    shape = attrs.evolve(options.shape, settings={**SETTINGS, **QUICK_SETTINGS}, log_dirs=1, older=0)
+    storm = attrs.evolve(options.storm, kinds=("wipes",), power=True)
     return _run_options(
         seed,
         attrs.evolve(options, shape=shape, storm=storm, weather=Weather(), workloads=("produce",)),
@@ -140,6 +151,7 @@ DRIVERS: Mapping[str, Driver] = {
     "replication": _verdict_of(replication_alone.run),
     "cluster": cluster,
     "power": power,
+    "replaced": replaced,
     "churn": churn,
     "order": order,
 }
