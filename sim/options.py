@@ -102,7 +102,13 @@ class RunOptions:
         if self.profile == "perf":
             storm = StormPlan(PERF_SECONDS if seconds is None else seconds, PERF_KINDS)
             shape = attrs.evolve(self.shape, controllers=3 if controllers is None else controllers)
-            return attrs.evolve(self, storm=storm, shape=shape, clients=PERF_CLIENTS)
+            return attrs.evolve(
+                self,
+                storm=storm,
+                shape=shape.without_upkeep(),
+                workloads=tuple(name for name in self.workloads if name not in MORE_WORKLOADS),
+                clients=PERF_CLIENTS,
+            )
         if self.profile == "broken":
             storm = StormPlan(
                 BROKEN_SECONDS if seconds is None else seconds, (random.choice(tuple(BREAKAGES)),)

@@ -305,7 +305,7 @@ class Network(Protocol):
 
 
 class Workers(Protocol):
-    """Off-loop work: sync, cleaning, cold reads, compression. Inline after a virtual delay in the simulator."""
+    """Off-loop work: sync, cleaning, cold reads, compression. In the simulator inline, at some moment of a virtual delay."""
 
     async def run(self, function: Callable[..., T], *args: Any) -> T: ...
 

@@ -100,6 +100,7 @@ def test_workers_take_virtual_time_and_finish_though_cancelled() -> None:
     """As with threads: what has started runs to its end, unless the node crashes."""
     world = World(1, Weather(worker_seconds=(2.0, 2.0)))
     done: list[str] = []
+    acted: list[float] = []
 
     async def main() -> None:
         env = world.node_env("a")
@@ -112,16 +113,43 @@ def test_workers_take_virtual_time_and_finish_though_cancelled() -> None:
             await env.workers.run(divmod, 1, 0)
 
         async def work(env: Env) -> None:
-            await env.workers.run(done.append, "crashed")
+            await env.workers.run(lambda: acted.append(world.now))
 
-        running = world.start("b", work)
-        await world.sleep(1)
-        world.crash("b")
-        await running.ended.wait()
-        await world.sleep(5)
-        assert done == ["cancelled"]
+        starts = []
+        for _ in range(20):
+            starts.append(world.now)
+            running = world.start("b", work)
+            await world.sleep(1)
+            world.crash("b")
+            await running.ended.wait()
+            await world.sleep(5)
+        crashes = [start + 1 for start in starts]
+        assert 0 < len(acted) < len(starts)
+        assert all(
+            any(start <= moment <= crash for start, crash in zip(starts, crashes, strict=True))
+            for moment in acted
+        )
 
     world.run(main)
+
+
+def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
+    """What a worker saw may be past when the loop goes on, and what the loop saw when the worker begins."""
+    world = World(1, Weather(worker_seconds=(2.0, 2.0)))
+    moments: list[float] = []
+
+    async def main() -> None:
+        env = world.node_env("a")
+        for _ in range(60):
+            began = world.now
+            acted = await env.workers.run(lambda: world.now)
+            assert world.now == began + 2.0
+            moments.append(acted - began)
+
+    world.run(main)
+    assert moments.count(0.0) > 5, "before anything else can happen"
+    assert moments.count(2.0) > 5, "after everything that happens meanwhile"
+    assert sum(0.0 < moment < 2.0 for moment in moments) > 5
 
 
 def test_a_crash_leaves_no_last_words() -> None:

@@ -1,0 +1,69 @@
+"""Workloads that come on top: bare connections that ask on without waiting, and topics that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.produce import ProduceHandler
+from sim import pipelining
+from sim.options import RunOptions
+from sim.run import run
+from wire.errors import ErrorCode
+from wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+SECONDS = 6.0
+
+
+def _options(*workloads: str) -> RunOptions:
+    return attrs.evolve(RunOptions.draw(1, "calm", seconds=SECONDS), workloads=("produce", *workloads))
+
+
+def test_clients_that_do_not_wait_are_answered_in_order_and_lose_nothing() -> None:
+    """The order of a connection's requests is that of the log, whatever the codecs, acks and sizes."""
+    result = run(1, _options("pipeline"))
+    assert result.verdict == "ok", result.message
+
+
+def test_a_broker_that_appends_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without producer ids nobody but the checker sees that a later request of a connection was appended first."""
+    sound = ProduceHandler.handle
+    kept: dict[str, ProduceRequest] = {}
+
+    def late(
+        self: ProduceHandler, context: Context, request: ProduceRequest, *more: Any, **named: Any
+    ) -> Result:
+        (topic, *_) = request.topic_data
+        if topic.name != pipelining.TOPIC or request.acks != 1:
+            return sound(self, context, request, *more, **named)
+        name = str(context.client_id)
+        before = kept.pop(name, None)
+        if before is not None:
+            answer = sound(self, context, request, *more, **named)
+            sound(self, context, before, *more, **named)
+            return answer
+        (data,) = topic.partition_data
+        data.records = memoryview(bytearray(data.records or b""))
+        kept[name] = request
+        refused = PartitionProduceResponse(data.index, ErrorCode.REQUEST_TIMED_OUT, -1, -1, -1, [], None)
+        return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, [refused])], 0, [])
+
+    monkeypatch.setattr(ProduceHandler, "handle", late)
+    result = run(1, _options("pipeline"))
+    assert result.verdict == "safety"
+    assert "comes after a later one of its producer" in result.message
+
+
+def test_topics_that_come_and_go_disturb_nobody() -> None:
+    """Segments are removed and topics deleted while workers are at their files; others lose nothing."""
+    options = _options("churn")
+    result = run(1, attrs.evolve(options, shape=attrs.evolve(options.shape, segment_bytes=2000)))
+    assert result.verdict == "ok", result.message
