@@ -9,6 +9,7 @@ from sim import __main__ as command
 from sim.cluster import QUICK_SETTINGS, SETTINGS, Shape
 from sim.cluster_scenario import ClusterScenario
 from sim.history import SafetyViolation
+from sim.options import RunOptions
 from sim.storm import StormPlan
 from sim.weather import Weather
 
@@ -29,7 +30,8 @@ NO_STORM = StormPlan(3.0, ())
 )
 def test_a_cluster_in_fair_weather(shape: Shape) -> None:
     """Of every shape: all come up, records are on three replicas, groups read them, all stop cleanly."""
-    summary = ClusterScenario(1, shape=shape, plan=NO_STORM, weather=CALM).run()
+    options = RunOptions("calm", shape, NO_STORM, CALM, ("produce", "consume", "follow", "group"))
+    summary = ClusterScenario.of(1, options).run()
     assert summary["acknowledged"] == summary["sent"] > 0
     assert summary["committed"] > 0
     assert summary["starts"] == 2 * (shape.nodes + shape.controllers)
