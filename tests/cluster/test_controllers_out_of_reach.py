@@ -71,6 +71,7 @@ def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, f
             log_dirs=[SimpleNamespace(path="/one", directory_id=FAILED, offline_reason=None)],
             image=SimpleNamespace(offset=0, brokers={}),
             placement=SimpleNamespace(cordoned=[]),
+            troubles=SimpleNamespace(given_up=lambda: (), full=()),
             replication=SimpleNamespace(registered=lambda epoch: None),
             settings=SimpleNamespace(
                 node_id=1, cluster_id="c", request_timeout_ms=30_000, release=THIS_RELEASE
