@@ -16,6 +16,9 @@ alone until one of those has room, or for as long as a long poll would have take
 Errors never end the loop. What will pass (a moved leader) is retried with backoff on fresh metadata; what the
 application must know is kept at the partition, and raised by the poll that reaches it.
 
+A topic that was deleted and made anew is another topic, known by its id: a position in the old one says nothing about it. What
+was fetched of the old one is handed out, then the partition is read from where the reset policy says.
+
 Fetches have a lane of their own: a long poll holds its connection for `fetch.max.wait.ms`.
 """
 
@@ -141,6 +144,10 @@ class Fetching:
         with_full: dict[int, None] = {}
         chunks_max = 1 if self.buffered_bytes() >= self._settings.fetch_max_bytes else _CHUNKS_AHEAD
         for state in self._subscription.partitions.values():
+            if self._was_made_anew(state):
+                if not state.chunks and not state.returned and state.error is None:
+                    self._reset(state)
+                continue
             if not self._is_fetchable(state) or state.retry_at > now:
                 continue
             node = self._node_for(state)
@@ -165,6 +172,14 @@ class Fetching:
         return until > self._core.now and all(
             state.key in asked and asked[state.key] == (state, state.serial, state.fetch_offset)
             for state in states
+        )
+
+    def _was_made_anew(self, state: PartitionState) -> bool:
+        topic = self._core.cluster.topics.get(state.key.topic)
+        return (
+            state.topic_id is not None
+            and topic is not None
+            and topic.topic_id not in (NO_TOPIC_ID, state.topic_id)
         )
 
     def _is_fetchable(self, state: PartitionState) -> bool:
@@ -275,6 +290,8 @@ class Fetching:
                     and state.serial == serial
                     and state.fetch_offset == offset
                 ):
+                    if not answer.error_code and topic.topic_id != NO_TOPIC_ID:
+                        state.topic_id = bytes(topic.topic_id)
                     self._take_partition(node, state, answer)
 
     def _take_partition(self, node: int, state: PartitionState, answer: Any) -> None:
@@ -348,6 +365,10 @@ class Fetching:
             state.retry_at = self._core.now + self._core.backoff(state.failures)
             state.failures += 1
             return
+        self._reset(state)
+
+    def _reset(self, state: PartitionState) -> None:
+        """Go on where `auto.offset.reset` says, or have the application told."""
         assert state.fetch_offset is not None
         policy = self._settings.auto_offset_reset
         if policy == "none":

@@ -278,7 +278,7 @@ class Sender:
 
     def _send(self, node: int, taken: list[tuple[Lane, Batch]]) -> None:
         core = self._core
-        topics: dict[str, TopicProduceData] = {}
+        topics: dict[tuple[str, bytes], TopicProduceData] = {}
         ids_known = True
         for lane, batch in taken:
             lane.repeating = False
@@ -291,9 +291,11 @@ class Sender:
             self.counts["records sent"] += batch.record_count
             self.counts["batches repeated"] += batch.attempts > 1
             ids_known &= lane.topic_id != NO_TOPIC_ID
-            topic = topics.get(lane.topic)
+            # By id, too: a lane with something in flight still speaks of the topic that it was sent to.
+            key = lane.topic, lane.topic_id
+            topic = topics.get(key)
             if topic is None:
-                topic = topics[lane.topic] = TopicProduceData(name=lane.topic, topic_id=lane.topic_id)
+                topic = topics[key] = TopicProduceData(name=lane.topic, topic_id=lane.topic_id)
             assert batch.data is not None
             topic.partition_data.append(PartitionProduceData(index=lane.partition, records=batch.data))
         self._in_flight[node] += 1
@@ -332,7 +334,10 @@ class Sender:
             elif call.response is None:
                 self._acknowledged(lane, batch, -1, -1)
             else:
-                answer = answers.get((lane.topic, lane.partition))
+                # The lane has the id that it had in the request: `_prepare` changes none with something in flight.
+                answer = answers.get((lane.topic_id, lane.partition)) or answers.get(
+                    (lane.topic, lane.partition)
+                )
                 if answer is None:
                     batch.maybe_appended = True
                     missing = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, "missing in the answer", str(lane))
@@ -341,15 +346,16 @@ class Sender:
                     self._take_answer(lane, batch, answer, oldest)
             self._accumulator.settle(lane)
 
-    def _answers(self, response: ProduceResponse) -> dict[tuple[str, int], PartitionProduceResponse]:
+    def _answers(self, response: ProduceResponse) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
+        """By topic and partition: by the topic's name, or its id where the answer has no names."""
         cluster = self._core.cluster
         if response.node_endpoints:
             cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
-        answers = {}
+        answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
         for topic in response.responses:
-            name = topic.name or cluster.topic_name(bytes(topic.topic_id)) or ""
+            asked = topic.name or bytes(topic.topic_id)
             for answer in topic.partition_responses:
-                answers[name, answer.index] = answer
+                answers[asked, answer.index] = answer
         return answers
 
     def _take_answer(self, lane: Lane, batch: Batch, answer: PartitionProduceResponse, oldest: bool) -> None:

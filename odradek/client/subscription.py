@@ -57,6 +57,8 @@ class PartitionState:
     high_watermark: int | None = None
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
+    topic_id: bytes | None = None
+    """Of the topic that the position was last fetched at; None until then."""
     preferred_replica: int | None = None
     preferred_until: float = 0.0
     chunks: deque[Chunk] = attrs.field(factory=deque)
@@ -79,6 +81,7 @@ class PartitionState:
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = leader_epoch
         self.validated_epoch = -1
+        self.topic_id = None
         self.needs_committed = False
         self.reset_to = None
 
@@ -86,6 +89,7 @@ class PartitionState:
         """Have the position found by a policy: `earliest`, `latest`, `by_duration:...`."""
         self.drop_fetched()
         self.position = self.fetch_offset = None
+        self.topic_id = None
         self.needs_committed = False
         self.reset_to = reset_to
 

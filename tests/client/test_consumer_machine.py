@@ -488,6 +488,27 @@ def test_damaged_batches_are_raised_and_can_be_passed_over() -> None:
     assert found.values() == numbers(6, 8)
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+def test_a_topic_made_anew_is_read_by_the_reset_policy(policy: str) -> None:
+    """Its position was another topic's: records of the new one below it are not passed over in silence."""
+    found = reading(6, auto_offset_reset=policy)
+    found.machine.seek(T0, 0, -1)
+    assert everything(found, 6) == numbers(0, 5)
+    found.broker.add_topic("t")
+    fill(found.broker, 9)
+    if policy == "none":
+        with pytest.raises(OffsetsOutOfRange):
+            found.poll(3)
+        found.machine.seek(T0, 7, -1)
+        assert everything(found, 2) == numbers(7, 8)
+    elif policy == "latest":
+        assert found.poll(3) == []
+        fill(found.broker, 3)
+        assert everything(found, 3) == numbers(9, 11)
+    else:
+        assert everything(found, 9) == numbers(0, 8)
+
+
 def test_aborted_transactions_are_not_seen_with_read_committed() -> None:
     """isolation.level: the broker names what was aborted; control batches are never seen."""
 

@@ -229,6 +229,24 @@ def test_a_topic_that_was_made_anew_is_found_under_its_new_id() -> None:
     assert broker.values("t") == [[b"0"]]
 
 
+def test_an_answer_about_the_old_topic_finds_its_records_after_the_new_ones_metadata() -> None:
+    """Answers go by the id that was asked for: metadata that came in between does not know it any longer."""
+    wire, broker, producing = setup()
+    wire.run(producing.produce(values(1), timeout=5))
+    answer = broker.answers[ApiKey.PRODUCE]
+
+    def made_anew(broker: FakeBroker, request: ProduceRequest, code: int) -> Any:
+        broker.answers[ApiKey.PRODUCE] = answer
+        broker.add_topic("t")
+        wire.core.cluster.update(broker._metadata(MetadataRequest(topics=None), 0))
+        return answer(broker, request, code)
+
+    broker.answers[ApiKey.PRODUCE] = made_anew
+    deliveries = wire.run(producing.produce(values(2), timeout=5))
+    assert errors(deliveries) == [None]
+    assert broker.values("t") == [[b"0", b"1"]]
+
+
 def test_requests_keep_to_their_size() -> None:
     """Batches of many partitions share requests up to `request_bytes_max`."""
     wire, broker, producing = setup(partitions=6, request_bytes_max=2500)
