@@ -11,8 +11,9 @@ and a place in it, and to complete a batch costs the same for one record or for 
 
 Rules
 -----
-* A batch takes its memory when it is opened, `batch.size` or what its first record needs, and gives it back when it is
-  done. There is never more than `buffer.memory` in use.
+* A batch takes memory when it is opened: `batch.size` or what its first record needs, and what Python keeps for its first
+  rows; more for more rows. Encoded it keeps what its bytes need, and gives that back when it is done. There is never more
+  than `buffer.memory` in use.
 * Records without key and partition stick to one partition for `batch.size` bytes (KIP-794); then another is drawn,
   with `partitioner.adaptive.partitioning.enable` the less likely the more batches it has waiting.
 """
@@ -40,6 +41,14 @@ __all__ = ["Accumulator", "Batch", "Lane"]
 _RECORD_OVERHEAD = 16
 """What lengths, deltas and the header count of a record take at most, while it is smaller than a megabyte."""
 _HEADER_OVERHEAD = 10
+_ROW_MEMORY = 200
+"""What a row costs beside the bytes of its key and value: a tuple, a number, two objects, a place in a list (measured)."""
+_ROW_BYTES = 1024
+"""For so many bytes of `batch.size` a batch has memory for one row from the start."""
+_ROWS_MORE = 64
+"""For so many rows more memory is taken at once, or for as many as a batch has from the start."""
+_BATCH_MEMORY = 600
+"""What a batch costs beside its bytes (measured)."""
 
 
 @attrs.define(eq=False)
@@ -55,6 +64,8 @@ class Batch:
     deadline: float
     memory: int
     rows: list[Row] = attrs.field(factory=list, repr=False)
+    rows_max: int = 0
+    """For how many rows memory was taken."""
     size: int = HEADER_SIZE
     closed: bool = False
     data: bytearray | None = attrs.field(default=None, repr=False)
@@ -164,6 +175,7 @@ class Accumulator:
         """How many wait for memory: no batch lingers either."""
         self._settings = settings
         self._batch_bytes_max = settings.batch_size
+        self._rows_first = max(1, settings.batch_size // _ROW_BYTES)
         self._cluster = cluster
         self._rng = rng
         self._topics: dict[str, _TopicState] = {}
@@ -209,10 +221,11 @@ class Accumulator:
         if headers:
             size += _headers_size(headers)
         size += batch.size
-        if size > self._batch_bytes_max:
+        rows = batch.rows
+        if size > self._batch_bytes_max or len(rows) >= batch.rows_max:
             return None
         batch.size = size
-        batch.rows.append((timestamp_ms, key, value, headers))
+        rows.append((timestamp_ms, key, value, headers))
         return batch
 
     def knows(self, topic: str) -> bool:
@@ -247,21 +260,28 @@ class Accumulator:
                 f"({limit})",
             )
         state = self._state(topic)
-        lane = self._choose(state, partition, key, value)
+        lane = self._choose(state, partition, key, value, size)
         batch = lane.open
         if batch is None or batch.size + size > self._batch_bytes_max:
-            memory = max(self._batch_bytes_max, size + HEADER_SIZE)
+            memory = max(self._batch_bytes_max, size + HEADER_SIZE) + self._rows_first * _ROW_MEMORY
             if self.memory_used + memory > self._settings.buffer_memory and self.memory_used:
                 return None
             self._close(lane)
             self.memory_used += memory
             if deadline is None:
                 deadline = now + self._settings.delivery_timeout_ms / 1000
-            batch = Batch(lane, now, deadline, memory)
+            batch = Batch(lane, now, deadline, memory, rows_max=self._rows_first)
             lane.open = batch
             lane.batches.append(batch)
             self.active[lane] = None
             self.incomplete[batch] = None
+        elif len(batch.rows) >= batch.rows_max:
+            more = min(batch.rows_max, max(_ROWS_MORE, self._rows_first))
+            if self.memory_used + more * _ROW_MEMORY > self._settings.buffer_memory:
+                return None
+            self.memory_used += more * _ROW_MEMORY
+            batch.memory += more * _ROW_MEMORY
+            batch.rows_max += more
         batch.size += size
         batch.rows.append((timestamp_ms, key, value, headers))
         return batch
@@ -281,12 +301,13 @@ class Accumulator:
                 f"a batch of {len(data)} bytes for {topic} is above max.request.size or buffer.memory ({limit})",
             )
         lane = self._lane(self._state(topic), partition)
-        if self.memory_used + len(data) > self._settings.buffer_memory and self.memory_used:
+        memory = len(data) + _BATCH_MEMORY
+        if self.memory_used + memory > self._settings.buffer_memory and self.memory_used:
             return None
         self._close(lane)
-        self.memory_used += len(data)
+        self.memory_used += memory
         deadline = now + self._settings.delivery_timeout_ms / 1000
-        batch = Batch(lane, now, deadline, len(data), size=len(data), closed=True)
+        batch = Batch(lane, now, deadline, memory, size=len(data), closed=True)
         batch.data = data
         batch.record_count = record_count
         lane.batches.append(batch)
@@ -305,6 +326,16 @@ class Accumulator:
         if lane.open is batch:
             self._close(lane)
         return batch
+
+    def encoded(self, batch: Batch) -> None:
+        """The batch has become bytes: it gives back what its rows needed."""
+        batch.rows = []
+        given = batch.memory - (len(batch.data or b"") + _BATCH_MEMORY)
+        if given > 0:
+            self.memory_used -= given
+            batch.memory -= given
+            if self.on_room is not None:
+                self.on_room()
 
     def complete(self, batch: Batch) -> None:
         """The batch is done: it gives its memory back."""
@@ -360,7 +391,7 @@ class Accumulator:
         return state.lanes[partition]
 
     def _choose(
-        self, state: _TopicState, partition: int | None, key: bytes | None, value: bytes | None
+        self, state: _TopicState, partition: int | None, key: bytes | None, value: bytes | None, size: int
     ) -> Lane:
         """The record's lane: by its own partition, a partitioner of the application, its key, or the sticky one."""
         if partition is not None:
@@ -377,6 +408,8 @@ class Accumulator:
         lane = state.sticky
         if lane is not None and lane.open is None and state.sticky_bytes < self._batch_bytes_max:
             return lane
+        if lane is not None and lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
+            return lane  # it only lacks memory for another row
         if lane is not None:
             self._close(lane)
         return self._draw(state)

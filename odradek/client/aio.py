@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from odradek.client.cluster import Cluster
 from odradek.client.config import ClientConfig
-from odradek.client.core import ClientCore, Close, Connect, Send
-from odradek.client.operation import Operation
+from odradek.client.core import ClientCore, Close, Compute, Connect, Send
+from odradek.client.operation import Operation, Work
 from odradek.client.requests import refresh_metadata, request
 from odradek.env.ports import Conn, ConnectionLost, Env, TaskGroup
 
@@ -109,6 +109,8 @@ class AsyncClient:
                         self._send(self._connections.get(connection_id), data)
                     case Close(connection_id):
                         self._close(self._connections.get(connection_id))
+                    case Compute(work):
+                        self._tasks.start_soon(self._compute, work, name="client work")
         deadline = self.core.next_deadline()
         if deadline is not None and (self._awaited_deadline is None or deadline < self._awaited_deadline):
             self._deadline_moved.set()
@@ -142,6 +144,15 @@ class AsyncClient:
             self._deadline_moved = self._env.event()
             self.core.tick(clock.monotonic())
             self._perform_effects()
+
+    async def _compute(self, work: Work) -> None:
+        value, error = None, None
+        try:
+            value = await self._env.workers.run(work.function)
+        except Exception as raised:  # noqa: BLE001 - whoever waits for the work gets it
+            error = raised
+        self.core.computed(work, value, error, self._env.clock.monotonic())
+        self._perform_effects()
 
     async def _serve(self, connection: _Connection, host: str, port: int) -> None:
         """Connect and read until the end of the connection."""

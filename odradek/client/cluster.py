@@ -151,6 +151,10 @@ class Cluster:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {name}-{index} has no leader")
         return partition.leader
 
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id, where the client knows it."""
+        return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
 
 def _partition(answer: MetadataResponsePartition) -> Partition:
     return Partition(

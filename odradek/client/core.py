@@ -5,8 +5,8 @@ Theory of operation
 A shell owns sockets and a clock; the core decides everything else.
 
 * The shell starts an operation (`start`) and performs the `effects` it finds after every call into the core:
-  `Connect`, `Send`, `Close`. It reports what happens with `connected`, `connect_failed`, `receive_data`,
-  `connection_lost`, and calls `tick` when `next_deadline` has come. The time goes into every report, in seconds of
+  `Connect`, `Send`, `Close`, `Compute`. It reports what happens with `connected`, `connect_failed`, `receive_data`,
+  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. The time goes into every report, in seconds of
   any clock that never falls. An operation's outcome is in its `Task`.
 * Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
   connection to its broker (or to any broker), opening one where there is none.
@@ -47,10 +47,10 @@ from odradek.client.errors import (
     ConnectionBroken,
     RequestTimedOut,
 )
-from odradek.client.operation import Call, Operation, Signal, Task
+from odradek.client.operation import Call, Operation, Signal, Task, Work
 from wire.errors import ProtocolError
 
-__all__ = ["ClientCore", "Close", "Connect", "Effect", "Send"]
+__all__ = ["ClientCore", "Close", "Compute", "Connect", "Effect", "Send"]
 
 _HTTP = b"HTTP/"
 T = TypeVar("T")
@@ -81,7 +81,14 @@ class Close:
     connection_id: int
 
 
-Effect: TypeAlias = Connect | Send | Close
+@attrs.frozen
+class Compute:
+    """Call `work.function` where it holds nothing up, then report `computed`."""
+
+    work: Work
+
+
+Effect: TypeAlias = Connect | Send | Close | Compute
 
 
 @attrs.define
@@ -143,6 +150,12 @@ class ClientCore:
         call = Call(request, node, deadline, version_max, expects_response, lane)
         self._place(call)
         return call
+
+    def compute(self, function: Callable[[], Any]) -> Work:
+        """Have `function` called beside the core, which goes on meanwhile; to be waited for like a call."""
+        work = Work(function)
+        self._effects.append(Compute(work))
+        return work
 
     def signal(self) -> Signal:
         """A new signal for operations of this core."""
@@ -277,6 +290,13 @@ class ClientCore:
         connection = self._by_id.get(connection_id)
         if connection is not None:
             self._end(connection, f"lost the connection to {connection.address_text}: {reason}")
+            self._run_ready()
+
+    def computed(self, work: Work, value: Any, error: Exception | None, now: float) -> None:
+        """The function has returned `value`, or raised."""
+        self._at(now)
+        if not self.closed:
+            work.finish(value, error)
             self._run_ready()
 
     def close(self, error: BaseException | None = None) -> None:

@@ -32,12 +32,12 @@ Deliberately absent: KIP-848, whose members are told instead of asked. It would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from odradek.client.assignors import (
-    Assignment,
     Assignor,
     MemberSubscription,
     assignor_for,
@@ -450,8 +450,7 @@ class GroupMembership:
     def _sync(self, joined: JoinGroupResponse) -> Operation[list[TopicPartition]]:
         shares: dict[str, bytes] = {}
         if self.is_leader and not joined.skip_assignment:
-            assignment = yield from self._assign(joined)
-            shares = {member_id: encode_assignment(keys) for member_id, keys in assignment.items()}
+            shares = yield from self._assign(joined)
         request = SyncGroupRequest(
             group_id=self._coordinator.group_id,
             generation_id=self.generation,
@@ -475,8 +474,8 @@ class GroupMembership:
         rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
         return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
 
-    def _assign(self, joined: JoinGroupResponse) -> Operation[Assignment]:
-        """As the leader: fresh metadata, then the assignor that the coordinator has chosen."""
+    def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
+        """As the leader: fresh metadata, then the assignor that the coordinator has chosen; what each member is told."""
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise ClientError(
@@ -493,7 +492,20 @@ class GroupMembership:
         self.group_topics = tuple(topics)
         yield from self._learn(topics)
         counts = self._partition_counts = self._counts(topics)
-        return assignor.assign(counts, members)
+        # A large group takes its assignor seconds, and neither other calls nor heartbeats wait for that.
+        work = self._core.compute(partial(_shares, assignor, dict(counts), members))
+        while not work.done:
+            until = self._core.now + self._settings.heartbeat_interval_ms / 1000
+            yield Wait([work], until=until, signals=[self._turned])
+            if self.state is not _JOINING:
+                raise _Rejoin
+            node = self._coordinator.node
+            if not work.done and node is not None:
+                # Its answer says nothing that the SyncGroup's would not.
+                deadline = self._core.now + self._settings.session_timeout_ms / 1000
+                self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
+        shares: dict[str, bytes] = work.result()
+        return shares
 
     def _learn(self, topics: Sequence[str]) -> Operation[None]:
         if not topics:
@@ -509,3 +521,10 @@ class GroupMembership:
     def _counts(self, topics: Sequence[str]) -> dict[str, int]:
         known = self._core.cluster.topics
         return {name: len(known[name].partitions) for name in topics if name in known}
+
+
+def _shares(
+    assignor: Assignor, counts: Mapping[str, int], members: Sequence[MemberSubscription]
+) -> dict[str, bytes]:
+    found = assignor.assign(counts, members)
+    return {member_id: encode_assignment(keys) for member_id, keys in found.items()}

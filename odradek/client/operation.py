@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-__all__ = ["Call", "Operation", "Signal", "Task", "Wait"]
+__all__ = ["Call", "Operation", "Signal", "Task", "Wait", "Work"]
 
 T = TypeVar("T")
 
@@ -64,6 +64,29 @@ class Call:
         return self.response
 
 
+@attrs.define(eq=False)
+class Work:
+    """A computation that would hold the core up, done beside it; what it uses nobody else changes meanwhile."""
+
+    function: Callable[[], Any]
+    value: Any = None
+    error: Exception | None = None
+    done: bool = False
+    on_done: Callable[[], None] | None = None
+
+    def finish(self, value: Any, error: Exception | None) -> None:
+        """It returned, or raised."""
+        self.value, self.error, self.done = value, error, True
+        if self.on_done is not None:
+            self.on_done()
+
+    def result(self) -> Any:
+        """What the function returned. Raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
 class Signal:
     """Wakes the operations that wait for it: news for them that no call brings.
 
@@ -94,7 +117,7 @@ class Wait:
     """Until all `calls` are done (or the first, with `first`), the clock reaches `until`, or one of `signals`
     is notified: what comes first."""
 
-    calls: Sequence[Call] = ()
+    calls: Sequence[Call | Work] = ()
     first: bool = False
     until: float | None = None
     signals: Sequence[Signal] = ()

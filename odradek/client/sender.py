@@ -263,9 +263,9 @@ class Sender:
             batch.closed = True
             batch.record_count = len(batch.rows)
             batch.data = encode_batch(batch.rows, compression_type=self._codec, compression_level=self._level)
-            batch.rows = []
             if lane.open is batch:
                 lane.open = None
+            self._accumulator.encoded(batch)
         if self._identity.needed and batch.base_sequence < 0:
             batch.producer_id = lane.producer_id
             batch.producer_epoch = lane.producer_epoch

@@ -2,6 +2,9 @@
 
 `Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). It has no loop and
 no lock of its own: whoever owns it calls `select`, and holds the core's lock, if there is one, around all the rest.
+
+What may take long has a thread of its own: finding the addresses of a name, and computations. Such a thread touches nothing
+but `_finished`, and ends a `select`.
 """
 
 from __future__ import annotations
@@ -9,12 +12,16 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
-from odradek.client.core import ClientCore, Close, Connect, Send
+from odradek.client.core import ClientCore, Close, Compute, Connect, Send
+from odradek.client.operation import Work
 
 __all__ = ["Ready", "Sockets"]
 
@@ -23,12 +30,14 @@ _SEND_PIECES_MAX = 64
 _SELECT_SECONDS_MAX = 86_400.0
 
 Ready = list[tuple[selectors.SelectorKey, int]]
+_Place: TypeAlias = tuple[Any, ...]
+"""Family, kind and protocol of a socket, and the address to connect it to."""
 
 
 class _Connection:
     """One socket; `addresses` are those still to be tried."""
 
-    def __init__(self, connection_id: int, addresses: list[tuple[Any, ...]]) -> None:
+    def __init__(self, connection_id: int, addresses: list[_Place]) -> None:
         self.connection_id = connection_id
         self.addresses = addresses
         self.socket: socket.socket | None = None
@@ -47,6 +56,11 @@ class Sockets:
         self._connections: dict[int, _Connection] = {}
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._unsent: dict[_Connection, None] = {}
+        self._resolving: dict[tuple[str, int], list[_Connection]] = {}
+        """What waits for the addresses of a name."""
+        self._finished: deque[Callable[[], None]] = deque()
+        self._finished_receiver: socket.socket | None = None
+        self._finished_sender: socket.socket | None = None
 
     def watch(self, wakeup: socket.socket) -> None:
         """Let `select` end when `wakeup` can be read; reading it is the caller's."""
@@ -55,6 +69,9 @@ class Sockets:
     def close(self) -> None:
         """Close the selector; the sockets go by the core's `Close` effects."""
         self._selector.close()
+        for sock in (self._finished_receiver, self._finished_sender):
+            if sock is not None:
+                sock.close()
 
     def drain(self, seconds_max: float) -> None:
         """Hand over to the system what still waits to be sent: for requests without answers nobody else waits."""
@@ -77,6 +94,9 @@ class Sockets:
     def handle(self, ready: Ready) -> None:
         """Report to the core what came of these sockets."""
         for key, events in ready:
+            if key.fileobj is self._finished_receiver:
+                self._take_finished()
+                continue
             connection: _Connection | None = key.data
             if connection is None or connection.socket is not key.fileobj:
                 continue
@@ -102,6 +122,8 @@ class Sockets:
                         if connection is not None:
                             self._unsent.pop(connection, None)
                             self._forget(connection)
+                    case Compute(work):
+                        self._beside(work.function, partial(self._computed, work))
             # Only now: what several steps of the core had to send goes in one system call.
             unsent, self._unsent = self._unsent, {}
             for connection in unsent:
@@ -109,16 +131,66 @@ class Sockets:
                     self._write(connection)
 
     def _connect(self, connection_id: int, host: str, port: int) -> None:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            self._core.connect_failed(connection_id, _reason(error), time.monotonic())
-            return
-        connection = _Connection(
-            connection_id, [(family, kind, proto, a) for family, kind, proto, _, a in found]
-        )
+        connection = _Connection(connection_id, _numeric(host, port))
         self._connections[connection_id] = connection
-        self._try_next_address(connection, "no address")
+        if connection.addresses:
+            self._try_next_address(connection, "no address")
+            return
+        waiting = self._resolving.get((host, port))
+        if waiting is None:
+            waiting = self._resolving[host, port] = []
+            self._beside(partial(_resolved, host, port), partial(self._take_resolved, host, port))
+        waiting.append(connection)
+
+    def _take_resolved(
+        self, host: str, port: int, found: list[_Place] | None, error: Exception | None
+    ) -> None:
+        for connection in self._resolving.pop((host, port)):
+            if self._connections.get(connection.connection_id) is not connection:
+                continue  # the core has given it up
+            connection.addresses = list(found or ())
+            self._try_next_address(connection, "no address" if error is None else _reason(error))
+
+    # Beside
+
+    def _beside(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        """Call `function` in a thread of its own, and `then` with what became of it from `handle`."""
+        if self._finished_receiver is None:
+            self._finished_receiver, self._finished_sender = socket.socketpair()
+            self._finished_receiver.setblocking(False)
+            self._finished_sender.setblocking(False)
+            self._selector.register(self._finished_receiver, selectors.EVENT_READ, None)
+
+        def run() -> None:
+            value, error = None, None
+            try:
+                value = function()
+            except Exception as raised:  # noqa: BLE001 - `then` says what it means
+                error = raised
+            self._finished.append(partial(then, value, error))
+            self._tell_finished()
+
+        threading.Thread(target=run, name="odradek-client-beside", daemon=True).start()
+
+    def _tell_finished(self) -> None:
+        assert self._finished_sender is not None
+        try:
+            self._finished_sender.send(b"\0")
+        except BlockingIOError:
+            return  # there is plenty to wake up from
+        except OSError:
+            if self._finished_sender.fileno() >= 0:
+                raise
+            # Closed meanwhile: nobody waits for it any longer.
+
+    def _take_finished(self) -> None:
+        assert self._finished_receiver is not None
+        self._finished_receiver.recv(4096)
+        while self._finished:
+            self._finished.popleft()()
+
+    def _computed(self, work: Work, value: Any, error: Exception | None) -> None:
+        self._core.computed(work, value, error, time.monotonic())
 
     def _try_next_address(self, connection: _Connection, reason: str) -> None:
         """Begin to connect to the next address of the host; report failure after the last."""
@@ -224,6 +296,23 @@ class Sockets:
             self._selector.unregister(connection.socket)
             connection.socket.close()
             connection.socket = None
+
+
+def _numeric(host: str, port: int) -> list[_Place]:
+    """Where to connect to, if the host is an address and no name: that needs nobody to be asked."""
+    for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, UnicodeError, ValueError):
+            continue
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, address)]
+    return []
+
+
+def _resolved(host: str, port: int) -> list[_Place]:
+    """The addresses of a name; takes as long as the system's resolver does. Raises `OSError`, `UnicodeError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, kind, proto, address) for family, kind, proto, _, address in found]
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from odradek.client.core import ClientCore, Close, Connect, Send
+from odradek.client.core import ClientCore, Close, Compute, Connect, Send
 from wire.api import ApiKey, api_versions
 from wire.codec import encoder
 from wire.connection import ConnectionClosed, RequestReceived, ServerConnection
@@ -398,6 +398,8 @@ class Wire:
                         self._send(connection_id, data)
                     case Close(connection_id):
                         self.ends.pop(connection_id, None)
+                    case Compute(work):
+                        self.core.computed(work, work.function(), None, self.now)
 
     def _connect(self, connection_id: int, address: tuple[str, int]) -> None:
         self.connects.append(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -120,19 +121,43 @@ def test_keys_may_be_ignored() -> None:
 
 def test_memory_is_taken_by_the_batch_and_given_back() -> None:
     """`buffer.memory` bounds what is in use; a record larger than a batch takes what it needs."""
-    accumulator = make(batch_size=1000, buffer_memory=3000)
+    accumulator = make(batch_size=1000, buffer_memory=3600)
     batches = [put(accumulator, b"x" * 900, partition=0) for _ in range(3)]
-    assert accumulator.memory_used == 3000
+    assert accumulator.memory_used == 3600
     assert put(accumulator, b"x" * 900, partition=0) is None
     assert batches[0] is not None
     accumulator.complete(accumulator.take(batches[0].lane))
-    assert accumulator.memory_used == 2000
+    assert accumulator.memory_used == 2400
     large = put(accumulator, b"x" * 1500, partition=1)
     assert large is None
     assert batches[1] is not None
     accumulator.complete(accumulator.take(batches[1].lane))
     assert put(accumulator, b"x" * 1500, partition=1) is not None
-    assert accumulator.memory_used == 1000 + 1500 + 16 + 61
+    assert accumulator.memory_used == 1200 + 1500 + 16 + 61 + 200
+
+
+@pytest.mark.parametrize("size", [0, 2, 50, 1000])
+@pytest.mark.parametrize("key", [None, b"a key"])
+def test_memory_is_that_of_the_rows_and_not_of_their_bytes(size: int, key: bytes | None) -> None:
+    """`buffer.memory` holds for what Python keeps, however small the records are."""
+    limit = 2 << 20
+    accumulator = make(buffer_memory=limit)
+    tracemalloc.start()
+    try:
+        count = 0
+        # Each value, key and time is an object of its own, as where an application makes its records.
+        while accumulate(accumulator, bytearray(size), key and bytearray(key), (1 << 40) + count):
+            count += 1
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert limit // 3 < used < limit * 1.1
+    assert limit - 20_000 < accumulator.memory_used <= limit
+
+
+def accumulate(accumulator: Accumulator, value: bytearray, key: bytearray | None, time_ms: int) -> bool:
+    row = ("t", None, time_ms, None if key is None else bytes(key), bytes(value), ())
+    return (accumulator.append(*row) or accumulator.open_batch(*row, 0.0)) is not None
 
 
 @pytest.mark.parametrize(("limit", "size"), [({"max_request_size": 500}, 450), ({"buffer_memory": 500}, 450)])

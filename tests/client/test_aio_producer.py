@@ -106,7 +106,7 @@ def test_memory_holds_the_application_back() -> None:
         assert producer.metrics()["buffer bytes used"] == 0
         await (await producer.send("t", b"y")).result()
 
-    in_a_world(1, body, buffer_memory=4000, batch_size=1000, max_block_ms=5_000)
+    in_a_world(1, body, buffer_memory=4800, batch_size=1000, max_block_ms=5_000)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -44,7 +44,8 @@ def test_a_topic_with_a_new_id_starts_over() -> None:
     cluster.update(response(topic("t", leader=2, epoch=7)))
     cluster.update(response(topic("t", leader=1, epoch=0, topic_id=OTHER_ID)))
     assert cluster.leader("t", 0) == 1
-    assert cluster.topics["t"].topic_id == OTHER_ID
+    assert cluster.topic_name(OTHER_ID) == "t"
+    assert cluster.topic_name(ID) is None
 
 
 def test_an_answer_about_some_topics_leaves_the_others() -> None:

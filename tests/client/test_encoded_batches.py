@@ -110,11 +110,11 @@ def test_memory_holds_the_maker_of_batches_back(broker: LoopbackBroker) -> None:
     """`buffer.memory` counts encoded batches by their bytes; with room again, sending goes on."""
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     with Producer(
-        bootstrap_servers=broker.bootstrap, buffer_memory=4000, max_block_ms=400, request_timeout_ms=800
+        bootstrap_servers=broker.bootstrap, buffer_memory=6000, max_block_ms=400, request_timeout_ms=800
     ) as producer:
         for _ in range(3):
             producer.send_encoded("t", 0, batch([b"x" * 1200]), 1)
-        with pytest.raises(BufferFull, match=r"buffer.memory \(4000 bytes\)"):
+        with pytest.raises(BufferFull, match=r"buffer.memory \(6000 bytes\)"):
             producer.send_encoded("t", 0, batch([b"x" * 1200]), 1)
         producer.flush(30)
         assert producer.send_encoded("t", 0, batch([b"y"]), 1).failure() is None

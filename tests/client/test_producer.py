@@ -229,14 +229,14 @@ def test_memory_holds_the_application_back(broker: LoopbackBroker) -> None:
     broker.broker.trouble[ApiKey.PRODUCE].append(SILENCE)
     with Producer(
         bootstrap_servers=broker.bootstrap,
-        buffer_memory=4000,
+        buffer_memory=4800,
         batch_size=1000,
         max_block_ms=400,
         request_timeout_ms=800,
     ) as producer:
         for _ in range(4):
             producer.send("t", b"x" * 900)
-        with pytest.raises(BufferFull, match=r"buffer.memory \(4000 bytes\)"):
+        with pytest.raises(BufferFull, match=r"buffer.memory \(4800 bytes\)"):
             producer.send("t", b"x" * 900)
         producer.flush(10)
         assert producer.metrics()["buffer bytes used"] == 0
