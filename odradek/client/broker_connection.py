@@ -56,7 +56,8 @@ class BrokerConnection:
         address: tuple[str, int],
         config: ClientConfig,
         *,
-        connect_deadline: float,
+        now: float,
+        connect_seconds: float,
         lane: int = 0,
     ) -> None:
         self.connection_id = connection_id
@@ -66,7 +67,10 @@ class BrokerConnection:
         self.waiting: deque[Call] = deque()
         self.in_flight: deque[Call] = deque()
         self.throttled_until = 0.0
-        self._connect_deadline = connect_deadline
+        self.connect_seconds = connect_seconds
+        self._connect_deadline = now + connect_seconds
+        self._last_used = now
+        self._idle_max = config.connection_idle_max
         self._in_flight_max = config.in_flight_max
         self._waiting_max = config.calls_waiting_max
         self._wire = ClientConnection(config.frame_bytes_max, client_id=config.client_id)
@@ -125,6 +129,8 @@ class BrokerConnection:
                 self.in_flight.append(call)
             else:
                 call.succeed(None)
+        if data:
+            self._last_used = now
         return data
 
     def _version(self, call: Call) -> int:
@@ -157,6 +163,7 @@ class BrokerConnection:
         self._finish_calls(now)
 
     def _finish_calls(self, now: float) -> None:
+        self._last_used = now
         for event in self._events():
             if self.state is ConnectionState.NEGOTIATING:
                 self._negotiate(event)
@@ -201,7 +208,19 @@ class BrokerConnection:
             due = min(due, self._connect_deadline)
         elif self.waiting and len(self.in_flight) < self._in_flight_max:
             due = min(due, self.throttled_until)
-        return None if due == math.inf else due
+        if due == math.inf:
+            return self._idle_deadline()
+        return due
+
+    def _idle_deadline(self) -> float | None:
+        if self._idle_max is None or self.state is not ConnectionState.READY or self.load:
+            return None
+        return self._last_used + self._idle_max
+
+    def is_idle(self, now: float) -> bool:
+        """Whether it had nothing to do for as long as a connection may."""
+        deadline = self._idle_deadline()
+        return deadline is not None and deadline <= now
 
     def connect_overdue(self, now: float) -> bool:
         """Whether connecting (with the negotiation) takes too long."""

@@ -19,6 +19,14 @@ class ClientConfig:
 
     client_id: str = "odradek"
     connect_timeout: float = 10.0
+    connect_timeout_max: float = 30.0
+    """The time for an attempt to connect doubles with each that fails, up to this."""
+    connection_idle_max: float | None = None
+    """A connection without calls for so long is closed; None: never."""
+    rebootstrap: bool = True
+    """Whether the bootstrap addresses are asked again when the brokers that are known cannot be (KIP-899)."""
+    rebootstrap_trigger: float = 300.0
+    """How long metadata may be missing before known brokers are forgotten for the bootstrap addresses (KIP-1102)."""
     request_timeout: float = 30.0
     api_timeout: float = 60.0
     """How long an administrator's call may take with all its requests, unless it says so itself."""

@@ -22,7 +22,9 @@ Rules
 * A call whose deadline passes after it was sent takes its connection along: answers come in order, so whatever is
   behind it would be late too.
 * An address that failed is left alone for a backoff; a call to it fails at once meanwhile. Waiting is the
-  operations' business.
+  operations' business. Each attempt to connect in a row has twice the time of the one before, up to a maximum.
+* Without metadata for too long, the known brokers are forgotten and the bootstrap addresses asked (KIP-899, KIP-1102).
+* A connection that has nothing to do for `connection_idle_max` is closed.
 
 Deliberately absent: threads, locks, DNS, TLS, and any decision about acknowledgements or offsets.
 """
@@ -48,6 +50,7 @@ from odradek.client.errors import (
     RequestTimedOut,
 )
 from odradek.client.operation import Call, Operation, Signal, Task, Work
+from odradek.client.retry import RetryPolicy
 from wire.errors import ProtocolError
 
 __all__ = ["ClientCore", "Close", "Compute", "Connect", "Effect", "Send"]
@@ -96,6 +99,7 @@ class _Trouble:
     """What went wrong with an address lately."""
 
     failures: int
+    """Attempts to connect that failed, in a row."""
     retry_at: float
     reason: str
 
@@ -119,6 +123,10 @@ class ClientCore:
         self._connections: dict[tuple[Address, int], BrokerConnection] = {}
         self._by_id: dict[int, BrokerConnection] = {}
         self._trouble: dict[Address, _Trouble] = {}
+        self._connect_policy = RetryPolicy(
+            config.connect_timeout, max(config.connect_timeout, config.connect_timeout_max)
+        )
+        self._metadata_missing_since: float | None = None
         self._last_connection_id = 0
         self._rotation = rng.randrange(1 << 16)
         self._effects: list[Effect] = []
@@ -165,6 +173,24 @@ class ClientCore:
         """Seconds to wait before the next attempt of an operation."""
         return self.config.retry.delay(attempt, self.rng)
 
+    def metadata_asked(self) -> None:
+        """Metadata is wanted, from now on unless it was before."""
+        if self._metadata_missing_since is None:
+            self._metadata_missing_since = self.now
+
+    def metadata_came(self) -> None:
+        """A broker answered with metadata."""
+        self._metadata_missing_since = None
+
+    def rebootstrap(self, reason: str) -> None:
+        """Forget the brokers that are known, and ask the bootstrap addresses, whoever is there now."""
+        self._metadata_missing_since = self.now
+        self.cluster.brokers = {}
+        for connection in list(self._by_id.values()):
+            if connection.connection_id in self._by_id:
+                self._effects.append(Close(connection.connection_id))
+                self._end(connection, f"{connection.address_text} was given up: {reason}")
+
     # What shells use
 
     def start(self, operation: Operation[T], now: float) -> Task[T]:
@@ -208,7 +234,8 @@ class ClientCore:
         """Let the time have its effect: expired calls, throttles that end, operations that slept."""
         self._at(now)
         for connection in list(self._by_id.values()):
-            self._expire(connection)
+            if connection.connection_id in self._by_id:
+                self._expire(connection)
         while self._timers and self._timers[0][0] <= now:
             _, _, task, wait_number = heapq.heappop(self._timers)
             if task.wait_number == wait_number and not task.done:
@@ -396,6 +423,14 @@ class ClientCore:
 
     def _connection_to_any(self) -> BrokerConnection:
         """The idlest open connection, else one being opened, else a new one to an address without recent trouble."""
+        missing_since = self._metadata_missing_since
+        if (
+            self.config.rebootstrap
+            and self.cluster.brokers
+            and missing_since is not None
+            and self.now - missing_since >= self.config.rebootstrap_trigger
+        ):
+            self.rebootstrap(f"no metadata for {self.now - missing_since:.0f} s")
         shared = [c for (_, lane), c in self._connections.items() if lane == 0]
         ready = [c for c in shared if c.state is ConnectionState.READY]
         if ready:
@@ -403,22 +438,25 @@ class ClientCore:
         for connection in shared:
             return connection
         brokers = [(broker.host, broker.port) for broker in self.cluster.brokers.values()]
-        for candidates in (brokers, self._bootstrap):
+        tried = [brokers, self._bootstrap] if self.config.rebootstrap or not brokers else [brokers]
+        for candidates in tried:
             for number in range(len(candidates)):
                 address = candidates[(number + self._rotation) % len(candidates)]
                 trouble = self._trouble.get(address)
                 if trouble is None or trouble.retry_at <= self.now:
                     return self._connect(address)
-        reasons = [self._trouble[address].reason for address in self._bootstrap]
+        reasons = [self._trouble[address].reason for address in tried[-1]]
         raise BrokerUnavailable("; ".join(dict.fromkeys(reasons)))
 
     def _connect(self, address: Address, lane: int = 0) -> BrokerConnection:
         self._last_connection_id += 1
+        trouble = self._trouble.get(address)
         connection = BrokerConnection(
             self._last_connection_id,
             address,
             self.config,
-            connect_deadline=self.now + self.config.connect_timeout,
+            now=self.now,
+            connect_seconds=self._connect_policy.delay(0 if trouble is None else trouble.failures, self.rng),
             lane=lane,
         )
         self._connections[address, lane] = connection
@@ -435,8 +473,12 @@ class ClientCore:
         """Fail what is overdue on this connection; see the rules above."""
         if connection.connect_overdue(self.now):
             self._effects.append(Close(connection.connection_id))
-            waited = self.config.connect_timeout
-            self._end(connection, f"no connection to {connection.address_text} within {waited:g} s")
+            waited = connection.connect_seconds
+            self._end(connection, f"no connection to {connection.address_text} within {waited:.1f} s")
+            return
+        if connection.is_idle(self.now):
+            self._effects.append(Close(connection.connection_id))
+            self._forget(connection)
             return
         overdue = connection.take_overdue(self.now)
         for call in overdue:
@@ -454,12 +496,10 @@ class ClientCore:
     def _end(self, connection: BrokerConnection, reason: str) -> None:
         """The connection is over (and closed, or about to be by an effect): see to its calls."""
         was_ready = connection.state is ConnectionState.READY
-        connection.close()
-        del self._by_id[connection.connection_id]
-        del self._connections[connection.address, connection.lane]
+        self._forget(connection)
         old = self._trouble.get(connection.address)
-        failures = 0 if was_ready or old is None else old.failures + 1
-        retry_at = self.now if was_ready else self.now + self.config.reconnect.delay(failures, self.rng)
+        failures = 0 if was_ready else 1 + (0 if old is None else old.failures)
+        retry_at = self.now if was_ready else self.now + self.config.reconnect.delay(failures - 1, self.rng)
         self._trouble[connection.address] = _Trouble(failures, retry_at, reason)
         sent, unsent = list(connection.in_flight), list(connection.waiting)
         connection.in_flight.clear()
@@ -471,3 +511,8 @@ class ClientCore:
                 self._place(call)
             else:
                 call.fail(BrokerUnavailable(reason))
+
+    def _forget(self, connection: BrokerConnection) -> None:
+        connection.close()
+        del self._by_id[connection.connection_id]
+        del self._connections[connection.address, connection.lane]

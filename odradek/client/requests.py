@@ -64,8 +64,15 @@ def refresh_metadata(
     """
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     message = MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create)
+    deadline = core.now + timeout
+    core.metadata_asked()
     response = yield from request(core, message, timeout=timeout)
     code = error_code(response.error_code)
+    if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
+        core.rebootstrap("it says that its cluster has to be looked for anew")
+        response = yield from request(core, message, timeout=deadline - core.now)
+        code = error_code(response.error_code)
+    core.metadata_came()
     if code is not ErrorCode.NONE:
         raise KafkaError(code)
     core.cluster.update(response, complete=topics is None)

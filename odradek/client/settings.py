@@ -7,7 +7,8 @@ own. Names, types, ranges and defaults are those of Apache Kafka 4.3's Java clie
 Three kinds of keys:
 
 * with an effect: the fields of the classes below;
-* `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted;
+* `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted, and a
+  warning names those that were set. docs/client.md says why each has none;
 * `NEUTRAL_ONLY`: they would change what the client does, and it cannot: only the value that changes nothing is
   accepted, so that nobody believes in an encryption or a transaction that is not there.
 
@@ -17,6 +18,7 @@ Anything else is a `ValueError` that names the key and the nearest known ones.
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -40,6 +42,7 @@ __all__ = [
 S = TypeVar("S", bound="CommonSettings")
 Parser = Callable[[Any], Any]
 
+_LOGGER = logging.getLogger("odradek.client")
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
 
@@ -47,11 +50,8 @@ WITHOUT_EFFECT = frozenset(
     {
         "client.dns.lookup",
         "config.providers",
-        "connections.max.idle.ms",
         "enable.metrics.push",
         "metadata.max.idle.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
         "metric.reporters",
         "metrics.num.samples",
         "metrics.recording.level",
@@ -59,7 +59,6 @@ WITHOUT_EFFECT = frozenset(
         "receive.buffer.bytes",
         "security.providers",
         "send.buffer.bytes",
-        "socket.connection.setup.timeout.max.ms",
         "transaction.timeout.ms",
     }
 )
@@ -129,6 +128,10 @@ def _one_of(*names: str) -> Parser:
         return str(value)
 
     return parse
+
+
+def _recovery(value: Any) -> str:
+    return str(_one_of("none", "rebootstrap")(_text(value).lower()))
 
 
 def _acks(value: Any) -> int:
@@ -212,6 +215,7 @@ def _key(default: Any, parse: Parser) -> Any:
 _AT_LEAST_0 = _integer(0, _INT_MAX)
 _AT_LEAST_1 = _integer(1, _INT_MAX)
 _LONG = _integer(0, _LONG_MAX)
+_ANY_LONG = _integer(-_LONG_MAX - 1, _LONG_MAX)
 
 
 # Settings
@@ -229,7 +233,12 @@ class CommonSettings:
     reconnect_backoff_max_ms: int = _key(1_000, _LONG)
     retry_backoff_ms: int = _key(100, _LONG)
     retry_backoff_max_ms: int = _key(1_000, _LONG)
+    connections_max_idle_ms: int = _key(540_000, _ANY_LONG)
+    """Negative: connections are never closed for having nothing to do."""
+    metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, _LONG)
+    metadata_recovery_strategy: str = _key("rebootstrap", _recovery)
     socket_connection_setup_timeout_ms: int = _key(10_000, _LONG)
+    socket_connection_setup_timeout_max_ms: int = _key(30_000, _LONG)
 
     @classmethod
     def from_properties(cls: type[S], properties: Mapping[str, Any]) -> S:
@@ -240,10 +249,14 @@ class CommonSettings:
         """
         fields = {each.name.replace("_", "."): each for each in attrs.fields(cls)}
         values: dict[str, Any] = {}
+        ignored: list[str] = []
         for key, value in properties.items():
             field = fields.get(key)
             if field is None:
-                _check_other(key, value, fields)
+                if key in WITHOUT_EFFECT:
+                    ignored.append(key)
+                else:
+                    _check_other(key, value, fields)
                 continue
             try:
                 values[field.name] = field.metadata["parse"](value)
@@ -252,6 +265,8 @@ class CommonSettings:
         if "bootstrap_servers" not in values:
             raise ValueError("bootstrap.servers is missing (expected HOST:PORT,HOST:PORT)")
         cls._reconcile(values)
+        if ignored:
+            _LOGGER.warning("keys that have no effect in this client: %s", ", ".join(sorted(ignored)))
         return cls(**values)
 
     @classmethod
@@ -267,6 +282,12 @@ class CommonSettings:
         return ClientConfig(
             client_id=self.client_id or "odradek",
             connect_timeout=self.socket_connection_setup_timeout_ms / 1000,
+            connect_timeout_max=self.socket_connection_setup_timeout_max_ms / 1000,
+            connection_idle_max=None
+            if self.connections_max_idle_ms < 0
+            else self.connections_max_idle_ms / 1000,
+            rebootstrap=self.metadata_recovery_strategy == "rebootstrap",
+            rebootstrap_trigger=self.metadata_recovery_rebootstrap_trigger_ms / 1000,
             request_timeout=self.request_timeout_ms / 1000,
             retry=RetryPolicy(self.retry_backoff_ms / 1000, self.retry_backoff_max_ms / 1000),
             reconnect=RetryPolicy(self.reconnect_backoff_ms / 1000, self.reconnect_backoff_max_ms / 1000),
@@ -382,6 +403,7 @@ class ConsumerSettings(CommonSettings):
 class AdminSettings(CommonSettings):
     """An administrator's keys."""
 
+    connections_max_idle_ms: int = _key(300_000, _ANY_LONG)
     default_api_timeout_ms: int = _key(60_000, _AT_LEAST_0)
     retries: int = _key(_INT_MAX, _AT_LEAST_0)
 
@@ -406,9 +428,7 @@ def merged_properties(config: Mapping[str, Any] | None, keywords: Mapping[str, A
 
 
 def _check_other(key: str, value: Any, fields: Mapping[str, Any]) -> None:
-    """A key that is no field. Raises `ValueError` unless it may be passed over."""
-    if key in WITHOUT_EFFECT:
-        return
+    """A key that is no field. Raises `ValueError` unless its value changes nothing."""
     neutral = NEUTRAL_ONLY.get(key)
     if neutral is not None:
         text = "" if value is None or value == [] else str(value).lower()

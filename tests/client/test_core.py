@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from odradek.client.core import ClientCore, Connect, Send
 from odradek.client.errors import (
     BrokerUnavailable,
     ClientClosed,
+    ClientError,
     ConnectionBroken,
     RequestTimedOut,
     UnsupportedByBroker,
@@ -25,6 +27,7 @@ from wire.api import ApiKey, api_versions
 from wire.errors import ErrorCode, RemoteProtocolError
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.fetch import FetchRequest
+from wire.messages.metadata import MetadataResponse
 
 ADDRESS = ("fake", 9092)
 
@@ -44,6 +47,11 @@ def calls(core: ClientCore, count: int) -> Operation[list[Any]]:
     started = [core.call(DescribeClusterRequest(), deadline=deadline) for _ in range(count)]
     yield Wait(started)
     return [call.error or call.response for call in started]
+
+
+def sleep(core: ClientCore, seconds: float) -> Operation[None]:
+    """Time passes."""
+    yield Wait(until=core.now + seconds)
 
 
 def test_a_request_opens_a_connection_negotiates_and_is_answered() -> None:
@@ -161,9 +169,112 @@ def test_a_connection_that_is_never_established_times_out() -> None:
     """A black hole in the network: no refusal, no answer."""
     core, wire, _ = make(connect_timeout=2.0)
     wire._connect = lambda connection_id, address: None  # type: ignore[method-assign]  # a double
-    with pytest.raises(BrokerUnavailable, match="within 2 s"):
+    with pytest.raises(BrokerUnavailable, match=r"within 2\.1 s"):
         wire.run(request(core, DescribeClusterRequest(), timeout=5))
-    assert wire.now == 2.0
+    assert 0.8 * 2.0 <= wire.now <= 1.2 * 2.0
+
+
+def test_the_time_for_an_attempt_to_connect_grows_and_begins_anew_after_a_success() -> None:
+    """socket.connection.setup.timeout.ms doubles up to its max with each attempt that fails in a row (KIP-601), jittered."""
+    core, wire, _ = make(connect_timeout=1.0, connect_timeout_max=5.0, fail_fast=False)
+    connect = wire._connect
+    attempts: list[float] = []
+
+    def silent(connection_id: int, address: tuple[str, int]) -> None:
+        attempts.append(wire.now)
+
+    def lasted() -> list[float]:
+        """The times between attempts: what each had, and a backoff."""
+        wire._connect = silent  # type: ignore[method-assign]  # a double
+        with pytest.raises(ClientError):
+            wire.run(refresh_metadata(core, [], timeout=60))
+        found = [end - begin for begin, end in pairwise(attempts)]
+        attempts.clear()
+        return found
+
+    backoffs = 2.5
+    for wanted, found in zip([1.0, 2.0, 4.0, 5.0, 5.0], lasted(), strict=False):
+        assert 0.8 * wanted <= found <= 1.2 * wanted + backoffs
+    wire._connect = connect  # type: ignore[method-assign]
+    wire.run(sleep(core, 10.0))
+    wire.run(refresh_metadata(core, [], timeout=60))
+    wire.ends.clear()
+    for connection_id in list(core._by_id):
+        core.connection_lost(connection_id, "reset", wire.now)
+    assert lasted()[0] <= 1.2 + backoffs
+
+
+def test_a_connection_without_calls_is_closed_and_opened_again_when_it_is_needed() -> None:
+    """connections.max.idle.ms; a call under way keeps its connection, however long it takes."""
+    core, wire, broker = make(connection_idle_max=9.0)
+    wire.run(request(core, DescribeClusterRequest(), timeout=5))
+    wire.run(sleep(core, 8.9))
+    assert len(wire.ends) == 1
+    wire.run(sleep(core, 0.2))
+    assert wire.ends == {}
+    assert core.next_deadline() is None
+    broker.trouble[ApiKey.DESCRIBE_CLUSTER].append(SILENCE)
+    with pytest.raises(RequestTimedOut):
+        wire.run(request(core, DescribeClusterRequest(), timeout=20, repeat_after_loss=False))
+    assert wire.now >= 28.0
+    assert wire.run(request(core, DescribeClusterRequest(), timeout=5)).controller_id == 1
+
+
+NEW = ("new", 9092)
+
+
+def moved(**config: Any) -> tuple[ClientCore, Wire, FakeBroker]:
+    """A client that knows the broker at ADDRESS, which says nothing any more; the name it was given leads to NEW."""
+    core, wire, broker = make(bootstrap=[NEW], request_timeout=5.0, fail_fast=False, **config)
+    wire.brokers = {NEW: broker, ADDRESS: broker}
+    wire.run(refresh_metadata(core, [], timeout=5))
+    assert core.cluster.brokers[1].host == "fake"
+    hung = FakeBroker()
+    hung.trouble[ApiKey.METADATA].extend([SILENCE] * 1000)
+    fresh = FakeBroker(*NEW)
+    wire.brokers = {NEW: fresh, ADDRESS: hung}
+    for connection_id in list(core._by_id):
+        core.connection_lost(connection_id, "reset", wire.now)
+    wire.ends.clear()
+    return core, wire, fresh
+
+
+def test_without_metadata_for_too_long_the_bootstrap_addresses_are_asked() -> None:
+    """KIP-1102: brokers that are known take connections and answer nothing; `metadata.recovery.rebootstrap.trigger.ms`."""
+    core, wire, _ = moved(rebootstrap_trigger=60.0)
+    began = wire.now
+    wire.run(refresh_metadata(core, [], timeout=200))
+    assert core.cluster.brokers[1].host == "new"
+    assert 60.0 <= wire.now - began < 70.0
+
+
+def test_without_recovery_only_known_brokers_are_asked() -> None:
+    """`metadata.recovery.strategy=none`: as clients were before KIP-899, whether brokers hang or refuse."""
+    core, wire, _ = moved(rebootstrap=False, rebootstrap_trigger=60.0)
+    with pytest.raises(RequestTimedOut):
+        wire.run(refresh_metadata(core, [], timeout=200))
+    del wire.brokers[ADDRESS]
+    with pytest.raises(BrokerUnavailable, match="fake"):
+        wire.run(refresh_metadata(core, [], timeout=20))
+    assert core.cluster.brokers[1].host == "fake"
+
+
+def test_brokers_that_cannot_be_reached_give_way_to_the_bootstrap_addresses() -> None:
+    """KIP-899, `metadata.recovery.strategy=rebootstrap`: at once, without waiting for the trigger."""
+    core, wire, _ = moved()
+    del wire.brokers[ADDRESS]
+    wire.run(refresh_metadata(core, [], timeout=20))
+    assert core.cluster.brokers[1].host == "new"
+
+
+def test_a_broker_may_ask_for_the_bootstrap_addresses() -> None:
+    """REBOOTSTRAP_REQUIRED in a Metadata answer (KIP-1102)."""
+    core, wire, _ = moved()
+    asking = FakeBroker()
+    asking.trouble[ApiKey.METADATA].append(MetadataResponse(error_code=int(ErrorCode.REBOOTSTRAP_REQUIRED)))
+    wire.brokers[ADDRESS] = asking
+    wire.run(refresh_metadata(core, [], timeout=20))
+    assert core.cluster.brokers[1].host == "new"
 
 
 def test_no_more_than_in_flight_max_requests_are_unanswered() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from odradek.client.settings import (
+    WITHOUT_EFFECT,
     AdminSettings,
     CommonSettings,
     ConsumerSettings,
@@ -15,6 +19,7 @@ from odradek.client.settings import (
     merged_properties,
 )
 
+ROOT = Path(__file__).parents[2]
 SERVERS = {"bootstrap.servers": "a:1, b:2"}
 
 
@@ -98,6 +103,68 @@ def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
     assert ProducerSettings.from_properties({**SERVERS, **properties}) == ProducerSettings.from_properties(
         SERVERS
     )
+
+
+def test_keys_without_effect_are_named_by_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever sets one hears of it; a value that changes nothing, and a key with an effect, are not spoken of."""
+    ProducerSettings.from_properties(
+        {**SERVERS, "send.buffer.bytes": 1, "metric.reporters": "x", "acks": 1, "transactional.id": None}
+    )
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.message == "keys that have no effect in this client: metric.reporters, send.buffer.bytes"
+
+
+def test_the_page_says_why_each_key_has_no_effect() -> None:
+    """docs/client.md: the table has exactly these keys, each with a reason."""
+    page = (ROOT / "docs" / "client.md").read_text()
+    rows = re.findall(
+        r"^\| ((?:`[a-z.]+`,? ?)+) \| (.+) \|$", page.partition("## Keys without effect")[2], re.M
+    )
+    named = [key for keys, reason in rows if reason for key in re.findall(r"`([a-z.]+)`", keys)]
+    assert sorted(named) == sorted(WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize("kind", [ProducerSettings, ConsumerSettings, AdminSettings])
+def test_every_key_that_is_taken_has_a_reader(kind: type[CommonSettings]) -> None:
+    """A key without one belongs into `WITHOUT_EFFECT`: somewhere in the client its value is looked at."""
+    read: set[str] = set()
+    for path in sorted((ROOT / "odradek" / "client").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+    fields = [field.name for field in attrs.fields(kind)]
+    assert [name for name in fields if name not in read] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "found"),
+    [
+        ("connections.max.idle.ms", "-1", "connection_idle_max", None),
+        ("connections.max.idle.ms", "1500", "connection_idle_max", 1.5),
+        ("metadata.recovery.strategy", "NONE", "rebootstrap", False),
+        ("metadata.recovery.rebootstrap.trigger.ms", "1000", "rebootstrap_trigger", 1.0),
+        ("socket.connection.setup.timeout.max.ms", "1000", "connect_timeout_max", 1.0),
+    ],
+)
+def test_keys_of_connections_reach_the_core(key: str, value: str, field: str, found: object) -> None:
+    """Texts, as in a properties file; tests/client/test_core.py has what the core does with them."""
+    config = ConsumerSettings.from_properties({**SERVERS, key: value}).client_config()
+    assert getattr(config, field) == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "idle_seconds"), [(ProducerSettings, 540), (ConsumerSettings, 540), (AdminSettings, 300)]
+)
+def test_defaults_of_connections_are_kafkas(kind: type[CommonSettings], idle_seconds: int) -> None:
+    """Kafka 4.3: idle for nine minutes (administrators: five), 30 s at most to connect, rebootstrap after five minutes."""
+    config = kind.from_properties(SERVERS).client_config()
+    assert (config.connection_idle_max, config.connect_timeout, config.connect_timeout_max) == (
+        idle_seconds,
+        10,
+        30,
+    )
+    assert (config.rebootstrap, config.rebootstrap_trigger) == (True, 300)
 
 
 @pytest.mark.parametrize(
