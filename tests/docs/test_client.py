@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 60.0
 def test_every_example_prints_what_the_page_says(node: RunningNode, tmp_path: Path) -> None:
     """A reader who copies an example sees what the page shows; each runs as a program of its own."""
     examples = blocks("docs/client.md", "python")
-    assert len(examples) == 6
+    assert len(examples) == 7
     for block in examples:
         program = tmp_path / "example.py"
         program.write_text(block.code.replace("127.0.0.1:9092", node.bootstrap))
