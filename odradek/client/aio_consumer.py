@@ -127,13 +127,9 @@ class AsyncConsumer:
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records for ever, one by one; positions meanwhile are those of the blocking consumer's iterator."""
-        machine = self._machine
         while True:
-            handout = machine.hand_out(await self.poll(_ITERATION_SECONDS))
-            for handout.yielded, record in enumerate(handout.records, 1):  # noqa: B020 - `records` is another attribute
+            for record in self._machine.hand_out(await self.poll(_ITERATION_SECONDS)):
                 yield record
-                if machine.handout is not handout:
-                    break
 
     def wakeup(self) -> None:
         """Have the `poll` that runs, or else the next, raise `Wakeup`."""

@@ -191,13 +191,8 @@ class Consumer:
         Meanwhile positions, and so commits, say what was yielded. What was polled and not yielded when the loop is left comes
         with the next loop or poll. A `with` block that an exception ends does not commit the record that was yielded last.
         """
-        machine = self._machine
         while True:
-            handout = machine.hand_out(self.poll(_ITERATION_SECONDS))
-            for handout.yielded, record in enumerate(handout.records, 1):  # noqa: B020 - `records` is another attribute
-                yield record
-                if machine.handout is not handout:
-                    break
+            yield from self._machine.hand_out(self.poll(_ITERATION_SECONDS))
 
     def wakeup(self) -> None:
         """From any thread: have the `poll` that runs, or else the next, raise `Wakeup`."""

@@ -21,7 +21,8 @@ was polled is passed over: whatever ends the handout (`settle`) has its other re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -62,19 +63,26 @@ _COMMIT_SECONDS_BEFORE_REBALANCE = 10.0
 
 @attrs.define(eq=False)
 class Handout:
-    """Records of one poll, of which the first `yielded` were yielded."""
+    """Records of one poll that an iterator yields, which ends when they are taken away."""
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
     """Of each partition in it: its state, the state's serial, and the position before the poll."""
-    yielded: int = 0
+    left: Iterator[ConsumerRecord] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
+    )
 
-    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """How far the partitions were yielded of which there is more to yield."""
-        records, yielded = self.records, self.yielded
-        keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[yielded:])
+    @property
+    def yielded(self) -> int:
+        """How many were yielded: a list's iterator knows exactly how many are left, so that nobody has to count."""
+        return len(self.records) - length_hint(self.left)
+
+    def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind the first `done` records, of the partitions that have more."""
+        records = self.records
+        keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
         found = {key: self.before[key][2] for key in keys}
-        for record in records[:yielded] if found else ():
+        for record in records[:done] if found else ():
             key = TopicPartition(record.topic, record.partition)
             if key in found:
                 found[key] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
@@ -130,7 +138,7 @@ class ConsumerMachine:
         )
         self.delivery = Delivery(settings, self._fetching.ready)
         self.handout: Handout | None = None
-        """What an iterator is yielding; it stops once this is another one."""
+        """What an iterator is yielding."""
         self.membership: GroupMembership | None = None
         if self.coordinator is not None:
             self.membership = GroupMembership(
@@ -221,34 +229,32 @@ class ConsumerMachine:
         self.records_taken += len(found)
         return found
 
-    def hand_out(self, records: list[ConsumerRecord]) -> Handout:
-        """Have the records that a poll returned just now yielded one by one."""
+    def hand_out(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """The records that a poll returned just now, one by one; it ends early when something else is asked for."""
         before = {
             state.key: (state, state.serial, OffsetAndMetadata(*position))
             for state, position in self.delivery.positions_before.items()
         }
         self.handout = Handout(records, before)
-        return self.handout
+        return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
         """Yield no more of a handout: give back what was not yielded, and the last that was unless it `is_done`."""
         handout, self.handout = self.handout, None
         if handout is None:
             return
-        if not last_is_done and handout.yielded:
-            handout.yielded -= 1
+        done = max(0, handout.yielded - (not last_is_done))
         left: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for record in handout.records[handout.yielded :]:
+        for record in handout.records[done:]:
             left.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
-        for key, position in self._unsettled(handout).items():
+        for key, position in self._unsettled(handout, done).items():
             self.delivery.give_back(handout.before[key][0], left[key], *position[:2])
+        handout.records.clear()
 
-    def _unsettled(self, handout: Handout | None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions of a handout, but for partitions that were sought or taken away since."""
-        if handout is None:
-            return {}
         found = {}
-        for key, position in handout.positions().items():
+        for key, position in handout.positions(done).items():
             state, serial, _ = handout.before[key]
             if self.subscription.partitions.get(key) is state and state.serial == serial:
                 found[key] = position
@@ -471,7 +477,8 @@ class ConsumerMachine:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """How far the application has come, where that is known."""
         found = {}
-        unsettled = self._unsettled(self.handout)
+        handout = self.handout
+        unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
         for key in self.subscription.partitions if keys is None else keys:
             state = self.subscription.partitions.get(key)
             if key in unsettled:

@@ -43,20 +43,7 @@ class BatchRecords:
     `wire.records.records`; what is wrong with a record is raised by the `take` that comes to it.
     """
 
-    __slots__ = (
-        "_data",
-        "_due",
-        "_error",
-        "_left",
-        "_look_at",
-        "_look_less",
-        "_offset",
-        "_partition",
-        "_position",
-        "_shapes",
-        "_topic",
-        "header",
-    )
+    __slots__ = ("_data", "_error", "_partition", "_place", "_shapes", "_topic", "header", "is_used_up")
 
     def __init__(
         self,
@@ -84,18 +71,11 @@ class BatchRecords:
         self._partition = partition
         self._shapes = last_shapes
         self._error: InvalidRecord | None = None
-        self._left = count
-        # The first record's timestamp delta is 0, whatever those of the others are: a new shape begins with the second.
-        self._look_at = count
-        self._look_less = _LOOK_AGAIN_RECORDS
-        self._position = 0
-        self._offset = header.base_offset - 1
-        self._due = 0
-
-    @property
-    def is_used_up(self) -> bool:
+        # Position, offset, delta that is due, records left, and when to look for a run next. The first record's timestamp
+        # delta is 0, whatever those of the others are: a new shape begins with the second.
+        self._place = (0, header.base_offset - 1, 0, count, count, _LOOK_AGAIN_RECORDS)
+        self.is_used_up = False
         """Whether all records were taken, and nothing is wrong behind them."""
-        return not self._left and self._error is None
 
     def take(self, count_max: int) -> list[ConsumerRecord]:
         """The next records, at most so many; less where one follows that cannot be decoded, which the next call raises."""
@@ -130,8 +110,7 @@ class BatchRecords:
         leader_epoch = header.partition_leader_epoch
         timestamp_type = header.timestamp_type
         append_time = header.max_timestamp
-        position, offset, due, left = self._position, self._offset, self._due, self._left
-        look_at, look_less = self._look_at, self._look_less
+        position, offset, due, left, look_at, look_less = self._place
         first = header.record_count
         goal = max(0, left - count_max)
         while left > goal:
@@ -234,13 +213,15 @@ class BatchRecords:
             append(
                 new((topic, partition, offset, timestamp, key, value, headers, leader_epoch, timestamp_type))
             )
-        self._position, self._offset, self._due, self._left = position, offset, due, left
-        self._look_at, self._look_less = look_at, look_less
         if offset > header.last_offset:
             del found[max(0, len(found) - (offset - header.last_offset)) :]
             raise InvalidRecord(f"offset {offset} behind the batch's last, {header.last_offset}")
-        if not left and position != len(data):
+        if left:
+            self._place = (position, offset, due, left, look_at, look_less)
+            return
+        if position != len(data):
             raise InvalidRecord(f"{len(data) - position} bytes behind the last of {first} records")
+        self.is_used_up = True
 
 
 def _run(
