@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,12 @@ def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
     )
 
 
-def test_keys_without_effect_are_named_by_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_without_effect_are_named_by_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever sets one hears of it; a value that changes nothing, and a key with an effect, are not spoken of."""
+    # import-linter disables loggers, and may have run in this process.
+    monkeypatch.setattr(logging.getLogger("odradek.client"), "disabled", False)
     ProducerSettings.from_properties(
         {**SERVERS, "send.buffer.bytes": 1, "metric.reporters": "x", "acks": 1, "transactional.id": None}
     )
