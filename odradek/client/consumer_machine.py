@@ -22,10 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import attrs
 
 from odradek.client.consumer_types import (
     CommitCallback,
@@ -42,6 +39,7 @@ from odradek.client.errors import ClientError, RequestTimedOut
 from odradek.client.fetch_loop import Fetching
 from odradek.client.group_coordinator import Coordinator, Member
 from odradek.client.group_membership import GroupMembership, MembershipState
+from odradek.client.handout import Handout
 from odradek.client.metadata_keeper import MetadataKeeper
 from odradek.client.offsets import EARLIEST, LATEST, list_offsets
 from odradek.client.operation import Operation, Wait
@@ -55,38 +53,10 @@ if TYPE_CHECKING:
     from odradek.client.core import ClientCore
     from odradek.client.settings import ConsumerSettings
 
-__all__ = ["ConsumerMachine", "Handout"]
+__all__ = ["ConsumerMachine"]
 
 T = TypeVar("T")
 _COMMIT_SECONDS_BEFORE_REBALANCE = 10.0
-
-
-@attrs.define(eq=False)
-class Handout:
-    """Records of one poll that an iterator yields, which ends when they are taken away."""
-
-    records: list[ConsumerRecord]
-    before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
-    """Of each partition in it: its state, the state's serial, and the position before the poll."""
-    left: Iterator[ConsumerRecord] = attrs.field(
-        init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
-    )
-
-    @property
-    def yielded(self) -> int:
-        """How many were yielded: a list's iterator knows exactly how many are left, so that nobody has to count."""
-        return len(self.records) - length_hint(self.left)
-
-    def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind the first `done` records, of the partitions that have more."""
-        records = self.records
-        keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
-        found = {key: self.before[key][2] for key in keys}
-        for record in records[:done] if found else ():
-            key = TopicPartition(record.topic, record.partition)
-            if key in found:
-                found[key] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
-        return found
 
 
 class ConsumerMachine:
