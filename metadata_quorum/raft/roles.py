@@ -105,10 +105,11 @@ class Leader:
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
         """Of the replica that is this voter: another one with its node id (a copy, a wiped disk) must not stand in for it.
 
-        Where nobody has said which directory votes, it is whoever fetched last under that id.
+        A voter that has a directory id is matched by that id alone: a Fetch that names none promises nothing for it. Where
+        nobody has said which directory votes, it is whoever fetched last under that node id.
         """
         if voter.directory_id != ZERO_UUID:
-            return self.progress.get(voter) or self.progress.get(ReplicaKey(voter.node_id))
+            return self.progress.get(voter)
         found = [each for key, each in self.progress.items() if key.node_id == voter.node_id]
         return max(found, key=lambda each: (each.last_fetch, each.key), default=None)
 

@@ -16,17 +16,18 @@ __all__ = ["ReplicaKey", "Voter", "VoterSet"]
 class ReplicaKey:
     """A replica is a node with a disk: a node that comes back with an empty one is somebody else.
 
-    A directory id of zeros is unknown (voters of a static configuration) and matches every directory.
+    A directory id of zeros is unknown: a voter of a static configuration is any replica of its node.
     """
 
     node_id: int
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """Whether the two may be the same replica, as far as both say who they are."""
+        """Whether `other` is the replica that this key names. Where a directory is named, nobody without it is meant, also
+        not a replica that does not say which one it has."""
         if self.node_id != other.node_id:
             return False
-        return ZERO_UUID in (self.directory_id, other.directory_id) or self.directory_id == other.directory_id
+        return self.directory_id in (ZERO_UUID, other.directory_id)
 
     def __str__(self) -> str:
         return str(self.node_id)
