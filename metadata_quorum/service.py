@@ -19,7 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
-from metadata_quorum.controller.controller import Activate, Controller, PeriodicTask, periodic_tasks
+from metadata_quorum.controller.controller import (
+    Activate,
+    Controller,
+    PeriodicTask,
+    periodic_tasks,
+    session_check_ms,
+)
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
@@ -157,6 +163,8 @@ class MetadataService:
         if self._settings is not None:
             for task in periodic_tasks(self._settings):
                 tasks.start_soon(self._ask_periodically, task, name=task.name)
+            period_ms = session_check_ms(self._settings)
+            tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def caught_up(self) -> None:
         """Wait until a leader is known and the image holds all that was committed when it was first heard of."""
@@ -341,8 +349,25 @@ class MetadataService:
             while has_more and self._is_active:
                 response = await self._ask(task.request)
                 has_more = task.has_more(response)
-                if isinstance(task.request, FenceExpiredBrokers):
-                    self._tell_fenced(response)
+
+    async def _check_sessions(self, period: float) -> None:
+        """Fence whoever has not been heard of, one after the other.
+
+        Nothing waits for commits here: they are slow when a disk or a node is ill, which is when brokers die. By how
+        much the timer is late is what the controller itself has slept.
+        """
+        clock = self._env.clock
+        while True:
+            due = clock.monotonic() + period
+            await clock.sleep_until(due)
+            slept_ms = round((clock.monotonic() - due) * 1000)
+            has_more = True
+            while has_more and self._is_active:
+                end_offset = self.quorum.log_end_offset
+                self.submit(FenceExpiredBrokers(slept_ms)).on_release(self._tell_fenced)
+                has_more = self.quorum.log_end_offset > end_offset
+                slept_ms = 0
+                await clock.sleep_until(0.0)
 
     async def _ask(self, request: Any) -> Any:
         deferred = self.submit(request)

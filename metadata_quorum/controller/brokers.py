@@ -59,6 +59,9 @@ IN_CONTROLLED_SHUTDOWN = 1
 class FenceExpiredBrokers:
     """Asked by the controller's own timer: fence whoever has not been heard of. Its response is a list of ids."""
 
+    slept_ms: int = 0
+    """By how much the timer was late: the controller itself stood still, and nobody could have been heard."""
+
 
 def register_broker(
     image: MetadataImage,
@@ -277,13 +280,17 @@ def _begin_controlled_shutdown(
 
 
 def fence_expired(
-    image: MetadataImage, context: DecisionContext, sessions: BrokerSessions, settings: ControllerSettings
+    image: MetadataImage,
+    request: FenceExpiredBrokers,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+    settings: ControllerSettings,
 ) -> Decision:
     """Fence one broker whose session has expired; the timer asks again until none is left.
 
     One at a time, because what the next fencing decides depends on the image after this one.
     """
-    sessions.check(context.now_ms)
+    sessions.prolong(request.slept_ms, context.now_ms)
     for broker_id in sessions.expired(image, context.now_ms):
         sessions.remove(broker_id)
         return Decision(fence(image, image.brokers[broker_id], settings), [broker_id])

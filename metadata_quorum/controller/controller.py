@@ -67,7 +67,8 @@ class Activate:
 
 @attrs.frozen
 class PeriodicTask:
-    """What the active controller asks itself every `period_ms`, and again at once while `has_more(response)`."""
+    """What the active controller asks itself every `period_ms`, and again at once while `has_more(response)`: each answer
+    is committed before the next question."""
 
     name: str
     request: Any
@@ -124,15 +125,14 @@ class Controller:
         return Decision(records, image.offset)
 
 
+def session_check_ms(settings: ControllerSettings) -> int:
+    """How often `FenceExpiredBrokers` is due."""
+    return max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT)
+
+
 def periodic_tasks(settings: ControllerSettings) -> tuple[PeriodicTask, ...]:
-    """What a node has to submit by its clock while its controller is active."""
+    """What a node has to submit by its clock while its controller is active, beside the check of sessions."""
     tasks = [
-        PeriodicTask(
-            "broker sessions",
-            FenceExpiredBrokers(),
-            max(1, settings.broker_session_timeout_ms // SESSION_CHECKS_PER_TIMEOUT),
-            bool,
-        ),
         PeriodicTask(
             "leaderless partitions",
             ElectLeaderless(),
@@ -206,8 +206,8 @@ def _of_clients(sessions: BrokerSessions, settings: ControllerSettings) -> dict[
 
 def _of_timers(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
     return {
-        FenceExpiredBrokers: lambda image, _, context: brokers.fence_expired(
-            image, context, sessions, settings
+        FenceExpiredBrokers: lambda image, request, context: brokers.fence_expired(
+            image, request, context, sessions, settings
         ),
         BalanceLeaders: lambda image, _, __: elections.balance_leaders(image, settings),
         ElectLeaderless: lambda image, _, __: elections.elect_leaderless(image, settings),

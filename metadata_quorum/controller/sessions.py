@@ -21,6 +21,7 @@ SLEEPS_PER_TIMEOUT = 3
 @attrs.define
 class _Contact:
     heard_ms: int
+    was_prolonged: bool = False
     metadata_offset: int = -1
     shutdown_offset: int | None = None
 
@@ -31,7 +32,6 @@ class BrokerSessions:
     def __init__(self, session_timeout_ms: int) -> None:
         self._timeout_ms = session_timeout_ms
         self._contacts: dict[int, _Contact] = {}
-        self._checked_ms: int | None = None
 
     def start(self, image: MetadataImage, now_ms: int) -> None:
         """Forget everything; unfenced brokers are as good as heard of now."""
@@ -47,6 +47,7 @@ class BrokerSessions:
         """A heartbeat."""
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.heard_ms = now_ms
+        contact.was_prolonged = False
         contact.metadata_offset = metadata_offset
 
     def remove(self, broker_id: int) -> None:
@@ -56,14 +57,16 @@ class BrokerSessions:
         contact = self._contacts.get(broker_id)
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
 
-    def check(self, now_ms: int) -> None:
-        """Called by the clock, several times in a session timeout. What the controller itself slept (a paused process)
-        is no silence of the brokers: nobody could have been heard."""
-        slept_ms = 0 if self._checked_ms is None else now_ms - self._checked_ms
-        self._checked_ms = now_ms
+    def prolong(self, slept_ms: int, now_ms: int) -> None:
+        """What the controller itself slept (a paused process) is no silence of the brokers: nobody could have been heard.
+
+        Each silence is prolonged once: a controller that stumbles again and again must not keep a dead broker alive.
+        """
         if slept_ms * SLEEPS_PER_TIMEOUT > self._timeout_ms:
             for contact in self._contacts.values():
-                contact.heard_ms = min(now_ms, contact.heard_ms + slept_ms)
+                if not contact.was_prolonged:
+                    contact.was_prolonged = True
+                    contact.heard_ms = min(now_ms, contact.heard_ms + slept_ms)
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
         """Unfenced brokers that have not been heard of for a session timeout, by id."""

@@ -177,11 +177,13 @@ class ControllerScript(PartitionCommands):
         lines: list[str] = []
         end_ms = self.now_ms + int(words[0])
         step_ms = int(words[0]) if "asleep" in words else 1000
+        slept_ms = step_ms if "asleep" in words else 0
         while self.now_ms < end_ms:
             self.now_ms = min(end_ms, self.now_ms + step_ms)
             fenced = True
             while fenced:
-                records, fenced = self.decide(FenceExpiredBrokers())
+                records, fenced = self.decide(FenceExpiredBrokers(slept_ms))
+                slept_ms = 0
                 lines += [*map(self.tell, records), *([f"-> fenced {fenced}"] if fenced else ())]
         return lines
 

@@ -38,6 +38,7 @@ from tests.quorum.node_parts import (
     running_controller,
 )
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.control_records import LeaderChangeMessage, VotersRecord
 from wire.messages.metadata_records import RemoveTopicRecord
 from wire.record_batch import iter_batches
@@ -217,6 +218,62 @@ def test_decisions_that_wait_for_one_sync_share_a_batch() -> None:
             assert after["batches"] - before["batches"] <= 2
 
     world.run(run, world, main)
+
+
+@pytest.mark.parametrize("commit_seconds", [0.1, 2.6, 3.5])
+def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float) -> None:
+    """A session ends `broker.session.timeout.ms` after the last heartbeat, whatever is not committed yet; the broker that
+    is heard of stays."""
+    world = make_world(weather=Weather(worker_seconds=(commit_seconds, commit_seconds)))
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            alive = await join(service, env)
+            other = attrs.evolve(registration(env.new_uuid()), broker_id=2, log_dirs=[b"of another one.."])
+            dead = (await ask(service, env, other)).broker_epoch
+            answers: list[Any] = []
+            offset = service.committed_image.offset
+            service.submit(BrokerHeartbeatRequest(2, dead, offset)).on_release(answers.append)
+            heard_at = env.clock.monotonic()
+            while not service.committed_image.brokers[2].is_active:
+                await world.sleep(0.1)
+            while service.committed_image.brokers[2].is_active:
+                assert env.clock.monotonic() < heard_at + 9.0 + 2 * commit_seconds + 1.0
+                # There is always something that is not committed yet.
+                service.submit(heartbeat(service, alive)).on_release(answers.append)
+                service.submit(producer_ids(alive)).on_release(answers.append)
+                await world.sleep(0.5)
+            assert service.committed_image.brokers[1].is_active
+
+    world.run(run, world, main)
+
+
+def test_a_controller_that_was_paused_fences_nobody_for_it() -> None:
+    """While a process stands still nobody could have been heard: whoever was alive before has a session's time to tell.
+    Whoever stays silent is fenced then."""
+    world = make_world()
+    active: list[Any] = []
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            await join(service, env)
+            service.subscribe(lambda image, _: active.append(image.brokers[1].is_active))
+            active.append(True)
+            await env.clock.sleep_until(env.clock.monotonic() + 200.0)
+
+    async def watch() -> None:
+        world.start(NODE, main)
+        while not active:
+            await world.sleep(0.1)
+        world.pause(NODE)
+        await world.sleep(60.0)
+        world.resume(NODE)
+        await world.sleep(8.0)
+        assert active[-1]
+        await world.sleep(2.0)
+        assert not active[-1]
+
+    world.run(watch)
 
 
 def test_a_failed_sync_ends_the_node() -> None:
