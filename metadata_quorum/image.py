@@ -11,7 +11,7 @@ state *is* a MetadataImage, and brokers serve from the same class.
   resigning means to go back to the newest committed one. There is no undo log.
 
 Partitions dominate memory: a `PartitionImage` is one slotted object whose tuples are shared between partitions.
-Deliberately absent: access rules, quotas, users, delegation tokens (each arrives with the feature).
+Access rules, quotas, users and delegation tokens are kept (`access_image.py`), and not enforced yet.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from metadata_quorum.access_image import AccessImage
 from metadata_quorum.layered_map import LayeredMap
 
 NO_LEADER = -1
@@ -170,6 +171,7 @@ class MetadataImage:
     troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
     """Ids of directories that take no records now, by the broker that says so; taken out of `configs`
     (`metadata_quorum.disk_troubles`)."""
+    access: AccessImage = attrs.field(factory=AccessImage)
 
     @classmethod
     def empty(cls, cluster_id: str) -> MetadataImage:
@@ -214,6 +216,7 @@ class MetadataDelta:
     changed_configs: tuple[tuple[int, str], ...] = ()
     """(resource type, resource name)."""
     features_changed: bool = False
+    access_changed: bool = False
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
@@ -226,6 +229,7 @@ class MetadataDelta:
             tuple(image.brokers),
             tuple(sorted(dict.fromkeys([*image.configs, *image.unreadable_configs]))),
             bool(image.features),
+            image.access != AccessImage(),
         )
 
     @property

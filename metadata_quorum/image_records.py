@@ -3,7 +3,7 @@
 Replaying them over nothing gives an equal image, and equal images give the same records in the same order, so two
 nodes write the same snapshot of one offset. The order is Kafka's: feature levels (`metadata.version` before all, so
 that a reader knows the formats of what follows), brokers, controllers, topics with their partitions, configurations,
-producer ids. Where Kafka's order hangs on a hash table, ours is by name or number.
+producer ids, then quotas, ACLs, users and tokens. Where Kafka's order hangs on a hash table, ours is by name or number.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def records_of(image: MetadataImage) -> Iterator[Message]:
                 yield ConfigRecord(kind, name, key, value)
     if image.next_producer_id:
         yield ProducerIdsRecord(NOBODY, NOBODY, image.next_producer_id)
+    yield from image.access.records()
 
 
 def _features(image: MetadataImage) -> Iterator[FeatureLevelRecord]:

@@ -174,6 +174,7 @@ def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
             or before.unreadable_configs.get(each) != after.unreadable_configs.get(each)
         ),
         before.features != after.features,
+        before.access != after.access,
     )
 
 

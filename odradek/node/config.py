@@ -45,6 +45,9 @@ _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 _LISTENER_PREFIX = "listener.name."
 METRICS_LISTENER = "odradek.metrics.listener"
 """Our own key: `host:port` of the page of metrics; without it there is none."""
+START_WITHOUT_ACLS = "odradek.start.without.acls"
+"""Our own key: `true` says that somebody knows that ACLs in the metadata log are not enforced."""
+OWN_KEYS = (METRICS_LISTENER, START_WITHOUT_ACLS)
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 _OWN_TIMES_MS = {DISK_HUNG: 15_000, DISK_FULL: 5_000}
@@ -120,6 +123,8 @@ class NodeConfig:
     """Host (empty: every interface) and port of the metrics page."""
     disk_hung_seconds: float
     disk_full_seconds: float
+    start_without_acls: bool = False
+    """Whether somebody knows that the ACLs in the metadata log are not enforced."""
     release: Release = THIS_RELEASE
     """What this node speaks. No file says it."""
 
@@ -257,6 +262,7 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         metrics_address=_metrics_address(explicit.get(METRICS_LISTENER, "").strip()),
         disk_hung_seconds=_own_seconds(explicit, DISK_HUNG),
         disk_full_seconds=_own_seconds(explicit, DISK_FULL),
+        start_without_acls=_boolean(explicit, START_WITHOUT_ACLS),
     )
 
 
@@ -265,6 +271,13 @@ def _own_seconds(explicit: Mapping[str, str], key: str) -> float:
     if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text)):
         raise ConfigError(key, text, "milliseconds, at least 1")
     return int(text) / 1000
+
+
+def _boolean(explicit: Mapping[str, str], key: str) -> bool:
+    text = explicit.get(key, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(key, text, "true or false")
+    return text == "true"
 
 
 def _metrics_address(text: str) -> tuple[str, int] | None:
@@ -292,7 +305,7 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
     for name in explicit:
         if name.startswith(_LISTENER_PREFIX):
             warnings.append(f"{name} has no effect: settings of single listeners are not supported")
-        elif name not in values and name != METRICS_LISTENER and name not in _OWN_TIMES_MS:
+        elif name not in values and name not in OWN_KEYS and name not in _OWN_TIMES_MS:
             warnings.append(f"unknown key {name} is ignored")
     without_effect = warning_about(explicit)
     if without_effect is not None:

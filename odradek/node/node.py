@@ -43,6 +43,7 @@ from odradek.node.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
 from odradek.node.server import Server
 from odradek.node.settings import broker_settings, lifecycle_times, raft_config, static_voters
+from odradek.node.unenforced_rules import UnenforcedRules
 from wire.messages.broker_registration import Listener as RegisteredListener
 
 __all__ = ["Node", "NodeCannotStart", "NodeFailed"]
@@ -118,6 +119,9 @@ class Node:
         self._directories.open()
         metadata = await self._join_quorum()
         await self._catch_up(metadata)
+        rules = UnenforcedRules(self._config, self._log)
+        rules.check(metadata.committed_image)
+        metadata.subscribe(rules.apply)
         if self._config.is_controller:
             self._tasks.start_soon(self._register_controller)
         partitions = await self._start_broker(metadata) if self._config.is_broker else 0
