@@ -29,6 +29,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from metadata_quorum.checkpoint_files import StoredSnapshot
+from metadata_quorum.features import KRAFT_VERSION_LEVEL
 from metadata_quorum.peers import PeerConnections
 from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore, ReplicatedLog, SnapshotStore
 from metadata_quorum.quorum_leader import QuorumLeader
@@ -228,6 +229,11 @@ class RaftQuorum:
     def has_dynamic_voters(self) -> bool:
         """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
         return self.core.log.voters is not self._static_voters
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized level of `kraft.version`: 0 where the configuration names the voters."""
+        return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where the leader serves controllers' requests, None while nobody is known to lead."""

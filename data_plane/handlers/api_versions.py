@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from data_plane.handlers.contract import Context, Result
+from metadata_quorum.features import KRAFT_VERSION
 from metadata_quorum.image import MetadataImage
 from wire.api import ApiKey
 from wire.errors import ErrorCode
@@ -30,11 +31,14 @@ class ApiVersionsHandler:
         advertised: Mapping[int, tuple[int, int]],
         supported_features: Mapping[str, tuple[int, int]],
         image: Callable[[], MetadataImage],
+        kraft_version: Callable[[], int],
     ) -> None:
+        """`kraft_version` is the quorum's own level: its log has it in a control record, so that no image tells it."""
         self._keys = [ApiVersion(key, low, high) for key, (low, high) in sorted(advertised.items())]
         self._own_range = advertised[ApiKey.API_VERSIONS]
         self._supported = supported_features
         self._image = image
+        self._kraft_version = kraft_version
 
     def handle(self, context: Context, request: ApiVersionsRequest) -> Result:
         if context.api_version >= CLIENT_SOFTWARE_SINCE and not (
@@ -48,10 +52,9 @@ class ApiVersionsHandler:
             for name, (low, high) in sorted(self._supported.items())
             if low > 0 or context.api_version >= KEY_ONLY_FEATURE_ZERO
         ]
+        levels = {**image.features, KRAFT_VERSION: self._kraft_version()}
         finalized = [
-            FinalizedFeatureKey(name, level, level)
-            for name, level in sorted(image.features.items())
-            if level > 0
+            FinalizedFeatureKey(name, level, level) for name, level in sorted(levels.items()) if level > 0
         ]
         return ApiVersionsResponse(ErrorCode.NONE, self._keys, 0, supported, image.offset, finalized)
 

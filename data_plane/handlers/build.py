@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import AlterConfigsHandler, IncrementalAlterConfigsHandler
 from data_plane.handlers.api_versions import ApiVersionsHandler
@@ -30,7 +32,7 @@ from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler,
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 
-def build_table(broker: Broker) -> ApiTable:
+def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) -> ApiTable:
     """The API table of a broker's client listener."""
     forwarded = forwarding_handlers(broker)
     handlers: dict[int, Handler] = {
@@ -75,6 +77,6 @@ def build_table(broker: Broker) -> ApiTable:
     }
     advertised = dict(served)
     advertised[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_MIN, served[ApiKey.PRODUCE][1])
-    versions = ApiVersionsHandler(advertised, release.features, lambda: broker.image)
+    versions = ApiVersionsHandler(advertised, release.features, lambda: broker.image, kraft_version)
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, advertised, served, versions.unsupported)

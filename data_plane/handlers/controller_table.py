@@ -46,11 +46,12 @@ def build_controller_table(
     described: DescribedController | None = None,
     *,
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    kraft_version: Callable[[], int] = lambda: 0,
 ) -> ApiTable:
     """The API table of a controller's listener.
 
     `decided` are the requests that the controller decides; `image` gives the newest committed one; `described` is whose
-    configuration is told, `features` are the levels that the node speaks.
+    configuration is told, `features` are the levels that the node speaks, `kraft_version` is the quorum's.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
@@ -62,7 +63,7 @@ def build_controller_table(
         handlers[ApiKey.DESCRIBE_CONFIGS] = DescribeConfigsHandler(described.node_id, described).handle
     handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
     served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
-    versions = ApiVersionsHandler(served, features, image)
+    versions = ApiVersionsHandler(served, features, image, kraft_version)
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, served, served, versions.unsupported)
 

@@ -238,6 +238,7 @@ class Node:
                 decided,
                 described,
                 features=config.release.features,
+                kraft_version=lambda: metadata.quorum.kraft_version,
             )
             services = self._connection_services(table, self._run_woken)
             for listener, listening in opened:
@@ -402,7 +403,7 @@ class Node:
         return services
 
     def _open_client_listeners(self, broker: Broker) -> list[Server]:
-        services = self._connection_services(build_table(broker), broker.run_woken)
+        services = self._connection_services(build_table(broker, self._kraft_version), broker.run_woken)
         servers = []
         listeners = self._config.broker_listeners
         for listener in listeners:
@@ -419,6 +420,9 @@ class Node:
             )
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
         return servers
+
+    def _kraft_version(self) -> int:
+        return 0 if self._metadata is None else self._metadata.quorum.kraft_version
 
     def _serve(self, server: Server) -> None:
         self._servers.append(server)

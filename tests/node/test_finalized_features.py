@@ -1,0 +1,49 @@
+"""The finalized features in ApiVersions: what `kafka-features describe` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from data_plane.handlers.api_versions import ApiVersionsHandler
+from data_plane.handlers.contract import Context
+from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.image import MetadataImage
+from sim.world import World
+from tests.node.test_connection_loop import Client
+from tests.node.test_node_in_a_world import play, request
+from wire.api import ApiKey
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+REQUEST = ApiVersionsRequest("test", "1")
+
+
+def levels(answer: ApiVersionsResponse) -> dict[str, tuple[int, int]]:
+    return {each.name: (each.min_version_level, each.max_version_level) for each in answer.finalized_features}
+
+
+@pytest.mark.parametrize("port", [9092, 9093])
+def test_the_quorums_own_level_is_told_on_every_listener(port: int) -> None:
+    """Kafka 4.3: `kraft.version` is finalized at 1 where the voters are in the log (KIP-853), though no image has it."""
+
+    async def script(world: World, _: Callable[[], Awaitable[Client]]) -> None:
+        connection = await world.node_env("client").network.connect("server", port)
+        found = levels(await request(Client(connection), REQUEST, 4))
+        assert found["kraft.version"] == (1, 1)
+        assert found["metadata.version"] == (30, 30)
+
+    play(script)
+
+
+@pytest.mark.parametrize(("level", "told"), [(0, {}), (1, {"kraft.version": (1, 1)})])
+def test_a_level_of_zero_is_not_finalized(level: int, told: dict[str, tuple[int, int]]) -> None:
+    """Voters of `controller.quorum.voters` are at level 0, which Kafka leaves out, as it does for every feature."""
+    handler = ApiVersionsHandler(
+        {ApiKey.API_VERSIONS: (0, 4)}, SUPPORTED_FEATURES, lambda: MetadataImage.empty("c"), lambda: level
+    )
+    context = Context("PLAINTEXT", "127.0.0.1")
+    context.api_version = 4
+    answer = handler.handle(context, REQUEST)
+    assert isinstance(answer, ApiVersionsResponse)
+    assert levels(answer) == told
