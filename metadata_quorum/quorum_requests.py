@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL
 from metadata_quorum.raft import membership, wire_messages
 from metadata_quorum.raft.describe import describe_quorum
 from metadata_quorum.raft.effects import Answer
@@ -22,9 +23,10 @@ from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
 from metadata_quorum.snapshot_transfer import LeaderView, answer_fetch_snapshot
 from odradek.env.ports import ConnectionLost, DiskRefused
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages import fetch
 from wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["QuorumRequests"]
 
 FETCH_BYTES_MAX = 8 << 20
+CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
 """Who reads beyond that is not kept waiting: it gets what there is."""
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
@@ -70,6 +73,8 @@ class QuorumRequests:
         self._count = 0
         self._changes: list[tuple[int, Message, Respond]] = []
         """Changes of the voters that are not committed yet: offset, request, whom to tell."""
+        self._is_asking_voter = False
+        """Whether somebody who shall become a voter is being asked what it speaks."""
         self._advanced = quorum.new_event()
         self._readers = 0
         quorum.subscribe(self._on_high_watermark)
@@ -263,7 +268,59 @@ class QuorumRequests:
             return
         if voters == quorum.voters:
             respond(self._voter_answer(request, ErrorCode.NONE))
+        elif isinstance(request, AddRaftVoterRequest):
+            self._is_asking_voter = True
+            quorum.start_soon(self._ask_and_add, request, respond)
+        else:
+            self._append_voters(request, voters, respond)
+
+    async def _ask_and_add(self, request: AddRaftVoterRequest, respond: Respond) -> None:
+        """Add a voter that can be reached where it says it listens, and that knows what it takes to be one (KIP-853)."""
+        try:
+            try:
+                kraft_versions = await self._kraft_versions_of(request)
+            finally:
+                self._is_asking_voter = False
+            # Meanwhile this node may have lost its lead, or the new one may have fallen behind.
+            voters = self._changed(request)
+        except KafkaError as error:
+            respond(self._voter_answer(request, error.code, error.message))
             return
+        added = voters.get(request.voter_id)
+        assert added is not None
+        voters = voters.with_voter(attrs.evolve(added, kraft_versions=kraft_versions))
+        self._append_voters(request, voters, respond)
+
+    async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:
+        """The levels of `kraft.version` that the new voter speaks. Raises `KafkaError` with Kafka's codes."""
+        quorum = self._quorum
+        asked = next(
+            (each for each in request.listeners if quorum.endpoints and each.name == quorum.endpoints[0][0]),
+            request.listeners[0],
+        )
+        deadline = quorum.clock.monotonic() + quorum.config.request_timeout
+        try:
+            answer = await quorum.channel((asked.host, asked.port)).request(
+                ApiVersionsRequest(CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION), deadline
+            )
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code))
+        except (ConnectionLost, KafkaError, ProtocolError) as error:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"voter {request.voter_id} does not answer at {asked.host}:{asked.port}: {error}",
+            ) from error
+        spoken = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        low, high = spoken.get(KRAFT_VERSION, (0, 0))
+        if not low <= KRAFT_VERSION_LEVEL <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"voter {request.voter_id} speaks {KRAFT_VERSION} {low} to {high}, not {KRAFT_VERSION_LEVEL}",
+            )
+        return low, high
+
+    def _append_voters(self, request: Any, voters: VoterSet, respond: Respond) -> None:
+        quorum = self._quorum
         quorum.logger.info("quorum.voters", voters=str([str(each.key) for each in voters.voters]))
         offset = quorum.append_control([voters.to_record()], voters)
         if isinstance(request, AddRaftVoterRequest) and not request.ack_when_committed:
@@ -299,7 +356,7 @@ class QuorumRequests:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"the voter does not say where its listener {known} is"
                 )
-        if self._changes or quorum.has_waiting_control:
+        if self._changes or quorum.has_waiting_control or self._is_asking_voter:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed")
         if not quorum.has_dynamic_voters:
             raise KafkaError(

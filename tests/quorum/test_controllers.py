@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.metadata_batches import read_batches
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC_ID
 from metadata_quorum.snapshots import SnapshotSettings
@@ -326,6 +327,42 @@ def test_voters_come_and_go_one_at_a_time() -> None:
         await controllers.ask(register(100))
         await controllers.agree()
 
+    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
+
+
+def test_a_voter_that_cannot_be_reached_is_not_added() -> None:
+    """Kafka's AddVoterHandler asks the new voter ApiVersions under the endpoints given: a wrong port would stand in the log,
+    and count for majorities. REQUEST_TIMED_OUT; the next request may be right."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        wrong = add(4)
+        wrong.listeners[0].port = 9999
+        answer = await controllers.ask_quorum(leader.node_id, wrong)
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "does not answer at" in answer.error_message
+        assert leader.service.quorum.voters.node_ids == (1, 2, 3)
+        assert (await controllers.ask_quorum(leader.node_id, add(4))).error_code == 0
+        assert leader.service.quorum.voters.node_ids == (1, 2, 3, 4)
+
+    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
+
+
+def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INVALID_REQUEST for a replica that does not support kraft.version 1: it could not read who votes."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        answer = await controllers.ask_quorum(leader.node_id, add(4))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert "speaks kraft.version 0 to 0" in answer.error_message
+        assert leader.service.quorum.voters.node_ids == (1, 2, 3)
+
+    monkeypatch.setitem(SUPPORTED_FEATURES, "kraft.version", (0, 0))
     play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
 
 
