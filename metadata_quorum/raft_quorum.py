@@ -51,6 +51,7 @@ from metadata_quorum.raft.effects import (
 )
 from metadata_quorum.raft.log_reading import read_log_state
 from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
 from metadata_quorum.turns import Turns
@@ -234,6 +235,18 @@ class RaftQuorum:
     def kraft_version(self) -> int:
         """The finalized level of `kraft.version`: 0 where the configuration names the voters."""
         return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
+
+    def silent_seconds(self) -> dict[int, float]:
+        """For each other voter that has fetched from this leader: how long ago. Empty on a node that does not lead."""
+        role, now = self.core.role if self._core is not None else None, self.clock.monotonic()
+        if not isinstance(role, Leader):
+            return {}
+        known = [(each.key.node_id, role.progress_of(each.key)) for each in self.core.voters.voters]
+        return {
+            node_id: now - max(progress.last_fetch, role.began)
+            for node_id, progress in known
+            if progress is not None and node_id != self.me.node_id
+        }
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where the leader serves controllers' requests, None while nobody is known to lead."""

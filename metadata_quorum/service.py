@@ -27,6 +27,7 @@ from metadata_quorum.controller.controller import (
     session_check_ms,
 )
 from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.decision_figures import DecisionFigures
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.metadata_errors import MetadataErrors
@@ -122,6 +123,7 @@ class MetadataService:
         self._published_bytes = 0
         self._controller = Controller(controller_settings or ControllerSettings())
         self._machine: _Machine | None = None
+        self.decided = DecisionFigures()
         self._is_active = False
         self._is_stopping = False
         self._followed = env.event()
@@ -212,7 +214,21 @@ class MetadataService:
             deferred = Deferred(request, self._controller.refuse(request, ErrorCode.NOT_CONTROLLER), 0)
             deferred.release()
             return deferred
-        return self._machine.submit(request, self._now_ms(), api_version)
+        clock, figures, end_offset = self._env.clock, self.decided, self.quorum.log_end_offset
+        machine, began_at = self._machine, clock.monotonic()
+        deferred = machine.submit(request, int(began_at * 1000), api_version)
+        figures.decisions += 1
+        figures.decision_seconds += clock.monotonic() - began_at
+        if self.quorum.log_end_offset > end_offset:
+            deferred.on_release(lambda _: self._note_commit(machine, clock.monotonic() - began_at))
+        return deferred
+
+    def _note_commit(self, machine: _Machine, seconds: float) -> None:
+        if self._machine is not machine:
+            # The lead is lost, and what becomes of the decision is the next leader's.
+            return
+        self.decided.commits += 1
+        self.decided.commit_seconds += seconds
 
     def channel(self) -> LoopbackChannel:
         """How the broker of the same node asks its controller."""
@@ -316,6 +332,7 @@ class MetadataService:
         """A decision of this node is committed."""
         written = self.quorum.written_bytes
         size, self._published_bytes = written - self._published_bytes, written
+        self.decided.committed(self._publisher.image, image, delta)
         self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
 
     def _activated(self, machine: _Machine) -> None:
@@ -378,6 +395,7 @@ class MetadataService:
 
     def _tell_fenced(self, broker_ids: list[int] | None) -> None:
         for broker_id in broker_ids or ():
+            self.decided.fenced_by_timeout += 1
             self._logger.warning("broker.fenced", broker=broker_id, reason="session expired")
 
     def statistics(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import attrs
 
+from metadata_quorum.decision_figures import DecisionFigures
 from metadata_quorum.image import NO_LEADER, MetadataImage
 from metadata_quorum.metadata_errors import MetadataErrors
 from metadata_quorum.raft_quorum import RaftQuorum
@@ -35,6 +36,9 @@ class Metadata(Protocol):
 
     @property
     def quorum(self) -> RaftQuorum: ...
+
+    @property
+    def decided(self) -> DecisionFigures: ...
 
 
 @attrs.frozen
@@ -83,6 +87,13 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.one(metadata.errors.count)
     page.gauge("odradek_active_controller", "1 on the active controller, 0 on every other node.")
     page.one(int(metadata.is_active))
+    page.gauge(
+        "odradek_quorum_voter_silent_seconds",
+        "Time since another voter fetched from this node, or since this node leads. Told by the leader.",
+    )
+    for node_id, seconds in sorted(quorum.silent_seconds().items()):
+        page.sample(seconds, voter=node_id)
+    _decided(page, metadata.decided)
     figures = cluster_figures(metadata.committed_image) if metadata.is_active else ClusterFigures()
     for number, name, described in (
         (figures.active_brokers, "brokers", "Registered brokers that are not fenced."),
@@ -93,4 +104,19 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
         (figures.imbalanced_partitions, "imbalanced_partitions", "Partitions not led by their preferred replica."),
     ):  # fmt: skip
         page.gauge(f"odradek_cluster_{name}", f"{described} Told by the active controller, else 0.")
+        page.one(number)
+
+
+def _decided(page: MetricsText, decided: DecisionFigures) -> None:
+    """What this node has decided as the active controller."""
+    for number, name, described in (
+        (decided.decisions, "decisions", "Requests and timers that this node has decided as the active controller."),
+        (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),
+        (decided.commits, "commits", "Decisions of this node that wrote records, and are committed."),
+        (decided.commit_seconds, "commit_seconds", "Time from these decisions to their commits, in sum."),
+        (decided.unclean_elections, "unclean_elections", "Elections of a leader that may lack records."),
+        (decided.eligible_elections, "eligible_elections", "Elections of an eligible replica, with nobody in sync."),
+        (decided.fenced_by_timeout, "brokers_timed_out", "Brokers fenced because their sessions had ended."),
+    ):  # fmt: skip
+        page.counter(f"odradek_active_controller_{name}_total", described)
         page.one(number)

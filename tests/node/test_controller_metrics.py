@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.decision_figures import DecisionFigures
+from metadata_quorum.image import BrokerImage, MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.layered_map import LayeredMap
 from odradek.node.controller_metrics import ClusterFigures, cluster_figures
 from sim.world import World
@@ -41,5 +42,33 @@ def test_the_active_controller_tells_of_the_cluster() -> None:
         assert (found["odradek_cluster_brokers{}"], found["odradek_cluster_fenced_brokers{}"]) == (1, 0)
         assert (found["odradek_cluster_topics{}"], found["odradek_cluster_partitions{}"]) == (1, 1)
         assert found["odradek_cluster_offline_partitions{}"] == 0
+        assert (
+            found["odradek_active_controller_decisions_total{}"]
+            >= found["odradek_active_controller_commits_total{}"]
+            > 0
+        )
+        assert found["odradek_active_controller_commit_seconds_total{}"] > 0
+        assert found["odradek_active_controller_unclean_elections_total{}"] == 0
 
     play_measured(script)
+
+
+def test_elections_are_counted_by_what_the_leader_was() -> None:
+    """Kafka's UncleanLeaderElectionsPerSec and ElectionFromEligibleLeaderReplicasPerSec; an election among those in sync,
+    and a partition that has no leader, are neither."""
+
+    def image(*partitions: PartitionImage) -> MetadataImage:
+        topic = TopicImage("t", bytes(16), dict(enumerate(partitions)))
+        return MetadataImage(topics=LayeredMap({"t": topic}))
+
+    gone = PartitionImage(-1, 1, 1, (1, 2, 3), (), (), (2,))
+    before = image(PartitionImage(1, 0, 0, (1, 2), (1, 2)), gone, gone, gone)
+    after = image(
+        PartitionImage(2, 1, 1, (1, 2), (2,)),
+        PartitionImage(2, 2, 2, (1, 2, 3), (2,)),
+        PartitionImage(3, 2, 2, (1, 2, 3), (3,)),
+        gone,
+    )
+    figures = DecisionFigures()
+    figures.committed(before, after, MetadataDelta(changed_topics={"t": (0, 1, 2, 3)}))
+    assert (figures.eligible_elections, figures.unclean_elections) == (1, 1)

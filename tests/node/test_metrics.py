@@ -44,6 +44,7 @@ LISTENER = f"server:{PORT}"
 GET = b"GET /metrics HTTP/1.1\r\nHost: server\r\n\r\n"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 NOT_ON_THIS_PAGE = {
+    "odradek_quorum_voter_silent_seconds": ["voter"],
     "odradek_errors_total": ["api", "error"],
     "odradek_follower_lag_max_records": ["leader"],
     "odradek_replication_in_bytes_total": ["leader"],
