@@ -193,6 +193,19 @@ NOT_SEEN = (
         "configuration `odradek.troubled.log.dirs` of their own, which DescribeConfigs shows while it is set.",
     ),
     Remark(
+        "ACLs, SCRAM credentials, client quotas and delegation tokens",
+        "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced. A node whose "
+        "metadata log holds ACLs starts only with `odradek.start.without.acls=true`. ACLs that arrive while it runs "
+        "(from Kafka's controllers) end no node: it says `rules.not_enforced` in its log, as an error, and asks at its "
+        "next start.",
+    ),
+    Remark(
+        "A living broker that is unregistered",
+        "registers again by itself within a second, as one that may have lost records: it leaves every ISR and comes "
+        "back by fetching. Kafka's process stays up without a registration. To remove a broker, stop it first "
+        "(`odradek broker remove`).",
+    ),
+    Remark(
         "A follower that has started",
         "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
         "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
