@@ -300,6 +300,11 @@ class FetchSessions:
             if session_id not in self._sessions:
                 return session_id
 
+    @property
+    def sessions(self) -> Iterable[FetchSession]:
+        """Those that are held."""
+        return self._sessions.values()
+
     def statistics(self) -> dict[str, int]:
         """Sessions held, partitions in them, evictions since the start."""
         return {

@@ -65,3 +65,21 @@ def test_another_session_of_a_follower_does_not_silence_its_own() -> None:
         await all_goes_on(cluster, 1)
 
     ReplicatedTopic(min_isr=3).play(script)
+
+
+def test_registered_followers_have_sessions() -> None:
+    """Whoever is a replica here, by its own epoch, gets the session that makes its rounds cheap, also after a restart."""
+
+    async def script(cluster: ReplicatedTopic) -> None:
+        def followed_by() -> list[int]:
+            sessions = cluster.members[1].broker.sessions.sessions
+            return sorted({each.replica_id for each in sessions if each.privileged})
+
+        await cluster.in_sync(1, 2, 3)
+        await cluster.until(lambda: followed_by() == [2, 3])
+        cluster.crash(3)
+        await cluster.start(3)
+        await cluster.in_sync(1, 2, 3)
+        await cluster.until(lambda: followed_by() == [2, 3])
+
+    ReplicatedTopic().play(script)
