@@ -147,6 +147,11 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
     CONTROLLER_ID_NOT_REGISTERED = 136
 
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode:
+        """A number that a newer peer has invented, or a hostile one, is UNKNOWN_SERVER_ERROR, as in Kafka."""
+        return cls.UNKNOWN_SERVER_ERROR
+
     @property
     def message(self) -> str:
         """Kafka's text for the error; empty for NONE."""

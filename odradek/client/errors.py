@@ -71,10 +71,7 @@ def is_retriable(error: BaseException) -> bool:
 
 def error_code(number: int) -> ErrorCode:
     """The error code with this number; UNKNOWN_SERVER_ERROR for one that a newer broker may have invented."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode(number)
 
 
 def broker_error(number: int, text: str | None, subject: str) -> KafkaError:

@@ -12,13 +12,16 @@ from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.metadata_batches import read_batches
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC_ID
 from metadata_quorum.snapshots import SnapshotSettings
+from odradek.env.ports import Env
 from sim.weather import Weather
 from sim.world import World
 from tests.quorum.controllers import Controllers, calm_world, directory_of, host_of, register
 from tests.quorum.node_parts import CLUSTER_ID
+from wire.connection import RequestReceived, ServerConnection
 from wire.errors import ErrorCode
 from wire.messages.add_raft_voter import AddRaftVoterRequest
 from wire.messages.add_raft_voter import Listener as AddListener
+from wire.messages.api_versions import ApiVersionsResponse
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -363,6 +366,37 @@ def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.Monk
         assert leader.service.quorum.voters.node_ids == (1, 2, 3)
 
     monkeypatch.setitem(SUPPORTED_FEATURES, "kraft.version", (0, 0))
+    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
+
+
+def test_a_voter_that_answers_with_a_number_of_its_own_is_not_added() -> None:
+    """Whoever may ask for a voter says where it listens, so anything may answer there: no number ends the controller."""
+    strange = 9999
+
+    async def answer(env: Env) -> None:
+        listener = env.network.listen("", strange)
+        conn, wire, buffer = await listener.accept(), ServerConnection(), memoryview(bytearray(4096))
+        while True:
+            await conn.readable()
+            count = conn.recv_into(buffer)
+            if count is None:
+                continue
+            wire.receive_data(buffer[:count])
+            while isinstance(wire.next_event(), RequestReceived):
+                conn.send(wire.send(ApiVersionsResponse(error_code=strange)))
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        await controllers.until(lambda: 4 in controllers.members)
+        await controllers.members[4].service.caught_up()
+        world.start(host_of(9), answer)
+        asked = add(4)
+        asked.listeners[0].host, asked.listeners[0].port = host_of(9), strange
+        answered = await controllers.ask_quorum(leader.node_id, asked)
+        assert answered.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert leader.service.quorum.voters.node_ids == (1, 2, 3)
+        assert (await controllers.ask_quorum(leader.node_id, add(4))).error_code == 0
+
     play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
 
 

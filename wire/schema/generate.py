@@ -295,6 +295,11 @@ def error_codes_source(facts: list[ErrorFact]) -> str:
     lines += [f"    {fact.name} = {fact.code}" for fact in facts]
     lines += [
         "",
+        "    @classmethod",
+        "    def _missing_(cls, value: object) -> ErrorCode:",
+        '        """A number that a newer peer has invented, or a hostile one, is UNKNOWN_SERVER_ERROR, as in Kafka."""',
+        "        return cls.UNKNOWN_SERVER_ERROR",
+        "",
         "    @property",
         "    def message(self) -> str:",
         '        """Kafka\'s text for the error; empty for NONE."""',
