@@ -251,7 +251,10 @@ class LogDir:
             is_stopping=lambda: self._is_stopping,
         )
         directory = self.directory.subdir(name)
-        return open_partition_log(directory, *key, self.config_for(key[0]), self, options)
+        log = open_partition_log(directory, *key, self.config_for(key[0]), self, options)
+        # There may be more logs than the process may have descriptors; the first append or read takes one.
+        log.active.file.rest()
+        return log
 
     # --- logs
 
@@ -382,7 +385,9 @@ class LogDir:
             self.disk_failed(error)
 
     def disk_refused(self, error: DiskRefused) -> None:
-        if isinstance(error, DiskFull):
+        if isinstance(error, ResourcesShort):
+            self.resources_short()
+        elif isinstance(error, DiskFull):
             self.refused_at = self.context.clock.monotonic()
             if self.full_since is None:
                 self.full_since = self.refused_at

@@ -5,11 +5,10 @@ from __future__ import annotations
 import builtins
 import errno
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -216,12 +215,24 @@ def test_a_failed_sync_stays_final(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 _MANY = 300
-_OPEN_WITH_FEW = """
+_WITH_FEW = """
 import resource, sys
-from tests.log.test_descriptors import open_and_use
+from tests.log import test_descriptors
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-open_and_use(sys.argv[1])
+getattr(test_descriptors, sys.argv[1])(sys.argv[2])
 """
+
+
+def _with_few(function: Callable[[str], None], path: Path) -> None:
+    """Call a function of this module in a process that may have 64 descriptors."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WITH_FEW, function.__name__, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def open_and_use(path: str) -> None:
@@ -261,12 +272,40 @@ def test_a_log_with_more_segments_than_descriptors_opens(tmp_path: Path) -> None
     assert len(log.segments) == _MANY + 1
     log.abandon()
     run.log_dir.directory.unlock()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    done = subprocess.run(
-        [sys.executable, "-c", _OPEN_WITH_FEW, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert (soft, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
+    _with_few(open_and_use, tmp_path)
+
+
+def open_many_logs(path: str) -> None:
+    """In a process with few descriptors: load all logs, and use each of them."""
+    run = Run(Path(path))
+    finish(run.log_dir.load())
+    assert run.offline == []
+    assert len(run.log_dir.logs) == _LOGS
+    for log in run.log_dir.logs.values():
+        assert log.log_end_offset == 1
+        while log.log_end_offset == 1:
+            run.patiently(run.look)
+            with suppress(DiskRefused, KafkaError):
+                append(log, batch())
+    assert run.offline == []
+
+
+_LOGS = 100
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_more_logs_than_descriptors_are_loaded(tmp_path: Path, is_clean: bool) -> None:
+    """Logs that a node has filled under some limit of descriptors are loaded under the same limit, after a crash or not."""
+    run = Run(tmp_path)
+    for at in range(_LOGS):
+        append(run.log_dir.create_log("t", at, TOPIC_ID, CONFIG), batch())
+    if is_clean:
+        run.log_dir.close_clean(broker_epoch=1)
+    else:
+        for log in run.log_dir.logs.values():
+            log.abandon()
+    run.log_dir.directory.unlock()
+    _with_few(open_many_logs, tmp_path)
 
 
 def test_a_log_takes_no_descriptor_before_its_first_record(tmp_path: Path) -> None:
