@@ -13,6 +13,7 @@ import attrs
 
 from data_plane.directory_assignments import DirectoryAssignments, Replica
 from data_plane.directory_troubles import DirectoryTroubles
+from data_plane.disk_errors import DiskErrors
 from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
@@ -110,6 +111,7 @@ class Broker:
         self.controller = controller
         self.tasks = tasks
         self.log = log
+        self.disk_errors = DiskErrors(env.clock, log)
         self.image: MetadataImage = MetadataImage(cluster_id=settings.cluster_id)
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}

@@ -231,7 +231,7 @@ class FetchJob:
                 partition.suspect(fetched.fetch_offset)
             return self._error(fetched, partition, error.code)
         except DiskError as error:
-            self.broker.log.error(
+            self.broker.disk_errors.tell(
                 "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -560,7 +560,7 @@ async def answer_when_warm(
         for workers, ranges in _by_disk(job, attempt, cold):
             await workers.run(_warm, ranges)
     except DiskError as error:
-        job.broker.log.error("fetch.disk_error", error=str(error))
+        job.broker.disk_errors.tell("fetch.disk_error", error=str(error))
         _refuse_unreadable(job, attempt, cold, error)
     if delayed.answer is None:
         attempt.release()

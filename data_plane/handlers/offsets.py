@@ -114,7 +114,7 @@ class ListOffsetsHandler:
             # Deleted, moved away, or its directory has failed, while the worker read it.
             return _failed(asked, self._broker.lost_partition_error(partition))
         except DiskError as error:
-            self._broker.log.error("list_offsets.disk_error", topic=topic, error=str(error))
+            self._broker.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
             return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
         return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
 

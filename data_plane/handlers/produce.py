@@ -222,7 +222,7 @@ class ProduceHandler:
                     failed = True
                     continue
                 except DiskError as error:
-                    broker.log.error(
+                    broker.disk_errors.tell(
                         "produce.disk_error", topic=log.topic, partition=log.partition, error=str(error)
                     )
                     answers.append(

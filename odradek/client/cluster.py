@@ -4,12 +4,14 @@ Rules
 -----
 * News never goes back in time: a partition keeps its leader when an answer carries an older leader epoch of the
   same topic id (KIP-320), because brokers learn of changes at different moments.
-* A topic with a new id is a new topic: nothing of the old one is kept.
+* A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is believed again
+  only after `TOLD_TIMES` answers in a row, because a broker that lags still tells of the topic that was deleted.
 * A failed answer for a topic (say UNKNOWN_TOPIC_OR_PARTITION) takes the topic away and is remembered as its error.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["NO_TOPIC_ID", "Broker", "Cluster", "Partition", "Topic"]
 
 NO_TOPIC_ID = bytes(16)
+TOLD_TIMES = 5
+_IDS_KEPT_MAX = 8
 
 
 @attrs.frozen
@@ -72,11 +76,18 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
+        self._ids: dict[str, deque[bytes]] = {}
+        """By name: the topic ids that were seen, the present one last."""
+        self._denied: dict[str, tuple[bytes, int]] = {}
+        """By name: a former id that brokers tell again, and how many answers in a row did."""
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
         """Take in an answer; `complete` says that it lists every topic, so that all others are gone."""
         self.updates += 1
+        if response.cluster_id != self.cluster_id:
+            self._ids.clear()
+            self._denied.clear()
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -94,6 +105,8 @@ class Cluster:
             self.topics.pop(name, None)
             self.topic_errors[name] = error
             return
+        if not self._is_present_id(name, bytes(answer.topic_id)):
+            return
         self.topic_errors.pop(name, None)
         known = self.topics.get(name)
         if known is not None and known.topic_id != answer.topic_id:
@@ -106,6 +119,23 @@ class Cluster:
                 old if old is not None and old.leader_epoch > news.leader_epoch >= 0 else news
             )
         self.topics[name] = Topic(name, bytes(answer.topic_id), answer.is_internal, partitions)
+
+    def _is_present_id(self, name: str, topic_id: bytes) -> bool:
+        """Whether an answer with this id is news, and not of a topic that was deleted."""
+        if topic_id == NO_TOPIC_ID:
+            return True
+        seen = self._ids.setdefault(name, deque(maxlen=_IDS_KEPT_MAX))
+        if topic_id in seen and seen[-1] != topic_id:
+            told, times = self._denied.get(name, (topic_id, 0))
+            times = times + 1 if told == topic_id else 1
+            if times < TOLD_TIMES:
+                self._denied[name] = (topic_id, times)
+                return False
+            seen.remove(topic_id)
+        self._denied.pop(name, None)
+        if not seen or seen[-1] != topic_id:
+            seen.append(topic_id)
+        return True
 
     def add_brokers(self, brokers: Iterable[Broker]) -> None:
         """Addresses that came beside a leader hint (KIP-951)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.client.cluster import Broker, Cluster
+from odradek.client.cluster import TOLD_TIMES, Broker, Cluster
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata import (
     MetadataResponse,
@@ -46,6 +46,25 @@ def test_a_topic_with_a_new_id_starts_over() -> None:
     assert cluster.leader("t", 0) == 1
     assert cluster.topic_name(OTHER_ID) == "t"
     assert cluster.topic_name(ID) is None
+
+
+def test_a_broker_that_lags_does_not_bring_a_deleted_topic_back() -> None:
+    """Positions and sequence numbers end with a topic's id, so an id that was replaced is not believed at once."""
+    cluster = Cluster()
+    old, new = topic("t", leader=2, epoch=7), topic("t", leader=1, epoch=0, topic_id=OTHER_ID)
+    for answer in (old, new, old, old, new, old):
+        cluster.update(response(answer))
+    assert (cluster.topics["t"].topic_id, cluster.leader("t", 0)) == (OTHER_ID, 1)
+
+
+def test_an_id_that_all_brokers_tell_is_believed_again() -> None:
+    """The newer id may have come first: then it is the one that was told in between that is gone."""
+    cluster = Cluster()
+    for answer_id in (OTHER_ID, ID):
+        cluster.update(response(topic("t", leader=1, epoch=0, topic_id=answer_id)))
+    for times in range(1, TOLD_TIMES + 1):
+        cluster.update(response(topic("t", leader=1, epoch=0, topic_id=OTHER_ID)))
+        assert (cluster.topics["t"].topic_id == OTHER_ID) == (times == TOLD_TIMES)
 
 
 def test_an_answer_about_some_topics_leaves_the_others() -> None:
