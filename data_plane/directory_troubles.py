@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 * A directory in trouble (`data_plane.disk_watch`) is listed in this broker's own configuration
-  (`metadata_quorum.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
+  (`wire.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
   directories; where there is none, the leadership stays.
 * One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it among
   `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when no partition would lose
@@ -24,14 +24,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from data_plane.log.log_dir import LogDir
-from metadata_quorum.disk_troubles import (
+from metadata_quorum.image import RESOURCE_BROKER
+from odradek.env.ports import ConnectionLost
+from wire.disk_troubles import (
     TROUBLED_LOG_DIRS,
     Trouble,
     TroubledDirectory,
     troubles_text,
 )
-from metadata_quorum.image import RESOURCE_BROKER
-from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,

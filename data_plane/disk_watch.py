@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from data_plane.log.log_dir import LogDir
-from metadata_quorum.disk_troubles import Trouble
 from odradek.env.ports import Clock
+from wire.disk_troubles import Trouble
 
 LOOK_SECONDS = 1.0
 WARN_SECONDS = 10.0

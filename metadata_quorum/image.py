@@ -170,7 +170,7 @@ class MetadataImage:
     next_producer_id: int = 0
     troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
     """Ids of directories that take no records now, by the broker that says so; taken out of `configs`
-    (`metadata_quorum.disk_troubles`)."""
+    (`wire.disk_troubles`)."""
     access: AccessImage = attrs.field(factory=AccessImage)
 
     @classmethod

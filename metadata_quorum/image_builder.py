@@ -20,7 +20,6 @@ import attrs
 from metadata_quorum.access_image import ACCESS_RECORDS, AccessChanges
 from metadata_quorum.config_defs import ConfigError
 from metadata_quorum.config_values import check_value
-from metadata_quorum.disk_troubles import troubled_directories
 from metadata_quorum.image import (
     MIGRATING_DIRECTORY,
     NO_LEADER_CHANGE,
@@ -37,6 +36,7 @@ from metadata_quorum.image import (
     TopicImage,
     collision_key,
 )
+from wire.disk_troubles import troubled_directories
 from wire.messages import metadata_records as records
 from wire.structure import Message
 

@@ -11,7 +11,6 @@ from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, Answer
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.log_levels import LogLevels
 from metadata_quorum.config_docs import config_doc
-from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS
 from metadata_quorum.effective_config import (
     CONFIG_TYPES,
     BrokerConfigLayers,
@@ -33,6 +32,7 @@ from metadata_quorum.image import (
 )
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.env.ports import Clock
+from wire.disk_troubles import TROUBLED_LOG_DIRS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -80,7 +80,7 @@ class DescribeConfigsHandler:
     """API 32; of the node's own values that it can be asked for, whatever its roles."""
 
     def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
-        """`troubles` is what the node says of its disks now (`metadata_quorum.disk_troubles`)."""
+        """`troubles` is what the node says of its disks now (`wire.disk_troubles`)."""
         self._node_id = node_id
         self._broker = broker
         self._troubles = troubles

@@ -45,9 +45,9 @@ from data_plane.log.log_dir_background import Background
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.scan import RECOVERY_CHUNK_BYTES
 from data_plane.log.watched_workers import WatchedWorkers
-from metadata_quorum.disk_troubles import Trouble
 from metadata_quorum.meta_properties import read_meta_properties
 from odradek.env.ports import Clock, Dir, DiskError, DiskFull, DiskRefused, ResourcesShort, Workers, never
+from wire.disk_troubles import Trouble
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"

@@ -17,7 +17,7 @@ from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
 from data_plane.replication.settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
-from metadata_quorum.disk_troubles import Trouble
+from wire.disk_troubles import Trouble
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker

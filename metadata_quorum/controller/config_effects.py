@@ -5,7 +5,7 @@
   the only ones that are left of a partition without a leader.)
 * Where `unclean.leader.election.enable` becomes true, partitions without a leader need not wait for the timer.
 * Where a broker lists a directory as one that takes no records now, leaderships leave that directory, if anybody else is
-  in sync (`metadata_quorum.disk_troubles`).
+  in sync (`wire.disk_troubles`).
 
 A decision beyond 10,000 records takes several batches, and of these only the first may be left when the controller dies. So
 what is eligible no more goes before the configuration that makes it so, and elections come behind the one that permits them.
@@ -19,11 +19,11 @@ from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
 from metadata_quorum.controller.partition_change import Acceptable, acceptable_leaders, change_partition
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topic_rules import UNCLEAN_ELECTION, topic_rules
-from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS
 from metadata_quorum.effective_config import MIN_ISR
 from metadata_quorum.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
 from metadata_quorum.image_builder import ImageBuilder
 from metadata_quorum.state_machine import DecisionContext
+from wire.disk_troubles import TROUBLED_LOG_DIRS
 from wire.messages.metadata_records import ConfigRecord
 from wire.structure import Message
 

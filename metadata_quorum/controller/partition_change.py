@@ -5,7 +5,7 @@ sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for re
 
 * **Leader.** Whoever is in sync and acceptable (its broker active, its directory online): the leader if it still
   qualifies, else the first in the order of assignment; one on a directory that takes no records now
-  (`metadata_quorum.disk_troubles`) only where all others are on such a one too. With no ISR left, an eligible replica (ELR); then the last known
+  (`wire.disk_troubles`) only where all others are on such a one too. With no ISR left, an eligible replica (ELR); then the last known
   leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last two may lack
   acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`, so a replica that

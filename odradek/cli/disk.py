@@ -13,8 +13,8 @@ from odradek.cli.parsing import Groups, add_command, add_connection_options, nat
 from odradek.cli.troubles import disk_troubles, trouble_text
 
 if TYPE_CHECKING:
-    from metadata_quorum.disk_troubles import TroubledDirectory
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
+    from wire.disk_troubles import TroubledDirectory
 
 __all__ = ["register"]
 

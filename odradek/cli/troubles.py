@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metadata_quorum.disk_troubles import TroubledDirectory
     from odradek.client.blocking import Client
+    from wire.disk_troubles import TroubledDirectory
 
 __all__ = ["disk_troubles", "trouble_document", "trouble_text"]
 
@@ -17,8 +17,8 @@ def disk_troubles(
     client: Client, brokers: Sequence[int], timeout: float
 ) -> dict[int, list[TroubledDirectory]]:
     """By broker; one that does not answer is left out, and so is one without troubles."""
-    from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
     from odradek.client.admin import ConfigResource, ResourceType
+    from wire.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
 
     resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
     found: dict[int, list[TroubledDirectory]] = {}

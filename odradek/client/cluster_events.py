@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from wire.disk_troubles import TROUBLED_LOG_DIRS
 from wire.messages import control_records, metadata_records
 from wire.structure import Message
 
@@ -23,7 +24,6 @@ __all__ = ["Event", "Narrator"]
 _NO_LEADER = -1
 _UNCHANGED = -2
 _TOPIC = 2
-_TROUBLED_LOG_DIRS = "odradek.troubled.log.dirs"
 _RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 
@@ -165,7 +165,7 @@ class Narrator:
     def _configured(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:
         kind = _RESOURCES.get(record.resource_type, "resource")
         subject = f"{kind} {record.resource_name}" if record.resource_name else "every broker"
-        if record.name == _TROUBLED_LOG_DIRS:
+        if record.name == TROUBLED_LOG_DIRS:
             entries = [entry.split(":", 3) for entry in (record.value or "").split(",")]
             told = [
                 f"{path} is {state}" for _, state, _, path in (each for each in entries if len(each) == 4)

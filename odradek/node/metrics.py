@@ -14,7 +14,6 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
-from metadata_quorum.disk_troubles import Trouble
 from odradek.env.ports import Env
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.controller_metrics import controller_metrics
@@ -22,6 +21,7 @@ from odradek.node.metrics_text import MetricsText
 from odradek.node.replication_metrics import replication_metrics
 from odradek.node.server import Server
 from wire.api import ApiKey
+from wire.disk_troubles import Trouble
 from wire.errors import ErrorCode
 
 TOPICS_MAX = 200

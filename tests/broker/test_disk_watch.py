@@ -11,10 +11,10 @@ import pytest
 
 from data_plane.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
 from data_plane.log.log_dir import LogDir
-from metadata_quorum.disk_troubles import Trouble
 from odradek.env.ports import DiskError, DiskFull
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
 from tests.log.support import NOW_MS, ManualClock, append, batch
+from wire.disk_troubles import Trouble
 from wire.errors import ErrorCode, KafkaError
 
 

@@ -111,7 +111,7 @@ def test_all_names_of_administration_are_found() -> None:
         (("group", "delete", "NAME"), {"find_coordinator", "delete_groups"}),
         (("config", "set", "topic", "NAME", "retention.ms=1"), {"incremental_alter_configs"}),
         (("topic", "alter", "NAME", "--partitions", "2"), {"create_partitions"}),
-        (("disk", "list"), {"describe_cluster", "describe_log_dirs"}),
+        (("disk", "list"), {"describe_cluster", "describe_configs", "describe_log_dirs"}),
     ],
 )
 def test_commands_of_administration_import_only_what_they_send(

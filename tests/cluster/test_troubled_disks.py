@@ -8,7 +8,6 @@ from typing import cast
 
 from data_plane.broker import Broker
 from data_plane.log.log_dir import LogDir
-from metadata_quorum.disk_troubles import TROUBLED_LOG_DIRS, Trouble, parse_troubles
 from metadata_quorum.image import PartitionImage
 from odradek.client.errors import ClientError
 from sim.cluster import SETTINGS, Cluster, Shape
@@ -17,6 +16,7 @@ from sim.members import Member
 from sim.weather import Weather
 from sim.world import World
 from tests.log.support import batch
+from wire.disk_troubles import TROUBLED_LOG_DIRS, Trouble, parse_troubles
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

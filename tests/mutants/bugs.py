@@ -157,9 +157,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "fetch-session-serves-a-truncated-offset",
         "KIP-227: the session remembers a larger offset than the follower, who has cut its log, asks from.",
-        "data_plane.fetch_sessions:_update",
-        "            fetched.fetch_offset = asked.fetch_offset\n",
-        "            fetched.fetch_offset = max(fetched.fetch_offset, asked.fetch_offset)\n",
+        "data_plane.fetch_sessions:FetchSessions._update",
+        "fetched.fetch_offset = asked.fetch_offset\n",
+        "fetched.fetch_offset = max(fetched.fetch_offset, asked.fetch_offset)\n",
         "replication",
         500,
     ),

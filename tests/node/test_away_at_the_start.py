@@ -18,6 +18,7 @@ from tests.node.test_bad_batches import good_batch
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -50,6 +51,13 @@ def placement(client: RawClient) -> dict[str, list[int] | str]:
     }
 
 
+def elect_uncleanly(client: RawClient, partition: int) -> ErrorCode:
+    """An operator's word that the records of the partition are lost."""
+    request = ElectLeadersRequest(1, [TopicPartitions("t", [partition])], 5000)
+    (topic,) = client.request(request, 2).replica_election_results
+    return ErrorCode(topic.partition_result[0].error_code)
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Ask until it holds. Raises `TimeoutError`."""
     deadline = time.monotonic() + seconds
@@ -68,7 +76,7 @@ def end(server: ServerProcess, *, cleanly: bool) -> None:
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool) -> None:
     """They answer KAFKA_STORAGE_ERROR and are not made anew; with the directory all records are back. A replaced one
-    begins empty. Without the directory of the metadata log there is no start."""
+    begins empty, after an unclean election. Without the directory of the metadata log there is no start."""
     first, second, aside = tmp_path / "first", tmp_path / "second", tmp_path / "aside"
     properties = prepare_odradek(tmp_path, settings={"log.dirs": f"{first},{second}"})
     cluster_id = MetaProperties.decode((first / "meta.properties").read_bytes()).cluster_id
@@ -103,9 +111,11 @@ def test_only_its_partitions_wait_for_a_directory(tmp_path: Path, cleanly: bool)
         subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
         server = launch_odradek(properties)
         with RawClient(server.bootstrap) as client:
-            # The controller has yet to hear where the replica is now.
-            wait_until(lambda: end_offsets(client)[1] != "NOT_LEADER_OR_FOLLOWER")
-            assert end_offsets(client) == [6, 0]
+            wait_until(lambda: placement(client) == {"first": [0], "second": [1]})
+            # The loss is never silent: the only replica is known to be empty, so it leads on an operator's word alone.
+            assert end_offsets(client) == [6, "NOT_LEADER_OR_FOLLOWER"]
+            wait_until(lambda: elect_uncleanly(client, 1) is ErrorCode.NONE)
+            wait_until(lambda: end_offsets(client) == [6, 0])
         end(server, cleanly=cleanly)
 
         first.rename(aside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.disk_troubles import (
+from wire.disk_troubles import (
     Trouble,
     TroubledDirectory,
     parse_troubles,
