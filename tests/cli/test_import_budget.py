@@ -76,7 +76,7 @@ def test_help_imports_neither_the_client_nor_the_wire(words: tuple[str, ...]) ->
         (("topic", "create", "new"), {"create_topics"}),
         (("topic", "describe", "words"), {"describe_configs"}),
         (("topic", "delete", "words"), {"delete_topics"}),
-        (("cluster", "status"), {"describe_cluster", "describe_quorum"}),
+        (("cluster", "status"), {"describe_cluster", "describe_configs", "describe_quorum"}),
         (("config", "get", "topic", "words"), {"describe_configs"}),
         (("produce", "words"), {"produce", "init_producer_id"}),
         (("consume", "words"), {"fetch", "list_offsets"} | GROUPS),
