@@ -51,7 +51,7 @@ from metadata_quorum.raft.effects import (
 )
 from metadata_quorum.raft.log_reading import read_log_state
 from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
-from metadata_quorum.raft.roles import Leader
+from metadata_quorum.raft.roles import Candidate, Leader, Prospective
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.raft.wire_messages import Endpoint
 from metadata_quorum.turns import Turns
@@ -135,6 +135,10 @@ class RaftQuorum:
         self._listeners: list[CommitListener] = []
         self._observers: list[Callable[[], None]] = []
         self._told: tuple[int | None, int, bool, int] = (None, -1, False, -1)
+        self._electing: tuple[float, int] | None = None
+        """When this node began to ask for votes, and in which epoch; None while it follows or leads."""
+        self.elections = 0
+        self.election_seconds = 0.0
         self._log_turns = Turns(new_event)
         """Who reads the log beside the loop, and who cuts it."""
         self._leader = QuorumLeader(self)
@@ -438,7 +442,19 @@ class RaftQuorum:
         for callback in self._observers:
             callback()
 
+    def _time_election(self) -> None:
+        """Kafka's election-latency: from this node's first question for votes until it knows the new epoch's leader."""
+        if isinstance(self.core.role, Prospective | Candidate):
+            if self._electing is None:
+                self._electing = (self.clock.monotonic(), self.leader_epoch)
+        elif self._electing is not None and self.leader_id is not None:
+            (began, epoch), self._electing = self._electing, None
+            if self.leader_epoch != epoch:
+                self.elections += 1
+                self.election_seconds += self.clock.monotonic() - began
+
     def _tell_change(self) -> None:
+        self._time_election()
         # The core has lost the lead before this driver has: the state that says so is saved in between.
         told = (self.leader_id, self.leader_epoch, self.is_leading, self._leader.epoch)
         if told == self._told:

@@ -93,6 +93,13 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     )
     for node_id, seconds in sorted(quorum.silent_seconds().items()):
         page.sample(seconds, voter=node_id)
+    page.counter("odradek_quorum_elections_total", "Elections in which this node asked for votes.")
+    page.one(quorum.elections)
+    page.counter(
+        "odradek_quorum_election_seconds_total",
+        "Time from its first question for votes until it knew the new leader, in sum.",
+    )
+    page.one(quorum.election_seconds)
     _decided(page, metadata.decided)
     figures = cluster_figures(metadata.committed_image) if metadata.is_active else ClusterFigures()
     for number, name, described in (

@@ -109,6 +109,29 @@ def test_a_new_leader_takes_over_when_the_old_one_dies() -> None:
     play(script)
 
 
+def test_an_election_is_counted_with_its_time() -> None:
+    """Kafka's election-latency: only who asked for votes counts, and only where an election came of it."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        old = await controllers.leader()
+        quorum = old.service.quorum
+        assert quorum.elections == 1
+        assert 0 < quorum.election_seconds < world.now
+        before = {node: each.service.quorum.elections for node, each in controllers.members.items()}
+        died_at = world.now
+        controllers.crash(old.node_id)
+        new = (await controllers.leader()).service.quorum
+        assert new.elections == before[new.me.node_id] + 1
+        await controllers.agree()
+        assert (
+            sum(each.service.quorum.elections for each in controllers.members.values())
+            <= sum(before.values()) + 1
+        )
+        assert 0 < new.election_seconds < world.now - died_at + quorum.election_seconds
+
+    play(script)
+
+
 def test_a_leader_that_is_cut_off_resigns_and_its_decisions_are_taken_back() -> None:
     """Check quorum (thesis, 6.2): it answers nobody, hears of the new epoch when the cut heals, and cuts its log."""
 
