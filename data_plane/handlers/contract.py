@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from copy import copy
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
@@ -37,6 +37,11 @@ class Delayed:
     """
 
     __slots__ = ("answer", "response")
+
+    parks: ClassVar[bool] = False
+    """Whether it may wait long for nothing to happen, as a Fetch does: a connection has few of these at once."""
+    keeps_request: ClassVar[bool] = True
+    """Whether it keeps about as much as its request was long until it is answered."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None

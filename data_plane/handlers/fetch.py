@@ -2,8 +2,10 @@
 
 A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. Only small ones
 are read when the answer is made, which is what a follower under a low rate gets. A fetch that
-finds less than `min_bytes` parks on the high watermarks of its partitions; an append wakes it, and it is served at
-the end of the turn in which that append happened. Ranges that are not in the page cache are read by a worker first,
+finds less than `min_bytes` parks. What is missing is shared out: it is looked at again when one of its partitions has come as far
+as an equal share would take it (`replication/waiting_fetches.py`), and served at the end of the turn in which that append
+happened; with one partition that is one look. As in Kafka a range that can grow no more, since a later segment has begun,
+is an answer at once, and what lies beyond a partition's limit counts as the limit. Ranges that are not in the page cache are read by a worker first,
 so that a lagging consumer waits for the device alone.
 
 A follower (a replica id that is not negative) reads up to the log's end and parks on that; the offset at which it
@@ -18,11 +20,13 @@ from typing import Any
 from data_plane.broker import Broker
 from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
 from data_plane.handlers.contract import Context, Delayed, Result
+from data_plane.handlers.fetch_waits import Wait, what_to_wait_for
 from data_plane.handlers.leader_hints import leader_endpoints
-from data_plane.log.partition_log import FileRange
+from data_plane.log.partition_log import FileRange, PartitionLog
 from data_plane.replication.partition import Partition
 from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.replication.throttle import ReplicationThrottle
+from data_plane.replication.waiting_fetches import Ticket
 from data_plane.timers import Timer
 from odradek.env.ports import DiskError, Workers
 from wire.errors import ErrorCode, KafkaError
@@ -57,12 +61,16 @@ _NONE_ABORTED: list[Any] = []
 class FetchRound:
     """One attempt to serve a fetch: the answers per partition and what they hold."""
 
-    __slots__ = ("answers", "bytes_read", "must_answer", "ranges")
+    __slots__ = ("answers", "bytes_cut_off", "bytes_read", "full", "must_answer", "ranges")
 
     def __init__(self) -> None:
         self.answers: list[tuple[FetchedPartition, PartitionData]] = []
         self.ranges: list[FileRange] = []
         self.bytes_read = 0
+        self.bytes_cut_off = 0
+        """What there is beyond whole batches, up to the limits: it counts for `min_bytes`."""
+        self.full: list[FetchedPartition] = []
+        """Those of which a limit cut something off: they give no more."""
         self.must_answer = False
 
     def release(self) -> None:
@@ -207,10 +215,7 @@ class FetchJob:
                     b"",
                 )
         records: Any = b""
-        if self.is_follower:
-            upper_bound = log.log_end_offset
-        else:
-            upper_bound = stable if self.committed else high_watermark
+        upper_bound = self.upper_bound(log)
         throttle = None
         try:
             if self.is_follower:
@@ -235,6 +240,9 @@ class FetchJob:
                 "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
             )
             return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if got.next_offset < upper_bound:
+            attempt.full.append(fetched)
+            attempt.bytes_cut_off += max(0, min(fetched.max_bytes, room) - got.count)
         if got.file is not None:
             records = FileRange(got.file, got.position, got.count)
             attempt.ranges.append(records)
@@ -308,22 +316,15 @@ class FetchJob:
             else self.broker.missing_partition_error(image.name, index)
         )
 
-    def may_have_enough(self) -> bool:
-        """A cheap look, before reading again, whether a parked fetch can be served."""
-        for fetched in self._partitions():
-            partition = self.hosted(fetched)
-            if partition is None or (self.needs_leader and not partition.is_leader):
-                return True
-            log = partition.log
-            if self.is_follower:
-                if (
-                    log.log_end_offset > fetched.fetch_offset
-                    or partition.leader_epoch != fetched.current_leader_epoch
-                ):
-                    return True
-            elif (log.last_stable_offset if self.committed else log.high_watermark) > fetched.fetch_offset:
-                return True
-        return False
+    def has_enough(self, attempt: FetchRound) -> bool:
+        """Whether this round is an answer."""
+        return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
+
+    def upper_bound(self, log: PartitionLog) -> int:
+        """The offset up to which it reads."""
+        if self.is_follower:
+            return log.log_end_offset
+        return log.last_stable_offset if self.committed else log.high_watermark
 
     # -- answering ------------------------------------------------------------------------------------------------
 
@@ -402,29 +403,35 @@ class FetchJob:
 class DelayedFetch(Delayed):
     """A parked fetch."""
 
-    __slots__ = ("job", "queued", "session", "timer", "waits", "watched")
+    __slots__ = ("job", "queued", "session", "tickets", "timer", "waits")
 
-    def __init__(self, job: FetchJob, wait_ms: int) -> None:
+    parks = True
+
+    def __init__(self, job: FetchJob, wait_ms: int, waits_for: list[Wait]) -> None:
         super().__init__()
         self.job = job
         self.queued = False
         self.waits = True
-        self.watched: list[Partition] = []
+        self.tickets: list[tuple[Partition, Ticket]] = []
         broker = job.broker
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + wait_ms / 1000, self._time_out)
         session = job.plan.session
         self.session = session if session is not None and session.privileged else None
         if self.session is not None:
             self.session.wake = self._wake
-            return
-        for fetched in job.plan.partitions:
-            partition = job.hosted(fetched)
-            if partition is not None:
-                if job.is_follower:
-                    partition.watch_end(self._wake)
-                else:
-                    partition.watch(self._wake)
-                self.watched.append(partition)
+        else:
+            self._watch(waits_for)
+
+    def _watch(self, waits_for: list[Wait]) -> None:
+        wake = self._wake
+        self.tickets = [
+            (partition, partition.watch_for_fetch(until, mark, wake)) for partition, until, mark in waits_for
+        ]
+
+    def _unwatch(self) -> None:
+        for partition, ticket in self.tickets:
+            partition.unwatch_for_fetch(ticket)
+        self.tickets = []
 
     def _wake(self) -> None:
         if not self.queued:
@@ -435,14 +442,18 @@ class DelayedFetch(Delayed):
         self.queued = False
         if self.response is not None or not self.waits:
             return
-        # A follower's session is woken for what it can be told, others by every record.
-        if self.session is None and not self.job.may_have_enough():
-            return
-        attempt = self.job.read()
-        if attempt.must_answer or attempt.bytes_read >= self.job.min_bytes:
+        job = self.job
+        attempt = job.read()
+        waits_for: list[Wait] | None = None
+        if not job.has_enough(attempt):
+            waits_for = [] if self.session is not None else what_to_wait_for(job, attempt)
+        if waits_for is None:
             self._finish(attempt)
-        else:
-            attempt.release()
+            return
+        attempt.release()
+        if self.session is None:
+            self._unwatch()
+            self._watch(waits_for)
 
     def _time_out(self) -> None:
         if self.response is None and self.waits:
@@ -461,12 +472,7 @@ class DelayedFetch(Delayed):
         self.waits = False
         if self.session is not None and self.session.wake == self._wake:
             self.session.wake = None
-        for partition in self.watched:
-            if self.job.is_follower:
-                partition.unwatch_end(self._wake)
-            else:
-                partition.unwatch(self._wake)
-        self.watched = []
+        self._unwatch()
 
     def abandon(self) -> None:
         self._stop_waiting()
@@ -476,6 +482,8 @@ class WarmingFetch(Delayed):
     """A fetch whose ranges a worker reads into the page cache first."""
 
     __slots__ = ()
+
+    parks = True
 
 
 def cold_ranges(attempt: FetchRound) -> list[FileRange]:
@@ -599,11 +607,12 @@ class FetchHandler:
             return FetchResponse(0, plan.error, 0, [], _NO_ENDPOINTS)
         job = FetchJob(broker, plan, request, context)
         attempt = job.read(is_first=True)
-        enough = attempt.must_answer or attempt.bytes_read >= job.min_bytes
         may_wait = bool(plan.partitions) or plan.session is not None
-        if not enough and request.max_wait_ms > 0 and may_wait:
-            attempt.release()
-            return DelayedFetch(job, request.max_wait_ms)
+        if request.max_wait_ms > 0 and may_wait and not job.has_enough(attempt):
+            waits_for = what_to_wait_for(job, attempt)
+            if waits_for is not None:
+                attempt.release()
+                return DelayedFetch(job, request.max_wait_ms, waits_for)
         if attempt.ranges:
             cold = cold_ranges(attempt)
             if cold:

@@ -402,6 +402,13 @@ class PartitionLog:
             if not is_handed_on:
                 file.unpin()
 
+    def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
+        """Whether a segment ends between the two: a read from `offset` can give no more than it does, then."""
+        if offset >= self.active.base_offset:
+            return False
+        segments = self.segments
+        return segments[bisect_right(segments, offset, key=_base_offset)].base_offset <= upper_bound
+
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
         """As `read`, with the bytes themselves, and in a worker. A failed directory goes offline at its next look."""
         try:

@@ -37,6 +37,7 @@ from data_plane.replication.isr_state import (
     PendingShrinkIsr,
 )
 from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
+from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
 from metadata_quorum.image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
 
@@ -139,7 +140,7 @@ class Partition:
     __slots__ = (
         "_cluster",
         "_end_told",
-        "_end_watchers",
+        "_fetches",
         "_waiting_for_acks",
         "_waiting_for_sync",
         "_watchers",
@@ -177,7 +178,7 @@ class Partition:
         """Where the log ended when this broker began to lead."""
         self._end_told = -1
         self._watchers: list[Callable[[], None]] | None = None
-        self._end_watchers: list[Callable[[], None]] | None = None
+        self._fetches: WaitingFetches | None = None
         self._waiting_for_acks: deque[AckWaiter] | None = None
         self._waiting_for_sync: list[Callable[[KafkaError | None], None]] | None = None
 
@@ -281,7 +282,9 @@ class Partition:
                 log = self.log
                 log.advance_high_watermark(log.log_end_offset)
                 if self._watchers:
-                    self.wake_watchers()
+                    self._tell_high_watermark()
+                elif self._fetches is not None:
+                    self._tell_fetches(self._fetches)
         else:
             self.advance_high_watermark()
         return result
@@ -293,9 +296,8 @@ class Partition:
             if self.followers is not None:
                 for replica in self.followers.values():
                     replica.log_grew()
-            if self._end_watchers is not None:
-                for watcher in list(self._end_watchers):
-                    watcher()
+            if self._fetches is not None:
+                self._tell_fetches(self._fetches)
         if self._raise_high_watermark():
             self._tell_high_watermark()
 
@@ -349,7 +351,7 @@ class Partition:
         self.knows_high_watermark = True
         if log_start_offset > log.log_start_offset:
             log.set_log_start_offset(min(log_start_offset, log.high_watermark))
-        if log.high_watermark > before and self._watchers is not None:
+        if log.high_watermark > before and (self._watchers is not None or self._fetches is not None):
             self._tell_high_watermark()
 
     # -- followers ------------------------------------------------------------------------------------------------
@@ -492,19 +494,22 @@ class Partition:
             if not self._watchers:
                 self._watchers = None
 
-    def watch_end(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` whenever the log has grown or the leadership changes (a follower waits for records)."""
-        if self._end_watchers is None:
-            self._end_watchers = [watcher]
-        else:
-            self._end_watchers.append(watcher)
+    def watch_for_fetch(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
+        """Call `watcher` once: when the log has come so far, or when the leadership or the configuration changes."""
+        if self._fetches is None:
+            self._fetches = WaitingFetches()
+        return self._fetches.add(until, mark, watcher)
 
-    def unwatch_end(self, watcher: Callable[[], None]) -> None:
-        """As `unwatch`."""
-        if self._end_watchers is not None and watcher in self._end_watchers:
-            self._end_watchers.remove(watcher)
-            if not self._end_watchers:
-                self._end_watchers = None
+    def unwatch_for_fetch(self, ticket: Ticket) -> None:
+        """Forget a fetch that waits; one that was woken is unknown, which is fine."""
+        if self._fetches is not None:
+            self._fetches.remove(ticket)
+            if not self._fetches:
+                self._fetches = None
+
+    def _tell_fetches(self, fetches: WaitingFetches) -> None:
+        for ticket in fetches.take_reached(self.log):
+            ticket[3]()
 
     def wait_for_acks(self, waiter: AckWaiter) -> None:
         """Tell the waiter when all in-sync replicas have its record. Appends wait in the order of their offsets."""
@@ -532,6 +537,8 @@ class Partition:
         if self._watchers is not None:
             for watcher in list(self._watchers):
                 watcher()
+        if self._fetches is not None:
+            self._tell_fetches(self._fetches)
 
     def _acknowledge(self) -> None:
         waiting = self._waiting_for_acks
@@ -558,9 +565,9 @@ class Partition:
         if self._watchers is not None:
             for watcher in list(self._watchers):
                 watcher()
-        if self._end_watchers is not None:
-            for watcher in list(self._end_watchers):
-                watcher()
+        if self._fetches is not None:
+            for ticket in self._fetches.take_all():
+                ticket[3]()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
         """Why a request that names this leader epoch (-1: none) cannot be served here (KIP-320's fences)."""

@@ -1,0 +1,92 @@
+"""Fetches that wait for a partition to have more for them. PURE.
+
+Each says what it waits for: an offset that the high watermark or the log end must reach, or a place that the log must
+have grown to. An append looks at the smallest of each kind alone, so that it costs the same beside one waiting fetch as
+beside thousands, and wakes only those whose mark is reached. Whoever is woken waits no more: if there is still not
+enough for it, it waits anew.
+
+A log that was cut does not reach a place again for a while, which may hold such a fetch up until its time is over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeAlias
+
+from data_plane.log.partition_log import PartitionLog
+
+
+class Until(IntEnum):
+    """What a fetch waits for. The marks of `HIGH_WATERMARK` and `LOG_END` are (offset, 0): it is reached, or passed.
+
+    The mark of `SIZE` is (base offset of a segment, its size): the last segment is as large, or a later one.
+    """
+
+    HIGH_WATERMARK = 0
+    LOG_END = 1
+    SIZE = 2
+
+
+Mark: TypeAlias = tuple[int, int]
+Ticket: TypeAlias = tuple[Mark, int, Until, Callable[[], None]]
+"""(mark, serial number, kind, whom to call); the serial numbers keep those with one mark in the order of their coming."""
+
+
+class WaitingFetches:
+    """The fetches that wait for one partition."""
+
+    __slots__ = ("_by_mark", "_serial")
+
+    def __init__(self) -> None:
+        self._by_mark: tuple[list[Ticket], list[Ticket], list[Ticket]] = ([], [], [])
+        """Of each kind, sorted."""
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_mark))
+
+    def add(self, until: Until, mark: Mark, watcher: Callable[[], None]) -> Ticket:
+        """Call `watcher` once: when the mark is reached, or something else has changed (`take_all`)."""
+        self._serial += 1
+        ticket = (mark, self._serial, until, watcher)
+        insort(self._by_mark[until], ticket)
+        return ticket
+
+    def remove(self, ticket: Ticket) -> None:
+        """Wait no more; one that was woken is unknown, which is fine."""
+        tickets = self._by_mark[ticket[2]]
+        at = bisect_left(tickets, ticket)
+        if at < len(tickets) and tickets[at] is ticket:
+            del tickets[at]
+
+    def take_reached(self, log: PartitionLog) -> list[Ticket]:
+        """Those whose marks this log has reached; they wait no more."""
+        high, end, size = self._by_mark
+        reached: list[Ticket] = []
+        if high and high[0][0][0] <= log.high_watermark:
+            reached += _cut(high, (log.high_watermark, 0))
+        if end and end[0][0][0] <= log.log_end_offset:
+            reached += _cut(end, (log.log_end_offset, 0))
+        if size:
+            active = log.active
+            place = (active.base_offset, active.size)
+            if size[0][0] <= place:
+                reached += _cut(size, place)
+        return reached
+
+    def take_all(self) -> list[Ticket]:
+        """All, in no order that means anything."""
+        taken = [ticket for tickets in self._by_mark for ticket in tickets]
+        for tickets in self._by_mark:
+            tickets.clear()
+        return taken
+
+
+def _cut(tickets: list[Ticket], mark: Mark) -> list[Ticket]:
+    """Take those up to this mark out of the sorted list."""
+    at = bisect_left(tickets, ((mark[0], mark[1] + 1),))
+    taken = tickets[:at]
+    del tickets[:at]
+    return taken
