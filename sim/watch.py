@@ -23,7 +23,8 @@ from metadata_quorum.quorum_state import FILE_NAME as QUORUM_STATE
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import File
-from odradek.node.connection_loop import FRAMES_PER_TURN, SEND_QUEUE_BYTES_MAX, SLOTS_MAX
+from odradek.node.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
+from odradek.node.connection_loop import FRAMES_PER_TURN, SEND_QUEUE_BYTES_MAX
 from odradek.node.node import Node
 from sim.disk_files import SimFile
 from sim.history import SafetyViolation
@@ -264,6 +265,14 @@ class Watch:
             for connection in server.connections:
                 waiting = len(connection.slots or ())
                 check_bound(name, "answers that wait in one connection", waiting, SLOTS_MAX + FRAMES_PER_TURN)
+                check_bound(name, "parked fetches of one connection", connection.parked, PARKED_MAX)
+                held = connection.held_bytes
+                check_bound(
+                    name,
+                    "bytes that wait behind a delayed answer",
+                    held,
+                    HELD_BYTES_MAX + ANSWER_BYTES_MAX,
+                )
                 queued = connection.send_queue.bytes_queued
                 check_bound(
                     name,

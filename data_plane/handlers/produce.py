@@ -82,6 +82,8 @@ class DelayedProduce(Delayed):
 
     __slots__ = ("broker", "is_queued", "listener", "pending", "produce_response", "timer", "unsynced")
 
+    keeps_request = False
+
     def __init__(
         self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
     ) -> None:

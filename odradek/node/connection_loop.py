@@ -12,8 +12,8 @@ answers with one call.
 * Requests are counted as they are dispatched, which is the order in which they came; who appends asserts it
   (`Context.note_append`).
 * Answers leave in the order of the requests. Those that exist at once go straight to the send queue; as soon as one
-  request is delayed, it and all after it take a `Slot` in a queue that is bounded (`SLOTS_MAX`): a connection that
-  fills it is not read until there is room.
+  request is delayed, it and all after it take a `Slot` in a queue that is bounded in number and in bytes
+  (`odradek.node.answers`): a connection that fills it is not read until there is room.
 * A `Suspend` stops dispatch on its connection only.
 * Whoever completes a delayed answer pushes it out himself, without waking this task. Only if the socket is full a
   drain task waits for it to become writable.
@@ -35,17 +35,26 @@ from typing import Any, TypedDict
 
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Suspend
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS, ApiEntry
-from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Event
+from odradek.node.answers import (
+    HELD_BYTES_MAX,
+    HELD_SHARE_BYTES,
+    PARKED_MAX,
+    RESPONSE_PREFIX,
+    SLOTS_MAX,
+    Slot,
+    release_chunks,
+    release_response,
+    splice,
+)
 from odradek.node.buffers import PooledBuffer
 from odradek.node.connection_services import ConnectionServices
-from odradek.node.send_queue import SendQueue
+from odradek.node.send_queue import Chunk, SendQueue
 from wire.codec import ELEMENTS_MAX
 from wire.errors import ProtocolError, RemoteProtocolError
 from wire.frames import skip_tags
 
 FRAMES_PER_TURN = 64
-SLOTS_MAX = 256
 SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 GROWN_BYTES_MIN = 4096
@@ -53,7 +62,6 @@ FRAME_BYTES_MIN = 10
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
-_RESPONSE_PREFIX = struct.Struct(">ii")
 
 
 class _Who(TypedDict):
@@ -61,39 +69,6 @@ class _Who(TypedDict):
 
     peer: str
     client_id: str | None
-
-
-class Slot:
-    """One request's place in the queue of answers."""
-
-    __slots__ = (
-        "connection",
-        "correlation_id",
-        "delayed",
-        "entry",
-        "received_at",
-        "request_bytes",
-        "response",
-    )
-
-    def __init__(
-        self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int
-    ) -> None:
-        self.connection = connection
-        self.entry = entry
-        self.correlation_id = correlation_id
-        self.request_bytes = request_bytes
-        self.received_at = connection.last_active
-        self.response: Any = None
-        self.delayed: Delayed | None = None
-
-    def complete(self, response: Any) -> None:
-        """Called by the owner of the delayed request."""
-        self.response = response
-        self.delayed = None
-        connection = self.connection
-        if not connection.dispatching and connection.slots and connection.slots[0] is self:
-            connection.push_answers()
 
 
 class Connection:
@@ -108,10 +83,12 @@ class Connection:
         "dispatching",
         "draining",
         "have",
+        "held_bytes",
         "last_active",
         "memory",
         "on_end",
         "own",
+        "parked",
         "pending_frames",
         "room",
         "send_queue",
@@ -129,6 +106,10 @@ class Connection:
         self.context = Context(listener, conn.peer_host)
         self.send_queue = SendQueue()
         self.slots: deque[Slot] | None = None
+        self.held_bytes = 0
+        """What its slots hold, see `odradek.node.answers`."""
+        self.parked = 0
+        """Its parked fetches."""
         self.own: PooledBuffer | None = None
         self.have = 0
         self.pending_frames = False
@@ -326,7 +307,7 @@ class Connection:
                 start = stop
         finally:
             self.dispatching = False
-        if self.slots and self.slots[0].response is not None:
+        if self.slots and self.slots[0].is_answered:
             self._move_answers()
         return start
 
@@ -361,9 +342,7 @@ class Connection:
             return
         if isinstance(result, Delayed):
             if result.response is None:
-                slot = self._queue_slot(entry, correlation_id, size)
-                slot.delayed = result
-                result.answer = slot
+                self._delay(self._queue_slot(entry, correlation_id, size), result)
                 return
             result = result.response
         elif result is CLOSE:
@@ -371,12 +350,19 @@ class Connection:
             self.closing = True
             return
         elif result.__class__ is Suspend:
-            self.suspended = (self._queue_slot(entry, correlation_id, size), result)
+            slot = self._queue_slot(entry, correlation_id, size)
+            self._hold(slot, size)
+            self.suspended = (slot, result)
             return
         if self.slots:
-            self._queue_slot(entry, correlation_id, size).response = result
+            slot = self._queue_slot(entry, correlation_id, size)
+            slot.response = result
+            self._encode_early(slot)
         else:
-            self._encode(entry, correlation_id, size, result)
+            queue = self.send_queue
+            queue.bytes_queued += self._encode(entry, correlation_id, size, result, queue.chunks)
+            if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
+                self.room = self.services.new_event()
             entry.answered_in_turn += 1
             services = self.services
             if services.answered_last is not entry:
@@ -392,6 +378,43 @@ class Connection:
             self.room = self.services.new_event()
         return slot
 
+    def _delay(self, slot: Slot, delayed: Delayed) -> None:
+        """The slot's answer comes later."""
+        slot.delayed = delayed
+        delayed.answer = slot
+        if delayed.parks:
+            slot.parks = True
+            self.parked += 1
+            self.services.held.parked += 1
+        self._hold(slot, slot.request_bytes if delayed.keeps_request else 0)
+
+    def _hold(self, slot: Slot, count: int) -> None:
+        """Count what a slot holds from now on; too much of it stops the dispatch."""
+        more = count - slot.held_bytes
+        slot.held_bytes = count
+        self.held_bytes += more
+        held = self.services.held
+        held.change(more)
+        if self.room is None and (
+            self.held_bytes > HELD_BYTES_MAX
+            or self.parked >= PARKED_MAX
+            or (held.is_full and self.held_bytes > HELD_SHARE_BYTES)
+        ):
+            self.room = self.services.new_event()
+
+    def _let_go(self, slot: Slot) -> None:
+        """The slot has left the queue."""
+        self._park_no_more(slot)
+        self.held_bytes -= slot.held_bytes
+        self.services.held.change(-slot.held_bytes)
+        slot.held_bytes = 0
+
+    def _park_no_more(self, slot: Slot) -> None:
+        if slot.parks:
+            slot.parks = False
+            self.parked -= 1
+            self.services.held.parked -= 1
+
     def _take_client_id(self, raw: memoryview, length: int) -> None:
         if len(raw) != length:
             raise RemoteProtocolError("client id is longer than its frame")
@@ -403,56 +426,75 @@ class Connection:
 
     # -- answers --------------------------------------------------------------------------------------------------
 
-    def _encode(self, entry: ApiEntry, correlation_id: int, request_bytes: int, response: Any) -> None:
+    def _encode(
+        self,
+        entry: ApiEntry,
+        correlation_id: int,
+        request_bytes: int,
+        response: Any,
+        chunks: list[Chunk],
+    ) -> int:
+        """Add the encoded answer to `chunks`; its bytes."""
         throttle_ms = self.context.charge(entry.api_key, request_bytes)
         if throttle_ms:
             response.throttle_time_ms = throttle_ms
         frame = bytearray(entry.prefix)
         spills = self.services.spills
         entry.encode(frame, response, spills, entry.errors)
-        queue = self.send_queue
-        if not spills:
-            size = len(frame)
-            _RESPONSE_PREFIX.pack_into(frame, 0, size - 4, correlation_id)
-            queue.chunks.append(frame)
-            queue.bytes_queued += size
-            entry.response_bytes += size
+        if spills:
+            size = splice(frame, correlation_id, spills, chunks)
         else:
-            entry.response_bytes += self._encode_spilled(frame, correlation_id)
-        if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
-            self.room = self.services.new_event()
+            size = len(frame)
+            RESPONSE_PREFIX.pack_into(frame, 0, size - 4, correlation_id)
+            chunks.append(frame)
+        entry.response_bytes += size
+        return size
 
-    def _encode_spilled(self, frame: bytearray, correlation_id: int) -> int:
-        """Splice file ranges between the encoded bytes; the frame's size counts both, and so does what is returned."""
-        spills = self.services.spills
-        spilled = 0
-        for _, chunk in spills:
-            spilled += len(chunk)
-        _RESPONSE_PREFIX.pack_into(frame, 0, len(frame) + spilled - 4, correlation_id)
-        view, position = memoryview(frame), 0
-        for at, chunk in spills:
-            if at > position:
-                self.send_queue.push(view[position:at])
-                position = at
-            self.send_queue.push(chunk)
-        if position < len(frame):
-            self.send_queue.push(view[position:])
-        spills.clear()
-        return len(frame) + spilled
+    def _encode_early(self, slot: Slot) -> None:
+        """Encode an answer that has to wait for an earlier one."""
+        slot.chunks = []
+        response, slot.response = slot.response, None
+        size = self._encode(slot.entry, slot.correlation_id, slot.request_bytes, response, slot.chunks)
+        self._hold(slot, size)
+
+    def answer_came(self, slot: Slot) -> None:
+        """A delayed answer is there. Errors end this connection only."""
+        slots = self.slots
+        if not slots:
+            return
+        self._park_no_more(slot)
+        if slots[0] is not slot:
+            try:
+                self._encode_early(slot)
+            except Exception:  # noqa: BLE001  # `_break` logs it
+                self._break()
+            self.signal_room()
+        elif not self.dispatching:
+            self.push_answers()
 
     def _move_answers(self) -> None:
         """Encode the answers that are complete, from the head of the queue on."""
         slots = self.slots
         now = self.services.clock.monotonic()
-        while slots and slots[0].response is not None:
+        queue = self.send_queue
+        while slots and slots[0].is_answered:
             slot = slots.popleft()
             entry, latency = slot.entry, now - slot.received_at
-            self._encode(entry, slot.correlation_id, slot.request_bytes, slot.response)
+            if slot.chunks is None:
+                queue.bytes_queued += self._encode(
+                    entry, slot.correlation_id, slot.request_bytes, slot.response, queue.chunks
+                )
+            else:
+                queue.chunks += slot.chunks
+                queue.bytes_queued += slot.held_bytes
+            self._let_go(slot)
             entry.latencies[bisect_left(LATENCY_BOUNDS_SECONDS, latency)] += 1
             entry.latency_seconds += latency
             entry.delayed += 1
         if slots is not None and not slots:
             self.slots = None
+        if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
+            self.room = self.services.new_event()
 
     def push_answers(self) -> None:
         """A delayed answer came: encode and send what is next in order. Errors end this connection only."""
@@ -462,12 +504,16 @@ class Connection:
                 self._flush()
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
-        except Exception:
+        except Exception:  # noqa: BLE001  # `_break` logs it
             # Whoever completed the answer serves another connection and must not suffer for this one.
-            self.services.log.exception("connection.bug", **self._who())
-            self.services.spills.clear()
-            self.close()
-        self._signal_room()
+            self._break()
+        self.signal_room()
+
+    def _break(self) -> None:
+        """End the connection for a bug."""
+        self.services.log.exception("connection.bug", **self._who())
+        self.services.spills.clear()
+        self.close()
 
     def _fail(self, error: ConnectionLost | DiskError) -> None:
         """End the connection for an error that came up outside of its task."""
@@ -511,29 +557,39 @@ class Connection:
                 self.last_active = self.services.clock.monotonic()
                 if self.send_queue.flush(self.conn):
                     break
-                self._signal_room()
+                self.signal_room()
             self.draining = False
         except (ConnectionLost, DiskError) as error:
             self._fail(error)
-        except Exception:
-            self.services.log.exception("connection.bug", **self._who())
-            self.services.spills.clear()
-            self.close()
-        self._signal_room()
+        except Exception:  # noqa: BLE001  # `_break` logs it
+            self._break()
+        self.signal_room()
 
-    def _signal_room(self) -> None:
+    def signal_room(self) -> None:
+        """Go on dispatching if there is room for more answers."""
         if self.room is not None and (self.closing or not self._crowded()):
             self.room.set()
 
     def _crowded(self) -> bool:
         slots = 0 if self.slots is None else len(self.slots)
-        return slots > SLOTS_MAX // 2 or self.send_queue.bytes_queued > SEND_QUEUE_BYTES_MAX // 2
+        return (
+            slots > SLOTS_MAX // 2
+            or self.parked >= PARKED_MAX
+            or self.held_bytes > HELD_BYTES_MAX // 2
+            or self.send_queue.bytes_queued > SEND_QUEUE_BYTES_MAX // 2
+            or (self.held_bytes > HELD_SHARE_BYTES and self.services.held.is_full)
+        )
 
     async def _wait_for_room(self) -> None:
         room = self.room
         if room is not None:
             if self._crowded() and not self.closing:
-                await room.wait()
+                waiters = self.services.held.waiters
+                waiters[self] = None
+                try:
+                    await room.wait()
+                finally:
+                    waiters.pop(self, None)
             self.room = None
         if self.closing:
             raise ConnectionLost("closed while it waited for room")
@@ -547,17 +603,15 @@ class Connection:
             # Nothing was dispatched since, so the slot is the last.
             assert self.slots is not None
             self.slots.remove(slot)
+            self._let_go(slot)
             slot.entry.unanswered += 1
-            self._signal_room()
+            self.signal_room()
             if result is CLOSE:
                 raise ConnectionLost("a request without an answer failed")
         elif isinstance(result, Delayed) and result.response is None:
-            slot.delayed = result
-            result.answer = slot
+            self._delay(slot, result)
         else:
-            slot.response = result.response if isinstance(result, Delayed) else result
-        if self.slots and self.slots[0] is slot and slot.response is not None:
-            self.push_answers()
+            slot.complete(result.response if isinstance(result, Delayed) else result)
         if self.closing:
             raise ConnectionLost("closed while a request was suspended")
 
@@ -569,7 +623,7 @@ class Connection:
         self.conn.close()
         if self.memory is not None:
             self.memory.set()
-        self._signal_room()
+        self.signal_room()
 
     def trim(self) -> None:
         """Give back an empty buffer of an idle connection."""
@@ -584,17 +638,12 @@ class Connection:
         self._give_own()
         slots, self.slots = self.slots, None
         for slot in slots or ():
+            self._let_go(slot)
             if slot.delayed is not None:
                 slot.delayed.answer = None
                 slot.delayed.abandon()
+            elif slot.chunks is not None:
+                release_chunks(slot.chunks)
             elif slot.response is not None:
                 release_response(slot.response)
         self.send_queue.release()
-
-
-def release_response(response: Any) -> None:
-    """Unpin the file ranges of a fetch response that will never be sent."""
-    for topic in getattr(response, "responses", ()):
-        for partition in getattr(topic, "partitions", ()):
-            if isinstance(partition.records, FileRange):
-                partition.records.release()

@@ -7,6 +7,7 @@ from typing import Any
 
 from data_plane.handlers.table import ApiEntry, ApiTable
 from odradek.env.ports import Clock, Event, TaskGroup
+from odradek.node.answers import HeldAnswers
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.complaints import Complaints
 
@@ -23,6 +24,7 @@ class ConnectionServices:
         "clock",
         "complaints",
         "frame_bytes_max",
+        "held",
         "log",
         "new_event",
         "poison",
@@ -55,6 +57,7 @@ class ConnectionServices:
         self.log = log
         self.complaints = Complaints(log)
         self.frame_bytes_max = frame_bytes_max
+        self.held = HeldAnswers()
         self.after_turn = after_turn
         self.poison = poison
         self.spills: list[tuple[int, Any]] = []

@@ -165,6 +165,21 @@ def _connections(
     page.one(sum(each.complaints.protocol_errors for each in services))
     page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
     page.one(sum(statistics["waiting"] for statistics in figures.values()))
+    held = [each.held.statistics() for each in services]
+    page.gauge("odradek_fetches_parked", "Fetches that wait for records.")
+    page.one(sum(each["parked"] for each in held))
+    page.gauge(
+        "odradek_answers_waiting_bytes", "Memory of answers and requests that wait for an earlier answer."
+    )
+    page.one(sum(each["bytes"] for each in held))
+    page.gauge(
+        "odradek_answers_waiting_limit_bytes", "Above it connections that hold much of this are held back."
+    )
+    page.one(sum(each.held.bytes_max for each in services))
+    page.gauge(
+        "odradek_connections_held_back", "Connections that are not read until answers of theirs are sent."
+    )
+    page.one(sum(each["waiting"] for each in held))
     page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not taken yet.")
     page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
     buffers = [each.buffers.statistics() for each in services]

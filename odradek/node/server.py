@@ -85,7 +85,8 @@ class Server:
             )
 
     async def reap_loop(self) -> None:
-        """Close connections that were idle too long, and half-sent frames that hold memory others wait for."""
+        """Close connections that were idle too long, and those that hold memory others wait for: half-sent frames, and
+        answers behind one that does not come."""
         clock, buffers = self._services.clock, self._services.buffers
         while True:
             now = clock.monotonic()
@@ -109,6 +110,17 @@ class Server:
                     reason="half a frame, while memory is wanted",
                 )
                 stalest.close()
+            self._evict_holders(now)
+
+    def _evict_holders(self, now: float) -> None:
+        """Close those whose waiting answers take more than all connections may."""
+        for connection in self._services.held.to_evict(self._connections, now):
+            self._services.log.warning(
+                "connection.evicted",
+                peer=connection.conn.peer_host,
+                reason=f"{connection.held_bytes} bytes of answers behind one that does not come",
+            )
+            connection.close()
 
     @property
     def connections(self) -> Iterable[Connection]:
@@ -122,11 +134,13 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Connections now, with requests not answered and bytes not taken; since the start accepted, refused, reaped."""
+        """Connections now, with requests not answered, what these hold, and bytes not taken; since the start accepted, refused, reaped."""
         connections = self._connections
         return {
             "connections": len(connections),
             "waiting": sum(len(each.slots) for each in connections if each.slots),
+            "held_bytes": sum(each.held_bytes for each in connections),
+            "parked": sum(each.parked for each in connections),
             "send_queue_bytes": sum(each.send_queue.bytes_queued for each in connections),
             "accepted": self._accepted,
             "refused": self._refused,

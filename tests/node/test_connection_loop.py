@@ -15,9 +15,10 @@ from data_plane.handlers.contract import CLOSE, Delayed, Suspend
 from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS
 from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
+from odradek.node.answers import SLOTS_MAX
 from odradek.node.buffers import ReceiveBuffers
 from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import FRAMES_PER_TURN, SLOTS_MAX
+from odradek.node.connection_loop import FRAMES_PER_TURN
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.server import STALL_SECONDS_MAX, Server
 from sim.weather import Weather
@@ -27,6 +28,7 @@ from wire.errors import RemoteProtocolError
 PORT = 9092
 FRAME_BYTES_MAX = 8 << 20
 IDLE_MS_MAX = 60_000
+LARGE_BYTES = 300_000
 
 
 class Entry:
@@ -72,7 +74,8 @@ class Log:
 
 
 class Node:
-    """A server whose requests say what it shall do: `echo:x`, `wait:x`, `suspend:x`, `file:count`, `close:`."""
+    """A server whose requests say what it shall do: `echo:x`, `large:x`, `wait:x`, `park:x`, `suspend:x`, `file:count`,
+    `close:`."""
 
     def __init__(self, env: Env, tasks: trio.Nursery, buffer_bytes_max: int) -> None:
         self.env = env
@@ -113,6 +116,11 @@ class Node:
         if command == b"wait":
             delayed = self.waiting[text] = Waiting(text, self)
             return delayed
+        if command == b"park":
+            delayed = self.waiting[text] = Parked(text, self)
+            return delayed
+        if command == b"large":
+            return text.ljust(LARGE_BYTES, b".")
         if command == b"suspend":
             event = self.suspended[text] = self.env.event()
             return Suspend(lambda: answer_after(event, text))
@@ -138,6 +146,14 @@ class Waiting(Delayed):
 
     def abandon(self) -> None:
         self.node.abandoned.append(self.text)
+
+
+class Parked(Waiting):
+    """One that may wait for long, as a fetch."""
+
+    __slots__ = ()
+
+    parks = True
 
 
 class Table:
@@ -377,7 +393,7 @@ def test_a_vanished_client_leaves_nothing_behind() -> None:
         node.file.append(bytes(4 << 20))
         pins = node.file._references  # type: ignore[attr-defined]  # how often a file is pinned is no business of the port
         client = await connect()
-        requests = (b"file:4194304", b"file:1000", b"wait:a", b"file:4194304", b"wait:b")
+        requests = (b"file:4194304", b"file:1000", b"wait:a", b"file:4000000", b"wait:b")
         await client.send(b"".join(map(framed, requests)))
         await world.sleep(1)
         assert node.file._references == pins + 3  # type: ignore[attr-defined]  # as above
