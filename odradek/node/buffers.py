@@ -1,32 +1,82 @@
 """Memory for frames that arrive in pieces: one shared buffer for all connections, pooled ones for what is left over.
 
 A connection receives into the shared buffer, dispatches every complete frame out of it, and copies only an
-incomplete tail into a buffer of its own. Those grow with what has arrived, never with what a frame announces, and
-all of them together stay below `bytes_max`: a connection that needs more waits, and if nobody gives anything back
-the stalest holder is closed (`evict`), so that half-sent frames cannot hold a node's memory.
+incomplete tail into a buffer of its own. Those grow with what has arrived, never with what a frame announces.
+
+All of them together stay below `bytes_max`. A connection that needs more waits:
+
+* Frames up to `SMALL_FRAME_BYTES` have a quarter of the pool for themselves, and the rest too, as far as no larger one waits
+  for it. So large frames that do not come to their end hold up each other, and no small one.
+* Each part serves those who wait in the order of their coming, and nobody gets in before them.
+* While somebody waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
+* If somebody has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`): those of the address that holds the most,
+  and of these the slowest, by bytes per second since the frame began (the time in which it waited for memory itself does
+  not count). One a second, and as many as are needed of those that are slower than `BYTES_PER_SECOND_MIN`, or of all if
+  somebody has waited for twice as long. So half-sent frames hold up others for seconds, even if a byte comes now and then.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
 
 from odradek.env.ports import Event
 
 SHARED_BYTES = 256 * 1024
+SCANT_BYTES = 16 * 1024
 SMALLEST_BYTES = 1024
 KEPT_BYTES_MIN = 4096
 KEEP_FREE_BYTES = 16 * 1024 * 1024
+SMALL_FRAME_BYTES = 2 * 1024 * 1024
+SMALL_SHARE = 4
+"""One in so many bytes is kept for small frames."""
+WAIT_SECONDS_MAX = 5.0
+BYTES_PER_SECOND_MIN = 64 * 1024
+EVICTED_AT_ONCE_MAX = 100
+
+
+class Holder(Protocol):
+    """Who holds a buffer: a connection."""
+
+    have: int
+    """Bytes of a frame in it."""
+    frame_began_at: float
+    """Less the time in which the frame waited for memory."""
+    closing: bool
+
+    @property
+    def address(self) -> str: ...
+
+    def close(self) -> None: ...
 
 
 class PooledBuffer:
     """A buffer and its view, made together because both are needed for every receive."""
 
-    __slots__ = ("data", "size", "view")
+    __slots__ = ("data", "holder", "is_small", "size", "view", "waited_since")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.data = bytearray(size)
         self.view = memoryview(self.data)
+        self.is_small = True
+        self.holder: Holder | None = None
+        self.waited_since: float | None = None
+        """When its holder first waited for more."""
+
+
+class _Waiter:
+    """Somebody who waits for a buffer in the place of a smaller one."""
+
+    __slots__ = ("buffer", "event", "replaced", "since", "size")
+
+    def __init__(self, size: int, replaced: PooledBuffer, event: Event, since: float) -> None:
+        self.size = size
+        self.replaced = replaced
+        self.event = event
+        self.since = since
+        self.buffer: PooledBuffer | None = None
 
 
 class ReceiveBuffers:
@@ -34,55 +84,170 @@ class ReceiveBuffers:
 
     def __init__(self, bytes_max: int) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
+        self.receive_bytes_max = SHARED_BYTES
+        """How much a connection may receive into the shared buffer now."""
         self.bytes_max = bytes_max
         self.bytes_used = 0
+        self._used = [0, 0]
+        """By large and small frames."""
+        small = bytes_max // SMALL_SHARE
+        self._parts = (bytes_max - small, small)
+        self._waiters: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
+        self._in_use: dict[PooledBuffer, None] = {}
         self._free: dict[int, list[PooledBuffer]] = {}
         self._free_bytes = 0
-        self._waiters: deque[Event] = deque()
+        self._evicted = 0
+        self._look_at = 0.0
 
-    def take(self, size: int, replacing: int = 0) -> PooledBuffer | None:
-        """A buffer of at least `size` bytes, or None when the pool's limit is reached.
+    # -- taking and giving ----------------------------------------------------------------------------------------
 
-        Who is alone gets one beyond the limit, also while still holding the `replacing` bytes of a smaller one.
+    def take(
+        self, size: int, frame_bytes: int, holder: Holder, replaced: PooledBuffer | None = None
+    ) -> PooledBuffer | None:
+        """A buffer of at least `size` bytes for a frame of `frame_bytes`, or None when there is no room now.
+
+        Whose part of the pool nobody else uses gets one beyond the limit, also while still holding the `replaced` one.
         """
-        rounded = max(SMALLEST_BYTES, 1 << (size - 1).bit_length())
-        if self.bytes_used + rounded > self.bytes_max and self.bytes_used > replacing:
+        is_small = frame_bytes <= SMALL_FRAME_BYTES
+        rounded = _rounded(size)
+        if self._waiters[is_small] or not self._fits(rounded, is_small, replaced):
             return None
-        self.bytes_used += rounded
-        free = self._free.get(rounded)
-        if free:
-            self._free_bytes -= rounded
-            return free.pop()
-        return PooledBuffer(rounded)
+        return self._make(rounded, is_small, holder)
 
-    def take_beyond(self, size: int) -> PooledBuffer:
-        """A buffer for a tail that has arrived already (at most the shared buffer's size), limit or not."""
-        rounded = max(SMALLEST_BYTES, 1 << (size - 1).bit_length())
-        self.bytes_used += rounded
-        return PooledBuffer(rounded)
+    def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
+        """A buffer for a tail that has arrived already (at most `receive_bytes_max`), limit or not."""
+        return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
+
+    async def wait_for(
+        self, size: int, frame_bytes: int, replaced: PooledBuffer, event: Event, now: float
+    ) -> PooledBuffer | None:
+        """As `take`, as soon as it is this one's turn; None if the caller sets `event` before."""
+        is_small = frame_bytes <= SMALL_FRAME_BYTES
+        if replaced.waited_since is None:
+            replaced.waited_since = now
+        waiter = _Waiter(_rounded(size), replaced, event, replaced.waited_since)
+        queue = self._waiters[is_small]
+        queue.append(waiter)
+        self._look_for_room()
+        try:
+            await event.wait()
+        except BaseException:
+            if waiter.buffer is not None:
+                self.give(waiter.buffer)
+            raise
+        finally:
+            if waiter.buffer is None:
+                queue.remove(waiter)
+                self._look_for_room()
+        return waiter.buffer
 
     def give(self, buffer: PooledBuffer) -> None:
-        """Give a buffer back and let those who wait try again (all: the first may want more than there is)."""
+        """Give a buffer back; those who wait get theirs in their order."""
         self.bytes_used -= buffer.size
+        self._used[buffer.is_small] -= buffer.size
+        del self._in_use[buffer]
+        buffer.holder = None
         if buffer.size >= KEPT_BYTES_MIN and self._free_bytes + buffer.size <= KEEP_FREE_BYTES:
             self._free.setdefault(buffer.size, []).append(buffer)
             self._free_bytes += buffer.size
-        while self._waiters:
-            self._waiters.popleft().set()
+        self._look_for_room()
 
-    async def wait_for_room(self, event: Event) -> None:
-        """Wait until some buffer came back, which may be too small (call `take` again), or the caller sets `event`."""
-        self._waiters.append(event)
-        try:
-            await event.wait()
-        finally:
-            if event in self._waiters:
-                self._waiters.remove(event)
+    def _fits(self, size: int, is_small: bool, replaced: PooledBuffer | None) -> bool:
+        own, total = self._used[is_small] + size, self.bytes_used + size
+        if own - size == (replaced.size if replaced is not None and replaced.is_small is is_small else 0):
+            return True
+        if own <= self._parts[is_small]:
+            return is_small or total <= self.bytes_max
+        return is_small and not self._waiters[False] and total <= self.bytes_max
+
+    def _make(self, size: int, is_small: bool, holder: Holder) -> PooledBuffer:
+        self.bytes_used += size
+        self._used[is_small] += size
+        free = self._free.get(size)
+        if free:
+            self._free_bytes -= size
+            buffer = free.pop()
+        else:
+            buffer = PooledBuffer(size)
+        buffer.is_small = is_small
+        buffer.holder = holder
+        buffer.waited_since = None
+        self._in_use[buffer] = None
+        if self.bytes_used >= self.bytes_max:
+            self.receive_bytes_max = SCANT_BYTES
+        return buffer
+
+    def _look_for_room(self) -> None:
+        """Serve those whose turn it is, and say how much may be received."""
+        for is_small in (True, False):
+            queue = self._waiters[is_small]
+            while queue and self._fits(queue[0].size, is_small, queue[0].replaced):
+                waiter = queue.popleft()
+                assert waiter.replaced.holder is not None, "who waits holds what is to be replaced"
+                waiter.buffer = self._make(waiter.size, is_small, waiter.replaced.holder)
+                waiter.buffer.waited_since = waiter.since
+                waiter.event.set()
+        scant = self.contended or self.bytes_used >= self.bytes_max
+        self.receive_bytes_max = SCANT_BYTES if scant else SHARED_BYTES
+
+    # -- when there is too little ---------------------------------------------------------------------------------
 
     @property
     def contended(self) -> bool:
         """Whether somebody waits for memory."""
-        return bool(self._waiters)
+        return bool(self._waiters[0] or self._waiters[1])
+
+    def to_evict(self, now: float) -> list[Holder]:
+        """Whose frames are to be given up; to be asked about every second."""
+        if now < self._look_at:
+            return []
+        self._look_at = now + 0.5
+        chosen: list[Holder] = []
+        for is_small in (True, False):
+            queue = self._waiters[is_small]
+            late = [each for each in queue if now - each.since > WAIT_SECONDS_MAX]
+            wanted = total = sum(each.size for each in late)
+            is_urgent = any(now - each.since > 2 * WAIT_SECONDS_MAX for each in late)
+            for buffer, is_slow in self._by_share(is_small, now, chosen) if late else ():
+                if wanted <= 0 or (wanted < total and not is_slow and not is_urgent):
+                    break
+                assert buffer.holder is not None, "who uses a buffer holds it"
+                chosen.append(buffer.holder)
+                wanted -= buffer.size + sum(each.size for each in late if each.replaced is buffer)
+        self._evicted += len(chosen)
+        return chosen
+
+    def _by_share(
+        self, is_small: bool, now: float, chosen: list[Holder]
+    ) -> Iterator[tuple[PooledBuffer, bool]]:
+        """The buffers whose loss helps those who wait for this part, and whether they are slow: always the next of the
+        address that holds the most then. Those that have room and do not fill it come first, by their bytes per second;
+        then those that wait themselves, the larger and older ones first."""
+        both = self._used[not is_small] > self._parts[not is_small]
+        waiting = {each.replaced for queue in self._waiters for each in queue}
+        shares: dict[str, int] = {}
+        by_address: dict[str, list[tuple[bool, float, float, int, PooledBuffer]]] = {}
+        for number, buffer in enumerate(self._in_use):
+            holder = buffer.holder
+            assert holder is not None, "who uses a buffer holds it"
+            if (both or buffer.is_small is is_small) and not holder.closing and holder not in chosen:
+                if buffer in waiting:
+                    order = (True, float(-buffer.size), holder.frame_began_at)
+                else:
+                    order = (False, holder.have / max(0.001, now - holder.frame_began_at), 0.0)
+                shares[holder.address] = shares.get(holder.address, 0) + buffer.size
+                by_address.setdefault(holder.address, []).append((*order, number, buffer))
+        for frames in by_address.values():
+            frames.sort(reverse=True)
+        for _ in range(EVICTED_AT_ONCE_MAX):
+            if not shares:
+                return
+            address = max(shares, key=shares.__getitem__)
+            waits, rate, _, _, buffer = by_address[address].pop()
+            shares[address] -= buffer.size
+            if not by_address[address]:
+                del shares[address]
+            yield buffer, not waits and rate < BYTES_PER_SECOND_MIN
 
     def trim(self) -> None:
         """Let go of freed buffers that a burst left behind."""
@@ -90,9 +255,14 @@ class ReceiveBuffers:
         self._free_bytes = 0
 
     def statistics(self) -> dict[str, int]:
-        """Bytes held by connections, bytes kept free, connections waiting."""
+        """Bytes held by connections, bytes kept free, connections waiting, frames given up for others."""
         return {
             "bytes_used": self.bytes_used,
             "bytes_free": self._free_bytes,
-            "waiting": len(self._waiters),
+            "waiting": sum(map(len, self._waiters)),
+            "evicted": self._evicted,
         }
+
+
+def _rounded(size: int) -> int:
+    return max(SMALLEST_BYTES, 1 << (size - 1).bit_length())

@@ -82,6 +82,7 @@ class Connection:
         "context",
         "dispatching",
         "draining",
+        "frame_began_at",
         "have",
         "held_bytes",
         "last_active",
@@ -112,6 +113,8 @@ class Connection:
         """Its parked fetches."""
         self.own: PooledBuffer | None = None
         self.have = 0
+        self.frame_began_at = 0.0
+        """When the first bytes of what is in `own` came, moved on by the time in which it waited for memory."""
         self.pending_frames = False
         self.suspended: tuple[Slot, Suspend] | None = None
         self.room: Event | None = None
@@ -191,7 +194,7 @@ class Connection:
         own = self.own
         shared = self.services.buffers.shared
         if own is None:
-            end = self.conn.recv_into(shared.view)
+            end = self.conn.recv_into(shared.view[: self.services.buffers.receive_bytes_max])
             if not end:
                 return end
         else:
@@ -199,11 +202,13 @@ class Connection:
             if not have or (have >= 4 and _SIZE.unpack_from(own.data, 0)[0] >= LARGE_FRAME_BYTES):
                 count = self.conn.recv_into(own.view[have:])
                 if count:
+                    if not have:
+                        self.frame_began_at = self.last_active
                     self.have = have + count
                     self._dispatch_own()
                 return count
             shared.view[:have] = own.view[:have]
-            count = self.conn.recv_into(shared.view[have:])
+            count = self.conn.recv_into(shared.view[have : have + self.services.buffers.receive_bytes_max])
             if not count:
                 return count
             end = have + count
@@ -231,11 +236,14 @@ class Connection:
             return
         own.view[:left] = own.view[done:have]
         self.have = left
+        self.frame_began_at = self.last_active
 
     def _keep_tail(self, shared: PooledBuffer, start: int, end: int) -> None:
         """Copy an incomplete frame out of the shared buffer; a large one into room for all, if much of it is here."""
         left = end - start
-        wanted = left + 4
+        wanted = announced = left + 4
+        if start or not self.have:
+            self.frame_began_at = self.last_active
         if left >= 4:
             announced = 4 + _SIZE.unpack_from(shared.data, start)[0]
             if announced > LARGE_FRAME_BYTES:
@@ -243,7 +251,8 @@ class Connection:
         own = self.own
         if own is None or own.size < wanted:
             self._give_own()
-            own = self.services.buffers.take(wanted) or self.services.buffers.take_beyond(left + 4)
+            buffers = self.services.buffers
+            own = buffers.take(wanted, announced, self) or buffers.take_beyond(left + 4, announced, self)
             self.own = own
         own.view[:left] = shared.view[start:end]
         self.have = left
@@ -255,17 +264,27 @@ class Connection:
         announced = 4 + _SIZE.unpack_from(old.data, 0)[0]
         buffers = self.services.buffers
         size = min(max(2 * old.size, GROWN_BYTES_MIN), announced)
-        while (grown := buffers.take(size, old.size)) is None:
+        grown = buffers.take(size, announced, self, old)
+        if grown is None:
             self.memory = self.services.new_event()
+            now = self.services.clock.monotonic()
             try:
-                await buffers.wait_for_room(self.memory)
+                grown = await buffers.wait_for(size, announced, old, self.memory, now)
             finally:
                 self.memory = None
-            if self.closing:
+            self.frame_began_at += self.services.clock.monotonic() - now
+            if self.closing or grown is None:
+                if grown is not None:
+                    buffers.give(grown)
                 raise ConnectionLost("closed while it waited for memory")
         grown.view[: self.have] = old.view[: self.have]
         self.own = grown
         buffers.give(old)
+
+    @property
+    def address(self) -> str:
+        """Where the peer is."""
+        return self.conn.peer_host
 
     def _give_own(self) -> None:
         if self.own is not None:

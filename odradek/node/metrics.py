@@ -61,7 +61,8 @@ def metrics_page(sources: MetricsSources) -> bytes:
     """The whole page, in Prometheus' text format."""
     page = MetricsText()
     _node(page, sources)
-    _requests(page, [entry for services in sources.services for entry in services.table.entries()])
+    tables = dict.fromkeys(services.table for services in sources.services)
+    _requests(page, [entry for table in tables for entry in table.entries()])
     _connections(page, sources.services, sources.servers)
     if sources.broker is not None:
         _partitions(page, sources.broker)
@@ -191,6 +192,11 @@ def _connections(
     page.one(sum(each["bytes_free"] for each in buffers))
     page.gauge("odradek_receive_buffer_waiting", "Connections that wait for such memory.")
     page.one(sum(each["waiting"] for each in buffers))
+    page.counter(
+        "odradek_connections_evicted_total",
+        "Connections closed for half a request that held what others needed.",
+    )
+    page.one(sum(each["evicted"] for each in buffers))
 
 
 # -- partitions -----------------------------------------------------------------------------------------------------

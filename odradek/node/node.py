@@ -403,19 +403,22 @@ class Node:
         return services
 
     def _open_client_listeners(self, broker: Broker) -> list[Server]:
-        services = self._connection_services(build_table(broker, self._kraft_version), broker.run_woken)
+        table = build_table(broker, self._kraft_version)
+        services = self._connection_services(table, broker.run_woken)
         servers = []
         listeners = self._config.broker_listeners
         for listener in listeners:
             opened = self._listen(listener)
+            is_peers = len(listeners) > 1 and listener.name == self._config.inter_broker_listener_name
             servers.append(
                 Server(
-                    services,
+                    # Peers have memory of their own: no client's half requests hold them up.
+                    self._connection_services(table, broker.run_woken) if is_peers else services,
                     opened,
                     listener.name,
                     idle_ms_max=self._config.get_int("connections.max.idle.ms"),
                     limits=self._limits,
-                    is_peers=len(listeners) > 1 and listener.name == self._config.inter_broker_listener_name,
+                    is_peers=is_peers,
                 )
             )
             self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")

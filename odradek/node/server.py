@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from odradek.env.ports import ConnectionLost, Listener
+from odradek.node.buffers import Holder
 from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_loop import Connection
 from odradek.node.connection_services import ConnectionServices
 
 REAP_INTERVAL_SECONDS = 1.0
 TRIM_AFTER_SECONDS = 5.0
-STALL_SECONDS_MAX = 10.0
 REFUSED_INTERVAL_SECONDS = 10.0
 """Between two log lines about connections that are turned away."""
 
@@ -93,32 +93,26 @@ class Server:
             await clock.sleep_until(now + REAP_INTERVAL_SECONDS)
             now = clock.monotonic()
             self._services.complaints.tell_held_back(now)
-            stalest: Connection | None = None
             for connection in list(self._connections):
                 idle = now - connection.last_active
                 if idle > self._idle_seconds_max and not connection.slots:
                     self._reaped += 1
                     connection.close()
-                elif idle > TRIM_AFTER_SECONDS:
+                elif idle > TRIM_AFTER_SECONDS or buffers.contended:
                     connection.trim()
-                    if connection.have and (stalest is None or connection.last_active < stalest.last_active):
-                        stalest = connection
-            if buffers.contended and stalest is not None and now - stalest.last_active > STALL_SECONDS_MAX:
-                self._services.log.warning(
-                    "connection.evicted",
-                    peer=stalest.conn.peer_host,
-                    reason="half a frame, while memory is wanted",
-                )
-                stalest.close()
+            for holder in buffers.to_evict(now):
+                self._tell_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
+                holder.close()
             self._evict_holders(now)
+
+    def _tell_evicted(self, holder: Holder, reason: str) -> None:
+        self._services.log.warning("connection.evicted", peer=holder.address, reason=reason)
 
     def _evict_holders(self, now: float) -> None:
         """Close those whose waiting answers take more than all connections may."""
         for connection in self._services.held.to_evict(self._connections, now):
-            self._services.log.warning(
-                "connection.evicted",
-                peer=connection.conn.peer_host,
-                reason=f"{connection.held_bytes} bytes of answers behind one that does not come",
+            self._tell_evicted(
+                connection, f"{connection.held_bytes} bytes of answers behind one that does not come"
             )
             connection.close()
 

@@ -16,11 +16,11 @@ from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS
 from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
 from odradek.node.answers import SLOTS_MAX
-from odradek.node.buffers import ReceiveBuffers
+from odradek.node.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
 from odradek.node.connection_limits import ConnectionLimits
 from odradek.node.connection_loop import FRAMES_PER_TURN
 from odradek.node.connection_services import ConnectionServices
-from odradek.node.server import STALL_SECONDS_MAX, Server
+from odradek.node.server import Server
 from sim.weather import Weather
 from sim.world import World
 from wire.errors import RemoteProtocolError
@@ -378,7 +378,7 @@ def test_half_frames_that_hold_memory_are_evicted() -> None:
             tasks.start_soon(living.send, large[300_000:])
             await world.sleep(1)
             assert node.buffers.contended
-            with trio.fail_after(STALL_SECONDS_MAX * 4):
+            with trio.fail_after(WAIT_SECONDS_MAX * 4):
                 assert len(await living.answer()) == 900_000
         assert await stalled.is_closed()
         assert "connection.evicted" in node.log.events
