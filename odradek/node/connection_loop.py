@@ -6,7 +6,8 @@ One task per connection. It waits until the socket is readable, receives into th
 share, dispatches **every** complete frame (nothing awaits between a receive and its dispatch), and sends all
 answers with one call.
 
-* Work per turn is bounded (`FRAMES_PER_TURN`, and the size of the shared buffer), so one client cannot hold the loop.
+* Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client cannot
+  hold the loop.
 * A tail that is not a whole frame moves into a buffer of the connection's own; a connection that sends large frames
   keeps that buffer while it is busy and receives straight into it.
 * Requests are counted as they are dispatched, which is the order in which they came; who appends asserts it
@@ -55,6 +56,8 @@ from wire.errors import ProtocolError, RemoteProtocolError
 from wire.frames import skip_tags
 
 FRAMES_PER_TURN = 64
+TURN_SECONDS_MAX = 0.005
+"""After so long a turn ends with the next look at the clock, every four frames."""
 SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 GROWN_BYTES_MIN = 4096
@@ -313,6 +316,7 @@ class Connection:
                     break
                 if (
                     frames == FRAMES_PER_TURN
+                    or (frames & 3 == 3 and services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX)
                     or self.suspended is not None
                     or self.room is not None
                     or self.closing

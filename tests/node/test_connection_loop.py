@@ -18,7 +18,7 @@ from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
 from odradek.node.answers import SLOTS_MAX
 from odradek.node.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
 from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import FRAMES_PER_TURN
+from odradek.node.connection_loop import FRAMES_PER_TURN, TURN_SECONDS_MAX
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.server import Server
 from sim.weather import Weather
@@ -348,6 +348,23 @@ def test_the_work_of_a_turn_is_bounded() -> None:
 
     turns = [0, *play(script).turns]
     assert max(after - before for before, after in pairwise(turns)) == FRAMES_PER_TURN
+
+
+def test_a_turn_of_dear_requests_is_shorter() -> None:
+    """Requests of two milliseconds each: a turn ends soon after `TURN_SECONDS_MAX`, so that others come in between."""
+
+    async def script(world: World, node: Node, connect: Callable[[], Awaitable[Client]]) -> None:
+        clock = node.services.clock
+        monotonic = clock.monotonic
+        node.services.clock = SimpleNamespace(  # type: ignore[assignment]  # time passes while a request is handled
+            monotonic=lambda: monotonic() + 0.002 * len(node.seen), sleep_until=clock.sleep_until
+        )
+        client = await connect()
+        await client.send(b"".join(framed(b"echo:%d" % serial) for serial in range(50)))
+        assert [await client.answer() for _ in range(50)] == [b"%d" % serial for serial in range(50)]
+
+    turns = [0, *play(script).turns]
+    assert max(after - before for before, after in pairwise(turns)) <= TURN_SECONDS_MAX / 0.002 + 4
 
 
 def test_idle_connections_are_reaped() -> None:
