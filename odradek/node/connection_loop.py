@@ -50,7 +50,7 @@ from odradek.node.answers import (
 )
 from odradek.node.buffers import PooledBuffer
 from odradek.node.connection_services import ConnectionServices
-from odradek.node.send_queue import Chunk, SendQueue
+from odradek.node.send_queue import SendQueue
 from wire.codec import ELEMENTS_MAX
 from wire.errors import ProtocolError, RemoteProtocolError
 from wire.frames import skip_tags
@@ -382,10 +382,7 @@ class Connection:
             slot.response = result
             self._encode_early(slot)
         else:
-            queue = self.send_queue
-            queue.bytes_queued += self._encode(entry, correlation_id, size, result, queue.chunks)
-            if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
-                self.room = self.services.new_event()
+            self._encode(entry, correlation_id, size, result)
             entry.answered_in_turn += 1
             services = self.services
             if services.answered_last is not entry:
@@ -449,35 +446,34 @@ class Connection:
 
     # -- answers --------------------------------------------------------------------------------------------------
 
-    def _encode(
-        self,
-        entry: ApiEntry,
-        correlation_id: int,
-        request_bytes: int,
-        response: Any,
-        chunks: list[Chunk],
-    ) -> int:
-        """Add the encoded answer to `chunks`; its bytes."""
+    def _encode(self, entry: ApiEntry, correlation_id: int, request_bytes: int, response: Any) -> None:
         throttle_ms = self.context.charge(entry.api_key, request_bytes)
         if throttle_ms:
             response.throttle_time_ms = throttle_ms
         frame = bytearray(entry.prefix)
         spills = self.services.spills
         entry.encode(frame, response, spills, entry.errors)
-        if spills:
-            size = splice(frame, correlation_id, spills, chunks)
-        else:
+        queue = self.send_queue
+        if not spills:
             size = len(frame)
             RESPONSE_PREFIX.pack_into(frame, 0, size - 4, correlation_id)
-            chunks.append(frame)
+            queue.chunks.append(frame)
+        else:
+            size = splice(frame, correlation_id, spills, queue.chunks)
+        queue.bytes_queued += size
         entry.response_bytes += size
-        return size
+        if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
+            self.room = self.services.new_event()
 
     def _encode_early(self, slot: Slot) -> None:
-        """Encode an answer that has to wait for an earlier one."""
-        slot.chunks = []
+        """Encode an answer that has to wait for an earlier one, behind what is queued, and take it out from there."""
+        queue = self.send_queue
+        chunks, size = len(queue.chunks), queue.bytes_queued
         response, slot.response = slot.response, None
-        size = self._encode(slot.entry, slot.correlation_id, slot.request_bytes, response, slot.chunks)
+        self._encode(slot.entry, slot.correlation_id, slot.request_bytes, response)
+        slot.chunks = queue.chunks[chunks:]
+        del queue.chunks[chunks:]
+        size, queue.bytes_queued = queue.bytes_queued - size, size
         self._hold(slot, size)
 
     def answer_came(self, slot: Slot) -> None:
@@ -504,9 +500,7 @@ class Connection:
             slot = slots.popleft()
             entry, latency = slot.entry, now - slot.received_at
             if slot.chunks is None:
-                queue.bytes_queued += self._encode(
-                    entry, slot.correlation_id, slot.request_bytes, slot.response, queue.chunks
-                )
+                self._encode(entry, slot.correlation_id, slot.request_bytes, slot.response)
             else:
                 queue.chunks += slot.chunks
                 queue.bytes_queued += slot.held_bytes

@@ -26,6 +26,10 @@ from odradek.node.node import Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
 from odradek.node.signals import StopSignals
 
+SWITCH_SECONDS = 0.0005
+"""So long a worker in pure Python keeps the interpreter when the event loop wants it. With CPython's 5 ms each request beside
+one busy worker waits for that; a tenth of a millisecond halves what workers get done (figures in bench/README.md)."""
+
 STOPPING_ERRORS = (
     ConfigError,
     DiskError,
@@ -53,6 +57,7 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
             file=sys.stderr,
         )
         return 1
+    sys.setswitchinterval(SWITCH_SECONDS)
     descriptors_max = raise_descriptor_limit()
     signals = StopSignals(config.node_id)
     status = 0
