@@ -57,7 +57,8 @@ from wire.frames import skip_tags
 
 FRAMES_PER_TURN = 64
 TURN_SECONDS_MAX = 0.005
-"""After so long a turn ends with the next look at the clock, every four frames."""
+"""After so long a turn ends with the next look at the clock."""
+FRAMES_PER_LOOK = 8
 SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 GROWN_BYTES_MIN = 4096
@@ -303,6 +304,7 @@ class Connection:
         services = self.services
         frame_bytes_max = services.frame_bytes_max
         start = frames = 0
+        look_at = FRAMES_PER_LOOK
         self.dispatching = True
         try:
             while end - start >= 4:
@@ -314,13 +316,9 @@ class Connection:
                 stop = start + 4 + size
                 if stop > end:
                     break
-                if (
-                    frames == FRAMES_PER_TURN
-                    or (frames & 3 == 3 and services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX)
-                    or self.suspended is not None
-                    or self.room is not None
-                    or self.closing
-                ):
+                if frames == look_at:
+                    look_at = self._look_again_after(frames)
+                if not look_at or self.suspended is not None or self.room is not None or self.closing:
                     self.pending_frames = True
                     break
                 self._dispatch_frame(view[start + 4 : stop], size)
@@ -333,6 +331,12 @@ class Connection:
         if self.slots and self.slots[0].is_answered:
             self._move_answers()
         return start
+
+    def _look_again_after(self, frames: int) -> int:
+        """After how many frames of this turn to look at the clock next; 0 ends the turn."""
+        if frames >= FRAMES_PER_TURN or self.services.clock.monotonic() > self.last_active + TURN_SECONDS_MAX:
+            return 0
+        return frames + FRAMES_PER_LOOK
 
     def _dispatch_frame(self, frame: memoryview, size: int) -> None:
         api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)

@@ -110,7 +110,18 @@ NOT_SEEN = (
     ),
     Remark(
         "Several requests of one connection",
-        "are in progress at once, where Kafka handles one at a time. Answers keep the order of the requests.",
+        "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
+        "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "
+        "is not read on until there is room. All connections together hold 64 MiB of such answers: "
+        "beyond that those with more than 64 KiB are not read on, and closed if they hold it for ten "
+        "seconds.",
+    ),
+    Remark(
+        "A request of which only a part has come",
+        "is given up while another has waited for memory (`queued.max.request.bytes`, 256 MiB where it "
+        "is unset) for five seconds: the slowest of the address that holds the most goes first. A "
+        "quarter of that memory is for requests up to 2 MiB alone, and the brokers' own listener has as "
+        "much again. Kafka lets everybody wait.",
     ),
     Remark(
         "`socket.send.buffer.bytes`",

@@ -18,7 +18,7 @@ from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
 from odradek.node.answers import SLOTS_MAX
 from odradek.node.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
 from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import FRAMES_PER_TURN, TURN_SECONDS_MAX
+from odradek.node.connection_loop import FRAMES_PER_LOOK, FRAMES_PER_TURN, TURN_SECONDS_MAX
 from odradek.node.connection_services import ConnectionServices
 from odradek.node.server import Server
 from sim.weather import Weather
@@ -364,7 +364,9 @@ def test_a_turn_of_dear_requests_is_shorter() -> None:
         assert [await client.answer() for _ in range(50)] == [b"%d" % serial for serial in range(50)]
 
     turns = [0, *play(script).turns]
-    assert max(after - before for before, after in pairwise(turns)) <= TURN_SECONDS_MAX / 0.002 + 4
+    assert (
+        max(after - before for before, after in pairwise(turns)) <= TURN_SECONDS_MAX / 0.002 + FRAMES_PER_LOOK
+    )
 
 
 def test_idle_connections_are_reaped() -> None:
