@@ -18,12 +18,14 @@ from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
 from data_plane.groups.settings import GroupSettings
 from data_plane.handlers.contract import Context
+from data_plane.log.batch_work import LoopWork
 from data_plane.log.config import KEEP_CODEC, LogConfig
 from data_plane.log.log_dir import LogDir
 from data_plane.log.log_types import AppendResult
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log_levels import LogLevels
 from data_plane.log_making import LogMaker
+from data_plane.produce_workers import ProduceWorkers
 from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
@@ -117,6 +119,9 @@ class Broker:
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.recompressed_topics: dict[bytes, None] = {}
         """Ids of the hosted topics whose `compression.type` is not `producer`."""
+        self.produce_workers = ProduceWorkers(env)
+        self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
+        """What the loop itself does to check clients' batches."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
         """For those who watch from within the process: told of each batch that a client's request has appended, with
@@ -539,5 +544,7 @@ class Broker:
             "rot": self.rotten.statistics(),
             "fetch_sessions": self.sessions.statistics(),
             "timers": self.timers.statistics(),
+            "produce_workers": self.produce_workers.statistics(),
+            "loop_inflated_bytes": self.loop_work.bytes_inflated,
             **self.maker.statistics(),
         }

@@ -77,7 +77,7 @@ class SimEnv:
         self.operation_count += 1
         self._trace.record(self.agenda.now, self.host, what, *details)
 
-    def new_workers(self) -> SimWorkers:
+    def new_workers(self, threads_max: int | None = None) -> SimWorkers:
         return SimWorkers(self, self._ports_random)
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:

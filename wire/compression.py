@@ -26,6 +26,8 @@ Rules of the framings, where readers differ:
 Deliberately absent: dictionaries, and compression contexts kept between calls (making one costs less than
 the batch it compresses). Decompression contexts are kept, one per thread: zstd's costs more to make than a
 16 KiB batch costs to read.
+
+All four libraries work without the interpreter's lock, so a worker that decompresses leaves the loop its core.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ __all__ = [
     "CompressionType",
     "CorruptBatch",
     "DecompressionBomb",
+    "Inflated",
     "compress",
     "decompress",
     "decompressed_size",
@@ -70,6 +73,15 @@ class CompressionType(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+class Inflated:
+    """A count of bytes that decompressions have made, those that failed half-way included."""
+
+    __slots__ = ("bytes_made",)
+
+    def __init__(self) -> None:
+        self.bytes_made = 0
 
 
 def _pieces_max(size: int) -> int:
@@ -319,8 +331,12 @@ def compress(compression_type: int, data: Buffer, level: int | None = None) -> b
     return encode(data, level)
 
 
-def decompressed_size(compression_type: int, data: Buffer, size_max: int) -> int:
+def decompressed_size(
+    compression_type: int, data: Buffer, size_max: int, inflated: Inflated | None = None
+) -> int:
     """How many bytes `data` decompresses to, proved by decompressing it; holds one chunk at a time.
+
+    `inflated` counts what was made, also where that is refused.
 
     Raises:
         DecompressionBomb: more than `size_max` bytes.
@@ -341,6 +357,9 @@ def decompressed_size(compression_type: int, data: Buffer, size_max: int) -> int
                 raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
     except _LIBRARY_ERRORS as error:
         raise _corrupt(compression_type, error) from error
+    finally:
+        if inflated is not None:
+            inflated.bytes_made += size
     return size
 
 

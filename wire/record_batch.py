@@ -30,6 +30,8 @@ also never looks at bytes behind the first gzip member or lz4 frame that no reco
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from crc32c import crc32c
 
 from wire.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
@@ -77,6 +79,7 @@ __all__ = [
     "CorruptBatch",
     "DecompressionBomb",
     "Header",
+    "Inflation",
     "InvalidRecord",
     "Record",
     "RecordBatchBuilder",
@@ -152,12 +155,35 @@ def _whole_batch_missing(buf: Buffer) -> KafkaError:
     return CorruptBatch(f"batch of {size} bytes is less than its header")
 
 
+class Inflation(Protocol):
+    """Who finds out what compressed records become, or knows it already."""
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        """As `wire.compression.decompressed_size`."""
+
+
+class _AtOnce:
+    """Whoever asks decompresses."""
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        return decompressed_size(compression_type, data, size_max)
+
+
+_AT_ONCE = _AtOnce()
+
+
 def validate_for_append(
-    buf: Buffer, offset: int, header: BatchHeader, *, size_max: int, decompressed_bytes_max: int
+    buf: Buffer,
+    offset: int,
+    header: BatchHeader,
+    *,
+    size_max: int,
+    decompressed_bytes_max: int,
+    inflation: Inflation = _AT_ONCE,
 ) -> None:
     """Check a client's batch before its offsets are assigned; `header` is `parse_header(buf, offset)`.
 
-    On every produced batch's path: about 1 us besides the checksum, and the decompression if compressed.
+    On every produced batch's path: about 1 us besides the checksum, and what `inflation` takes if compressed.
 
     Raises:
         InvalidRecord: base offset not 0, counts that disagree, more records than its bytes can hold, a control
@@ -190,7 +216,7 @@ def validate_for_append(
     if attributes & COMPRESSION_MASK:
         data = view[offset + HEADER_SIZE : end]
         try:
-            room = decompressed_size(attributes & COMPRESSION_MASK, data, decompressed_bytes_max)
+            room = inflation.size_of(attributes & COMPRESSION_MASK, data, decompressed_bytes_max)
         except DecompressionBomb:
             raise
         except CorruptBatch as error:

@@ -5,7 +5,7 @@
 * A **response** message answers at once.
 * `Delayed` answers later; meanwhile later frames of the same connection are dispatched, and answers leave in the
   order of their requests (Kafka mutes the connection instead).
-* `Suspend` is off-loop or administrative work: nothing more of this connection is dispatched until it is done.
+* `Suspend` is off-loop or administrative work, or a request of many turns: nothing more of this connection is dispatched until it is done.
 * `None` is no answer at all: a Produce with acks=0.
 * `CLOSE` ends the connection: an acks=0 Produce that failed, where an error has no other way to show.
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+from functools import partial
 from typing import Any
 
 from data_plane.broker import Broker, HostedTopic
 from data_plane.handlers.contract import CLOSE, Context, Delayed, Result, Suspend
 from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.handlers.metadata import INTERNAL_TOPICS
+from data_plane.handlers.produce_rest import PARTITIONS_PER_TURN, ProduceRest
 from data_plane.handlers.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
-from data_plane.handlers.recompression import Batch, find_batches
+from data_plane.handlers.recompression import Batch, are_quick, find_batches
+from data_plane.log.batch_work import BatchWork, OffLoop
 from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timer
@@ -34,6 +39,13 @@ LEADER_HINTS_SINCE = 10
 ZSTD_SINCE = 7
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client that Kafka lets write to its internal topics."""
+
+
+class _Outcome(Enum):
+    GO_ON = "go on"
+
+
+GO_ON = _Outcome.GO_ON
 
 _WITHOUT_LOG_START = frozenset(
     (
@@ -80,7 +92,16 @@ class _Unacknowledged:
 class DelayedProduce(Delayed):
     """Appended, but not yet acknowledged by enough replicas or not yet flushed."""
 
-    __slots__ = ("broker", "is_queued", "listener", "pending", "produce_response", "timer", "unsynced")
+    __slots__ = (
+        "broker",
+        "is_queued",
+        "listener",
+        "pending",
+        "produce_response",
+        "timeout_ms",
+        "timer",
+        "unsynced",
+    )
 
     keeps_request = False
 
@@ -96,7 +117,9 @@ class DelayedProduce(Delayed):
         self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
         self.is_queued = False
         """All that it waits for is known, so that the last answer completes it."""
-        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
+        self.timeout_ms = timeout_ms
+        self.timer: Timer | None = None
+        """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
 
     def wait_for_replicas(
         self, partition: Partition, last_offset: int, answer: PartitionProduceResponse
@@ -115,7 +138,8 @@ class DelayedProduce(Delayed):
                 _set_error(answer, failure.code, failure.message)
             elif not partition.is_leader:
                 self.fail_for_leadership(partition, answer)
-            self.check()
+            if self.is_queued:
+                self.check()
 
         self.broker.sync_partition(partition, done)
 
@@ -128,8 +152,13 @@ class DelayedProduce(Delayed):
     def check(self) -> None:
         """Answer if nothing is left to wait for."""
         self.is_queued = True
-        if not self.pending and not self.unsynced and self.response is None:
-            self.timer.cancel()
+        if self.pending or self.unsynced:
+            if self.timer is None:
+                deadline = self.broker.clock.monotonic() + self.timeout_ms / 1000
+                self.timer = self.broker.timers.at(deadline, self._time_out)
+        elif self.response is None:
+            if self.timer is not None:
+                self.timer.cancel()
             self.complete(self.produce_response)
 
     def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
@@ -155,7 +184,8 @@ class DelayedProduce(Delayed):
             waiter.partition.forget_acks(waiter)
 
     def abandon(self) -> None:
-        self.timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         self._forget()
 
 
@@ -181,7 +211,14 @@ class ProduceHandler:
         self._broker = broker
         self._refusals = ProducerRefusals(broker.clock, broker.log)
 
-    def handle(self, context: Context, request: ProduceRequest, may_recompress: bool = True) -> Result:
+    def handle(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        may_recompress: bool = True,
+        rest: ProduceRest | None = None,
+    ) -> Result:
+        """Append, or go on with the `rest`. `GO_ON` asks for another turn for it."""
         broker = self._broker
         if broker.recompressed_topics and may_recompress:
             batches = find_batches(broker, context, request)
@@ -192,17 +229,31 @@ class ProduceHandler:
         by_id = context.api_version >= TOPIC_IDS_SINCE
         now_ms = broker.clock.wall_ms()
         waiting: list[tuple[Partition, int, bool, PartitionProduceResponse]] | None = None
-        responses = []
+        responses: list[TopicProduceResponse] = []
         failed = False
-        for topic in request.topic_data:
+        begun: list[PartitionProduceResponse] | None = None
+        topics = request.topic_data
+        work: BatchWork = broker.loop_work
+        left = PARTITIONS_PER_TURN
+        if rest is not None:
+            responses, begun, failed = rest.responses, rest.answers, rest.failed
+            topics = topics[len(responses) :]
+        for topic in topics:
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
             is_coordinators = (
                 hosted is not None
                 and hosted.name in INTERNAL_TOPICS
                 and not self._may_write_internal(context)
             )
-            answers = []
-            for data in topic.partition_data:
+            answers: list[PartitionProduceResponse] = []
+            partitions = topic.partition_data
+            if begun is not None:
+                answers, begun = begun, None
+                partitions = partitions[len(answers) :]
+            for data in partitions:
+                left -= 1
+                if left < 0:
+                    return self._go_on_later(context, request, rest, (responses, answers, waiting, failed))
                 partition = None if hosted is None else hosted.partitions.get(data.index)
                 if partition is None or not partition.is_leader or not -1 <= acks <= 1 or is_coordinators:
                     answers.append(self._refuse(topic, by_id, partition, data.index, acks))
@@ -216,7 +267,11 @@ class ProduceHandler:
                 try:
                     if data.records is None or context.api_version < ZSTD_SINCE:
                         parse_produced(data.records or b"", context.api_version)
-                    result = partition.append_as_leader(data.records, now_ms)  # type: ignore[arg-type]  # a view, as decoded
+                    if rest is not None:
+                        work = rest.work_at(len(responses), len(answers))
+                    result = partition.append_as_leader(data.records, now_ms, work)  # type: ignore[arg-type]  # a view, as decoded
+                except OffLoop:
+                    return self._go_on_later(context, request, rest, (responses, answers, waiting, failed))
                 except KafkaError as error:
                     answers.append(_refused_batch(data, partition, error))
                     if error.code in PRODUCER_ERRORS and data.records is not None:
@@ -255,20 +310,23 @@ class ProduceHandler:
                         waiting = []
                     waiting.append((partition, result.last_offset, must_sync, answer))
             responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
-        if broker.woken and acks == 0:
-            broker.run_woken()
         if acks == 0:
-            for partition, _, must_sync, _ in waiting or ():
-                if must_sync:
-                    broker.sync_partition(partition, _not_waited_for)
+            self._sync_unanswered(waiting or ())
             return CLOSE if failed else None
-        response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
         listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
-        if failed and listener is not None:
+        delayed = None if rest is None else rest.delayed
+        response = (
+            ProduceResponse(responses, 0, _NO_ENDPOINTS) if delayed is None else delayed.produce_response
+        )
+        if listener is not None and (failed or delayed is not None):
             _add_leader_endpoints(broker, listener, response)
-        if waiting is None:
-            return response
-        return self._wait(DelayedProduce(broker, response, request.timeout_ms, listener), waiting, acks)
+        if delayed is None:
+            if waiting is None:
+                return response
+            delayed = DelayedProduce(broker, response, request.timeout_ms, listener)
+        self._wait(delayed, waiting or (), acks)
+        delayed.check()
+        return delayed
 
     def _may_write_internal(self, context: Context) -> bool:
         """Kafka goes by the client's id alone. Where brokers have a listener of their own, this holds on that one."""
@@ -279,21 +337,67 @@ class ProduceHandler:
 
     def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Result:
         """Give batches their topics' codec, then append: a large one in a worker, while the connection waits."""
-        if all(batch.is_quick for batch in batches):
+        if are_quick(batches):
             for batch in batches:
                 batch.recompress()
             return self.handle(context, request, may_recompress=False)
-        for topic in request.topic_data:
-            for data in topic.partition_data:
-                if data.records is not None:
-                    data.records = memoryview(bytearray(data.records))
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        rest = ProduceRest(self._broker, request, by_id, (0, 0))
+        return self._suspend(context, request, rest, partial(rest.recompress, batches))
+
+    def _go_on_later(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        rest: ProduceRest | None,
+        state: tuple[
+            list[TopicProduceResponse],
+            list[PartitionProduceResponse],
+            list[tuple[Partition, int, bool, PartitionProduceResponse]] | None,
+            bool,
+        ],
+    ) -> Any:
+        """Nothing more of this request in this turn; `state` are the variables of `handle`.
+
+        What was appended waits from now on: a leadership that is lost and won again in between must not pass unseen.
+        """
+        responses, answers, waiting, failed = state
+        is_first = rest is None
+        if rest is None:
+            by_id = context.api_version >= TOPIC_IDS_SINCE
+            rest = ProduceRest(self._broker, request, by_id, (len(responses), len(answers)))
+        rest.keep(responses, answers, failed)
+        if waiting is not None and request.acks != 0:
+            if rest.delayed is None:
+                listener = context.listener if context.api_version >= LEADER_HINTS_SINCE else None
+                response = ProduceResponse(responses, 0, _NO_ENDPOINTS)
+                rest.delayed = DelayedProduce(self._broker, response, request.timeout_ms, listener)
+            self._wait(rest.delayed, waiting, request.acks)
+        elif waiting is not None:
+            self._sync_unanswered(waiting)
+        return self._suspend(context, request, rest, rest.work) if is_first else GO_ON
+
+    def _sync_unanswered(self, waiting: Iterable[tuple[Partition, int, bool, Any]]) -> None:
+        """acks=0: nobody waits for the flush that `flush.messages` asks for."""
+        for partition, _, must_sync, _ in waiting:
+            if must_sync:
+                self._broker.sync_partition(partition, _not_waited_for)
+
+    def _suspend(
+        self,
+        context: Context,
+        request: ProduceRequest,
+        rest: ProduceRest,
+        first: Callable[[], Awaitable[None]],
+    ) -> Suspend:
+        """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
         asker = context.for_later()
 
         async def off_loop() -> Any:
-            run = self._broker.env.workers.run
-            for batch in batches:
-                await run(batch.recompress)
-            result = self.handle(asker, request, may_recompress=False)
+            await first()
+            while (result := self.handle(asker, request, False, rest)) is GO_ON:
+                self._broker.run_woken()
+                await rest.work()
             self._broker.run_woken()
             return result
 
@@ -302,9 +406,9 @@ class ProduceHandler:
     def _wait(
         self,
         delayed: DelayedProduce,
-        waiting: list[tuple[Partition, int, bool, PartitionProduceResponse]],
+        waiting: Iterable[tuple[Partition, int, bool, PartitionProduceResponse]],
         acks: int,
-    ) -> Delayed:
+    ) -> None:
         for partition, last_offset, must_sync, answer in waiting:
             if must_sync:
                 delayed.wait_for_sync(partition, answer)
@@ -313,8 +417,6 @@ class ProduceHandler:
                     delayed.wait_for_replicas(partition, last_offset, answer)
                 else:
                     delayed.fail_for_leadership(partition, answer)
-        delayed.check()
-        return delayed
 
     def _refuse(
         self, topic: TopicProduceData, by_id: bool, partition: Partition | None, index: int, acks: int

@@ -33,12 +33,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_plane.log import log_upkeep, time_lookup
+from data_plane.log.batch_work import AT_ONCE, BatchWork
 from data_plane.log.config import LONG_MAX, LogConfig
 from data_plane.log.leader_epochs import LeaderEpochs
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
 from data_plane.log.producer_recovery import note_batch, rebuild_producers, write_snapshot
 from data_plane.log.producer_state import ActiveProducer, ProducerState
-from data_plane.log.record_rules import check_records
 from data_plane.log.replica_append import append_assigned
 from data_plane.log.segment import (
     LOG_SUFFIX,
@@ -174,14 +174,16 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
         guard: object | None = None,
+        work: BatchWork = AT_ONCE,
     ) -> AppendResult:
         """Append one batch and return the offsets that it got; `batch` is patched in place.
 
         With origin REPLICA or RAFT, one or more batches that keep their offsets and epochs.
-        `guard` is what the transaction check has verified.
+        `guard` is what the transaction check has verified. `work` says where a client's batch is decompressed and parsed.
 
         Raises:
             KafkaError: the batch is refused; nothing has changed.
+            OffLoop: `work` wants it done elsewhere first; nothing has changed.
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the log directory is offline now.
         """
@@ -202,6 +204,7 @@ class PartitionLog:
                 header,
                 size_max=config.max_message_bytes,
                 decompressed_bytes_max=config.decompressed_bytes_max,
+                inflation=work,
             )
             try:
                 check_timestamps(
@@ -212,10 +215,10 @@ class PartitionLog:
                     config.message_timestamp_after_max_ms,
                 )
             except KafkaError:
-                check_records(batch, header, config, now_ms, f"{self.topic}-{self.partition}")
+                work.check_records(batch, header, config, now_ms, f"{self.topic}-{self.partition}")
                 raise
             if config.checks_records or header[5] & _RARE_ATTRIBUTES:
-                self._check_rare(batch, header, now_ms, guard)
+                self._check_rare(batch, header, now_ms, guard, work)
         elif not check_crc(batch, 0, size):
             raise CorruptBatch("batch checksum is wrong")
         if size > config.segment_bytes:
@@ -265,7 +268,9 @@ class PartitionLog:
             note_batch(producers, header, base_offset, max_timestamp, batch)
         return AppendResult(base_offset, last_offset, now_ms if append_time else -1, leader_epoch, False)
 
-    def _check_rare(self, batch: memoryview, header: BatchHeader, now_ms: int, guard: object | None) -> None:
+    def _check_rare(
+        self, batch: memoryview, header: BatchHeader, now_ms: int, guard: object | None, work: BatchWork
+    ) -> None:
         """What most batches are spared: transactions, rules about single records, a timestamp type that is not theirs.
 
         Raises `KafkaError`.
@@ -275,7 +280,7 @@ class PartitionLog:
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
             )
         if self.config.checks_records:
-            check_records(batch, header, self.config, now_ms, f"{self.topic}-{self.partition}")
+            work.check_records(batch, header, self.config, now_ms, f"{self.topic}-{self.partition}")
         if header.timestamp_type and not self.config.uses_append_time:
             # Else consumers would take the largest timestamp for every record's.
             set_max_timestamp(batch, 0, header.max_timestamp, 0)

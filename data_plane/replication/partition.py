@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from data_plane.log.batch_work import AT_ONCE, BatchWork
 from data_plane.log.config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from data_plane.replication.isr_state import (
@@ -274,9 +275,9 @@ class Partition:
 
     # -- the leader's log -----------------------------------------------------------------------------------------
 
-    def append_as_leader(self, batch: memoryview, now_ms: int) -> AppendResult:
-        """Append one batch of a client. Raises `KafkaError`, `DiskError`; nothing is appended then."""
-        result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms)
+    def append_as_leader(self, batch: memoryview, now_ms: int, work: BatchWork = AT_ONCE) -> AppendResult:
+        """Append one batch of a client. Raises `KafkaError`, `DiskError` and what `work` raises; nothing is appended then."""
+        result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, None, work)
         if self.advances_alone:
             if self.has_min_isr:
                 log = self.log

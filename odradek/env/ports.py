@@ -334,8 +334,11 @@ class Env(Protocol):
     @property
     def random(self) -> _random.Random: ...
 
-    def new_workers(self) -> Workers:
-        """Threads of their own, for what may block them all: one device of several."""
+    def new_workers(self, threads_max: int | None = None) -> Workers:
+        """Threads of their own, for what may block them all: one device of several, or work that any client may ask for.
+
+        None: as many as the node's.
+        """
 
     def open_dir(self, path: str, *, create: bool = False) -> Dir:
         """A root directory (a log directory). Raises `FileMissing` unless it exists or `create`."""

@@ -136,8 +136,8 @@ class RealEnv:
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
 
-    def new_workers(self) -> RealWorkers:
-        return RealWorkers(WORKERS_DEFAULT)
+    def new_workers(self, threads_max: int | None = None) -> RealWorkers:
+        return RealWorkers(WORKERS_DEFAULT if threads_max is None else threads_max)
 
     def open_dir(self, path: str, *, create: bool = False) -> RealDir:
         directory = open_dir(path, create=create)

@@ -647,8 +647,8 @@ class Connection:
         self.signal_room()
 
     def trim(self) -> None:
-        """Give back an empty buffer of an idle connection."""
-        if self.have == 0 and not self.pending_frames and not self.dispatching:
+        """Give back an empty buffer of an idle connection; not while a request is suspended, which may have copied it."""
+        if self.have == 0 and not self.pending_frames and not self.dispatching and self.suspended is None:
             self._give_own()
 
     def _release(self) -> None:

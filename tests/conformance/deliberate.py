@@ -170,6 +170,12 @@ NOT_SEEN = (
         "holds from the next request on; a Kafka broker learns of it a moment later.",
     ),
     Remark(
+        "The batches of one Produce request",
+        "may decompress to 128 MiB and to 16 times their size besides, one of them to 128 MiB. Where a rule needs each record "
+        "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. Partitions beyond "
+        "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
+    ),
+    Remark(
         "A Produce with null records",
         "gets INVALID_RECORD; Kafka 4.3 never answers it.",
     ),

@@ -1,4 +1,4 @@
-"""The order of appends of one connection is the order of its requests, whatever is parked, suspended, recompressed in a
+"""The order of appends of one connection is the order of its requests, whatever is parked, suspended, decompressed or recompressed in a
 worker or cut half-way: random mixes over several connections to one node, judged by what the logs hold."""
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ class Sender:
                 compression_type=self.random.choice((CompressionType.NONE, CompressionType.SNAPPY))
             )
             size = self.random.choice((10, 200, 3_000, 40_000))
+            if self.random.random() < 0.1:
+                # More than the loop decompresses itself.
+                builder, size = RecordBatchBuilder(compression_type=CompressionType.ZSTD), 2_500_000
             builder.append(1, b"%d" % self.number, b"%d:" % serial + b"x" * size)
             data.append(TopicProduceData(topic, bytes(16), [PartitionProduceData(0, builder.build())]))
             self.sent[topic].append(serial)
@@ -131,7 +134,7 @@ async def read_all(client: Client, topic: str) -> list[tuple[int, int]]:
         if not data:
             return found
         for position, header in iter_batches(data):
-            for record in records(data, position, decompressed_bytes_max=1 << 20):
+            for record in records(data, position, decompressed_bytes_max=1 << 22):
                 assert record.key is not None
                 assert record.value is not None
                 found.append((int(record.key), int(record.value.split(b":", 1)[0])))

@@ -1,0 +1,141 @@
+"""What is left of a Produce request when the loop may not go on with it: workers first, then the appends, turn by turn. PORTED.
+
+Theory of operation
+===================
+
+`ProduceHandler.handle` appends partition by partition. Where an append raises `OffLoop`, or a turn has had
+`PARTITIONS_PER_TURN` of them, the handler keeps what it has in a `ProduceRest` and suspends the connection, so that no later
+request of it can overtake. `work` lets a worker decompress that batch and some behind it, and the handler goes on where it
+stood. Anything may have happened in between: leadership, log, topic, limits and checksum are looked at again, and only what
+the bytes themselves decide is kept (what they decompress to, whether their records keep the rules).
+
+These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
+done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, of which there
+is one at a time: that bounds the memory, and large ones hold up large ones only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.handlers.recompression import Batch
+from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
+from data_plane.log.config import LogConfig
+from wire.messages.produce import ProduceRequest
+
+PARTITIONS_PER_TURN = 256
+"""Appends of one request between two turns of the loop: about 4 ms of small batches."""
+SLICE_BYTES = 4 << 20
+"""A worker that has decompressed so much for one request lets the appends go on."""
+ANY_SIZE = 1 << 62
+_OF_NO_TOPIC = LogConfig()
+
+
+class ProduceRest:
+    """How far a request has come, and the batches that are left. `handle` keeps its variables here between two turns."""
+
+    __slots__ = (
+        "_batches",
+        "_broker",
+        "_places",
+        "answers",
+        "budget",
+        "delayed",
+        "failed",
+        "place",
+        "responses",
+    )
+
+    def __init__(self, broker: Broker, request: ProduceRequest, by_id: bool, place: tuple[int, int]) -> None:
+        """What is left from `place` on (a topic and a partition of it, counted); copied, for the receive buffer goes."""
+        self.responses: list[Any] = []
+        """Of the topics that are done."""
+        self.answers: list[Any] = []
+        """Of the next topic's partitions that are done."""
+        self.delayed: Any = None
+        """The `DelayedProduce` of what was appended and must be waited for."""
+        self.failed = False
+        self.place = place
+        self._broker = broker
+        self._batches: list[HandedOff] = []
+        self._places: dict[tuple[int, int], int] = {}
+        first_topic, first_partition = place
+        left = [
+            (topic, at, data)
+            for at, topic in enumerate(request.topic_data)
+            if at >= first_topic
+            for data in topic.partition_data[first_partition if at == first_topic else 0 :]
+        ]
+        self.budget = RequestBudget(
+            sum(len(data.records or b"") for _, _, data in left), broker.produce_workers.inflated
+        )
+        counted = {first_topic: first_partition}
+        for topic, at, data in left:
+            records = memoryview(bytearray(data.records or b""))
+            if data.records is not None:
+                data.records = records
+            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            number = counted.get(at, 0)
+            counted[at] = number + 1
+            self._places[at, number] = len(self._batches)
+            self._batches.append(
+                HandedOff(
+                    records, _OF_NO_TOPIC if hosted is None else hosted.config, self.budget, broker.loop_work
+                )
+            )
+
+    def work_at(self, topic: int, partition: int) -> HandedOff:
+        """What is known of this batch."""
+        return self._batches[self._places[topic, partition]]
+
+    def keep(self, responses: list[Any], answers: list[Any], failed: bool) -> None:
+        """The next turn begins behind these."""
+        self.responses, self.answers, self.failed = responses, answers, failed
+        self.place = (len(responses), len(answers))
+
+    async def recompress(self, batches: list[Batch]) -> None:
+        """Give batches their topics' codec, and note what they are then."""
+        workers = self._broker.produce_workers
+        for batch in batches:
+            handed_off = self.work_at(*batch.place)
+            try:
+                await workers.small.run(batch.recompress, handed_off, SMALL_BYTES_MAX)
+            except LargerThanThought:
+                await workers.large.run(batch.recompress, handed_off, ANY_SIZE)
+
+    async def work(self) -> None:
+        """Let workers do what the next append needs, and maybe some of those behind it; at least, let others have a turn."""
+        broker, workers = self._broker, self._broker.produce_workers
+        at = self._places[self.place]
+        batch = self._batches[at]
+        if batch.wants_check:
+            await (workers.small if batch.is_small else workers.large).run(batch.check)
+        elif batch.is_compressed and batch.size is None:
+            some = self._batches[at : at + PARTITIONS_PER_TURN]
+            if await workers.small.run(_inflate, some, self.budget):
+                await workers.large.run(batch.inflate, ANY_SIZE)
+            batch.tell_size()
+        else:
+            await broker.clock.sleep_until(0.0)
+
+
+def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
+    """Decompress the first of the batches, and those behind it as far as the slice goes.
+
+    Returns whether the first is a large one, of which nothing is known yet.
+    """
+    before = budget.bytes_inflated
+    for batch in batches:
+        if batch is not batches[0] and not batch.may_be_appended:
+            continue
+        try:
+            batch.inflate(SMALL_BYTES_MAX)
+        except LargerThanThought:
+            return batch is batches[0]
+        if budget.bytes_inflated - before >= SLICE_BYTES:
+            break
+    return False
+
+
+__all__ = ["PARTITIONS_PER_TURN", "SLICE_BYTES", "ProduceRest"]

@@ -1,0 +1,308 @@
+"""The dear parts of checking a client's batch, and who does them: the loop as far as its ration goes, else a worker.
+
+Theory of operation
+===================
+
+An append asks for two things that cost more than the bytes that came: what compressed records become
+(`wire.record_batch.Inflation`), and a look at each record where a rule needs it. Kilobytes can ask for 128 MiB of the
+one and a quarter of a million records of the other. Who appends says by a `BatchWork` who does it:
+
+- `AT_ONCE`: whoever appends. For tests and for worlds without a loop.
+- `LoopWork`: the loop, up to a ration for each turn of it. What would take more raises `OffLoop` before anything has changed.
+- `HandedOff`: a worker did it for this one batch, and the append hears the outcome; all else is checked anew.
+
+`RequestBudget` bounds what workers do for one request, however often it names a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from data_plane.log.config import LogConfig
+from data_plane.log.record_rules import RECORDS_PARSED_MAX, check_records
+from wire.batch_errors import DecompressionBomb
+from wire.batch_header import HEADER_SIZE, BatchHeader
+from wire.compression import CompressionType, Inflated, decompressed_size
+from wire.errors import ErrorCode, KafkaError
+from wire.recompression import codec_of
+from wire.record_batch import parse_header, parse_produced
+
+RATION = 2 << 20
+"""What the loop may do for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
+
+In one turn it begins no other after as much, so a turn costs twice that at most."""
+CODEC_COSTS: dict[int, int] = {
+    CompressionType.GZIP: 4,
+    CompressionType.SNAPPY: 2,
+    CompressionType.LZ4: 1,
+    CompressionType.ZSTD: 1,
+}
+"""How much of the ration a decompressed byte takes."""
+RATIO_MAX = 16.0
+"""No higher ratio is remembered: bombs must not make small batches of others look large."""
+RECORD_COST = 1024
+"""How much of it a parsed record takes (about 1.2 us)."""
+REQUEST_BYTES_MIN = 128 << 20
+REQUEST_RATIO = 16
+"""The batches of one request may decompress to so many bytes, and to so many times their size besides."""
+RECORD_BYTES = 16
+"""Of one request a record for every so many bytes is looked at, and as many as of one batch besides."""
+EVERY_CODEC_VERSION = 13
+SMALL_BYTES_MAX = 16 << 20
+"""What a batch may become among the small ones."""
+
+
+class OffLoop(Exception):
+    """The loop may not do this now. Nothing has changed."""
+
+
+class LargerThanThought(Exception):
+    """Records become more than somebody was ready for."""
+
+
+class BatchWork(Protocol):
+    """Who does the dear parts of a batch's checks."""
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        """As `wire.compression.decompressed_size`; or `OffLoop`."""
+
+    def check_records(
+        self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
+    ) -> None:
+        """As `data_plane.log.record_rules.check_records`; or `OffLoop`."""
+
+
+class _AtOnce:
+    """Whoever asks does it."""
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        return decompressed_size(compression_type, data, size_max)
+
+    def check_records(
+        self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
+    ) -> None:
+        check_records(batch, header, config, now_ms, name)
+
+
+AT_ONCE: BatchWork = _AtOnce()
+
+
+class LoopWork:
+    """The loop does it, as far as the ration goes: `at_end_of_turn` takes what gives the ration back.
+
+    It goes by the ratio of late of the codec, for what it gives up half-way is lost.
+    """
+
+    __slots__ = ("_at_end_of_turn", "_inflated", "_left", "_ratios", "_size")
+
+    def __init__(self, at_end_of_turn: Callable[[Callable[[], None]], None]) -> None:
+        self._at_end_of_turn = at_end_of_turn
+        self._inflated = Inflated()
+        self._left = RATION
+        self._size = 0
+        """Of the last records that were decompressed: an append looks at records behind that."""
+        self._ratios: dict[int, float] = dict.fromkeys(CODEC_COSTS, 1.0)
+
+    @property
+    def bytes_inflated(self) -> int:
+        """Bytes that the loop has decompressed, those of refused batches included."""
+        return self._inflated.bytes_made
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        cost = CODEC_COSTS.get(compression_type, 1)
+        room = RATION // cost - len(data)
+        if self._left <= 0 or room < len(data) * self._ratios.get(compression_type, 1.0):
+            raise OffLoop
+        allowed = min(room, size_max)
+        before = self._inflated.bytes_made
+        try:
+            size = self._size = decompressed_size(compression_type, data, allowed, self._inflated)
+        except DecompressionBomb:
+            self.note_size(compression_type, len(data), size_max)
+            if allowed == size_max:
+                raise
+            raise OffLoop from None
+        finally:
+            self._take((len(data) + self._inflated.bytes_made - before) * cost)
+        self.note_size(compression_type, len(data), size)
+        return size
+
+    def note_size(self, compression_type: int, compressed: int, size: int) -> None:
+        """What so many compressed bytes have become."""
+        ratio = self._ratios.get(compression_type, 1.0)
+        self._ratios[compression_type] = ratio + (min(size / (compressed + 1), RATIO_MAX) - ratio) / 4
+
+    def check_records(
+        self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
+    ) -> None:
+        cost = header.record_count * RECORD_COST
+        if header.compression_type:
+            cost += self._size * CODEC_COSTS.get(header.compression_type, 1)
+        if cost > RATION or self._left <= 0:
+            raise OffLoop
+        if header.compression_type:
+            self._inflated.bytes_made += self._size
+        self._take(cost)
+        check_records(batch, header, config, now_ms, name)
+
+    def _take(self, cost: int) -> None:
+        if self._left == RATION:
+            self._at_end_of_turn(self._refill)
+        self._left -= cost
+
+    def _refill(self) -> None:
+        self._left = RATION
+
+
+class RequestBudget:
+    """What workers may still do for one request of `size` bytes of batches. `inflated` counts for the node."""
+
+    __slots__ = ("_of_node", "bytes_inflated", "bytes_left", "bytes_max", "records_left", "records_max")
+
+    def __init__(self, size: int, inflated: Inflated) -> None:
+        self.bytes_inflated = 0
+        self._of_node = inflated
+        self.bytes_max = self.bytes_left = REQUEST_BYTES_MIN + REQUEST_RATIO * size
+        self.records_max = self.records_left = RECORDS_PARSED_MAX + size // RECORD_BYTES
+
+    def inflate(self, compression_type: int, data: memoryview, size_max: int, at_once_max: int) -> int:
+        """As `decompressed_size`, and within the budget.
+
+        Raises:
+            LargerThanThought: it would take more than `at_once_max`.
+            KafkaError: MESSAGE_TOO_LARGE beyond the budget, and as `decompressed_size`.
+        """
+        allowed = min(size_max, self.bytes_left)
+        counted = Inflated()
+        is_charged = True  # not where it begins anew with more room, which takes more of the budget than this
+        try:
+            return decompressed_size(compression_type, data, min(allowed, at_once_max), counted)
+        except DecompressionBomb as error:
+            if at_once_max < allowed:
+                is_charged = False
+                raise LargerThanThought from error
+            if allowed < size_max:
+                raise KafkaError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"the batches of this request decompress to more than {self.bytes_max} bytes",
+                ) from error
+            raise
+        finally:
+            if is_charged:
+                self.bytes_left = max(0, self.bytes_left - counted.bytes_made)
+            self.bytes_inflated += counted.bytes_made
+            self._of_node.bytes_made += counted.bytes_made
+
+    def take_records(self, count: int) -> None:
+        """Raises `KafkaError`: MESSAGE_TOO_LARGE beyond the budget."""
+        if count > self.records_left:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"more than {self.records_max} records of this request would have to be looked at",
+            )
+        self.records_left -= count
+
+
+class HandedOff:
+    """One batch of which workers do the dear parts, between tries to append it. Used by one thread at a time."""
+
+    __slots__ = ("_budget", "_check", "_is_checked", "_refusal", "config", "loop_work", "records", "size")
+
+    def __init__(
+        self, records: memoryview, config: LogConfig, budget: RequestBudget, loop_work: LoopWork
+    ) -> None:
+        """`records` is the request's own copy, `config` that of the topic now."""
+        self.records = records
+        self.config = config
+        self.loop_work = loop_work
+        self.size: int | KafkaError | None = None
+        """What the compressed records become, once that is known."""
+        self._budget = budget
+        self._check: Callable[[], None] | None = None
+        self._is_checked = False
+        self._refusal: KafkaError | None = None
+
+    # -- on the loop
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        size = self.size
+        if size is None:
+            raise OffLoop
+        if isinstance(size, KafkaError):
+            raise size
+        if size > size_max:
+            raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+        return size
+
+    def check_records(
+        self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str
+    ) -> None:
+        if self._is_checked:
+            if self._refusal is not None:
+                raise self._refusal
+        elif header.compression_type:
+            self._check = partial(check_records, batch, header, config, now_ms, name)
+            raise OffLoop
+        else:
+            try:
+                self.loop_work.check_records(batch, header, config, now_ms, name)
+            except OffLoop:
+                self._check = partial(check_records, batch, header, config, now_ms, name)
+                raise
+
+    def tell_size(self) -> None:
+        """Let the loop know what to expect of such batches."""
+        if isinstance(self.size, int):
+            self.loop_work.note_size(codec_of(self.records), len(self.records), self.size)
+
+    @property
+    def is_compressed(self) -> bool:
+        return codec_of(self.records) > 0
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what is known to be in it needs little room."""
+        return not isinstance(self.size, int) or self.size <= SMALL_BYTES_MAX
+
+    @property
+    def wants_check(self) -> bool:
+        """Whether an append has asked for a look at each record."""
+        return self._check is not None
+
+    # -- in a worker
+
+    @property
+    def may_be_appended(self) -> bool:
+        """Whether it is worth the work before an append has asked."""
+        is_asked = self.is_compressed and self.size is None
+        return is_asked and len(self.records) <= self.config.max_message_bytes
+
+    def inflate(self, at_once_max: int) -> None:
+        """Find out what the records become, though the append may still refuse them for something else.
+
+        Raises `LargerThanThought`.
+        """
+        try:
+            header = parse_produced(self.records, EVERY_CODEC_VERSION)
+            self.size = self._budget.inflate(
+                header.compression_type,
+                self.records[HEADER_SIZE : header.size],
+                self.config.decompressed_bytes_max,
+                at_once_max,
+            )
+        except KafkaError as error:
+            self.size = error
+
+    def check(self) -> None:
+        """Look at each record, as the append has asked for."""
+        check, self._check = self._check, None
+        assert check is not None, "an append has asked"
+        try:
+            count = parse_header(self.records).record_count
+            self._budget.take_records(min(count, RECORDS_PARSED_MAX))
+            check()
+        except KafkaError as error:
+            self._refusal = error
+        self._is_checked = True

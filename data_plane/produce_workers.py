@@ -1,0 +1,50 @@
+"""Threads for what clients' batches ask for, beside those for disks and loading: as many ask, as few are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from odradek.env.ports import Env, Workers
+from wire.compression import Inflated
+
+T = TypeVar("T")
+
+SMALL_THREADS = 2
+LARGE_THREADS = 1
+
+
+class CountedWorkers:
+    """Workers that know how many wait for them or are served."""
+
+    __slots__ = ("_workers", "in_progress")
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.in_progress = 0
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        self.in_progress += 1
+        try:
+            return await self._workers.run(function, *args)
+        finally:
+            self.in_progress -= 1
+
+
+class ProduceWorkers:
+    """`small` take what needs little room, `large` the rest, one at a time."""
+
+    __slots__ = ("inflated", "large", "small")
+
+    def __init__(self, env: Env) -> None:
+        self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
+        self.large = CountedWorkers(env.new_workers(LARGE_THREADS))
+        self.inflated = Inflated()
+        """By workers."""
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "inflated_bytes": self.inflated.bytes_made,
+            "small_in_progress": self.small.in_progress,
+            "large_in_progress": self.large.in_progress,
+        }
