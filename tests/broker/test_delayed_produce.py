@@ -100,6 +100,18 @@ def test_it_fails_when_the_leadership_goes() -> None:
     case.assert_answered(NOT_LEADER)
 
 
+def test_a_leadership_that_is_lost_before_the_last_append_is_not_forgotten() -> None:
+    """NOT_LEADER_OR_FOLLOWER, though the leader is the same again, and the timeout begins behind the last append only."""
+    case = Case()
+    case.produce.wait_for_replicas(case.partition, 0, case.answer)
+    case.partition.apply(GONE, 1)
+    case.partition.apply(PartitionImage(1, 5, 2, (1, 2), (1,)), 1)
+    case.expire()
+    assert case.produce.response is None
+    case.produce.check()
+    case.assert_answered(NOT_LEADER)
+
+
 @pytest.mark.parametrize(("replicas", "flush"), [(True, False), (False, True)])
 @pytest.mark.parametrize("loss", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR])
 def test_it_fails_when_the_partition_goes(replicas: bool, flush: bool, loss: ErrorCode) -> None:

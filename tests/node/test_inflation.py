@@ -237,6 +237,7 @@ def test_others_are_served_between_the_appends_of_one_request(
             )
         assert await codes(client, asking([small])) == [ErrorCode.NONE]
         assert appended == list(range(3001))
+        turns.append(len(appended))
         assert all(after - before <= 600 for before, after in pairwise(turns))
 
     play(script, made=stage.nodes.append)
@@ -260,6 +261,26 @@ def test_a_topic_that_goes_while_its_batch_is_decompressed(acks: int) -> None:
         first, second = (await answer_to(client, asked, 9)).responses[0].partition_responses
         assert first.error_code == 0
         assert ErrorCode(second.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(script, made=stage.nodes.append)
+
+
+def test_a_flush_that_ends_while_a_later_batch_is_decompressed() -> None:
+    """The answer waits for all of its request, also where what was appended first has all that it waits for."""
+    stage = Stage()
+
+    async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
+        client = await connect()
+        await create_topic(client)
+        await set_config(client, "flush.messages", "1")
+        gate = stage.gate(world)
+        asked = asking([bytes(good_batch(1, timestamp_ms=1)), large_batch()])
+        await client.send(bytes(frame(asked, 9)))
+        await gate.arrived.wait()
+        await world.sleep(60.0)
+        gate.opened.set()
+        answers = (await answer_to(client, asked, 9)).responses[0].partition_responses
+        assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 1)]
 
     play(script, made=stage.nodes.append)
 
