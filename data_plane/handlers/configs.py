@@ -7,8 +7,9 @@ from typing import Protocol
 
 from data_plane.broker import Broker
 from data_plane.handlers.alter_configs import parse_node_id
-from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
-from data_plane.handlers.contract import Context, Result, Suspend
+from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
+from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.slices import Work, in_slices
 from data_plane.log_levels import LogLevels
 from metadata_quorum.config_docs import config_doc
 from metadata_quorum.effective_config import (
@@ -54,9 +55,13 @@ _DOC_SCOPES = {
     RESOURCE_CLIENT_METRICS: "client-metrics",
     RESOURCE_GROUP: "group",
 }
-RESOURCES_PER_TURN = 100
-"""About 2 ms; a client that asks for thousands of topics must not hold up the others."""
+RESOURCE_UNITS = 20
+"""A topic's configuration counts like so many partitions: 50 of them are a slice."""
 ENTRY_BYTES = 80
+NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+"""Any name of these is described; those without a configuration of their own look all the same."""
+Owner = tuple[int, str | None]
+"""Kind and name; None stands for all of a kind that look the same."""
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -76,6 +81,17 @@ class Described(Protocol):
     def clock(self) -> Clock: ...
 
 
+class _Told:
+    """What one answer shows already, by whose it is and the keys that are wanted."""
+
+    __slots__ = ("entries", "repeated", "shown")
+
+    def __init__(self) -> None:
+        self.entries: dict[Owner, list[ConfigEntry]] = {}
+        self.shown: dict[tuple[Owner, frozenset[str]], list[DescribeConfigsResourceResult]] = {}
+        self.repeated = RepeatedSize()
+
+
 class DescribeConfigsHandler:
     """API 32; of the node's own values that it can be asked for, whatever its roles."""
 
@@ -89,48 +105,49 @@ class DescribeConfigsHandler:
         self._inherited_from: BrokerConfigLayers | None = None
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
+        return in_slices(self._broker.clock, self._answer(request))
+
+    def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
         # As in Kafka a type that it does not know spoils the whole request.
         sound = all(resource.resource_type in RESOURCES for resource in request.resources)
-        size = AnswerSize()
-        if len(request.resources) <= RESOURCES_PER_TURN:
-            return DescribeConfigsResponse(
-                0, [self._describe(resource, request, sound, size) for resource in request.resources]
-            )
-
-        async def describe() -> DescribeConfigsResponse:
-            results = []
-            for resource in request.resources:
-                results.append(self._describe(resource, request, sound, size))
-                if len(results) % RESOURCES_PER_TURN == 0:
-                    await self._broker.clock.sleep_until(0.0)
-            return DescribeConfigsResponse(0, results)
-
-        return Suspend(describe)
+        told = _Told()
+        results = []
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            try:
+                if not sound:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                shown = self._describe(resource, request, told)
+                results.append(DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown))
+            except KafkaError as error:
+                results.append(DescribeConfigsResult(error.code, error.message, kind, name, []))
+            yield RESOURCE_UNITS
+        return DescribeConfigsResponse(0, results)
 
     def _describe(
-        self,
-        resource: DescribeConfigsResource,
-        request: DescribeConfigsRequest,
-        sound: bool,
-        size: AnswerSize,
-    ) -> DescribeConfigsResult:
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
+    ) -> list[DescribeConfigsResourceResult]:
+        """What is shown of a resource, one list for all that show the same. Raises `KafkaError`."""
         kind, name = resource.resource_type, resource.resource_name
-        try:
-            if not sound:
-                raise KafkaError(ErrorCode.INVALID_REQUEST)
-            if size.is_full:
-                raise KafkaError(TOO_LARGE, TOO_LARGE_MESSAGE)
-            entries = self._entries(kind, name)
-        except KafkaError as error:
-            return DescribeConfigsResult(error.code, error.message, kind, name, [])
         wanted = frozenset(resource.configuration_keys or ())
+        of_none = kind in NAMED_FREELY and name and (kind, name) not in self._broker.image.configs
+        owner = (kind, None if of_none else name)
+        shown = told.shown.get((owner, wanted))
+        if shown is not None:
+            size = sum(ENTRY_BYTES + len(each.documentation or "") for each in shown)
+            if not told.repeated.has_room(size):
+                raise KafkaError(TOO_LARGE, TOO_LARGE_MESSAGE)
+            return shown
+        entries = told.entries.get(owner)
+        if entries is None:
+            entries = told.entries[owner] = self._entries(kind, name)
         shown = [
             _shown(entry, request.include_synonyms, _doc(kind, entry.name, request.include_documentation))
             for entry in entries
             if not wanted or entry.name in wanted
         ]
-        size.has_room(sum(ENTRY_BYTES + len(each.documentation or "") for each in shown))
-        return DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown)
+        told.shown[owner, wanted] = shown
+        return shown
 
     def _entries(self, kind: int, name: str) -> list[ConfigEntry]:
         if kind == RESOURCE_TOPIC:
@@ -226,10 +243,10 @@ class ListConfigResourcesHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: ListConfigResourcesRequest) -> Result:
-        kinds = request.resource_types
+        kinds = frozenset(request.resource_types)
         if context.api_version == 0:
-            kinds = [RESOURCE_CLIENT_METRICS]
-        elif any(kind not in RESOURCES for kind in kinds):
+            kinds = frozenset((RESOURCE_CLIENT_METRICS,))
+        elif not kinds.issubset(RESOURCES):
             return ListConfigResourcesResponse(0, ErrorCode.UNSUPPORTED_VERSION, [])
         found = [
             ConfigResource(name, kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Delayed, Result
 from data_plane.handlers.metadata import INTERNAL_TOPICS
+from data_plane.handlers.slices import Work, in_slices
 from data_plane.replication.partition import Partition
 from data_plane.timers import Timer
 from wire.errors import ErrorCode, KafkaError
@@ -37,9 +38,9 @@ class DelayedDelete(Delayed):
         self.pending = pending
         self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
         for partition, _, _ in pending:
-            partition.watch(self._check)
+            partition.watch(self.check)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         still_pending = []
         for waiting in self.pending:
             partition, offset, answer = waiting
@@ -51,7 +52,7 @@ class DelayedDelete(Delayed):
             else:
                 still_pending.append(waiting)
                 continue
-            partition.unwatch(self._check)
+            partition.unwatch(self.check)
         self.pending = still_pending
         if not still_pending and self.response is None:
             self.timer.cancel()
@@ -67,7 +68,7 @@ class DelayedDelete(Delayed):
 
     def _forget(self) -> None:
         for partition, _, _ in self.pending:
-            partition.unwatch(self._check)
+            partition.unwatch(self.check)
         self.pending = []
 
     def abandon(self) -> None:
@@ -91,17 +92,26 @@ class DeleteRecordsHandler:
         for topic in request.topics:
             for partition in topic.partitions:
                 asked.setdefault(topic.name, {})[partition.partition_index] = partition.offset
+        return in_slices(self._broker.clock, self._delete_all(asked, request.timeout_ms))
+
+    def _delete_all(
+        self, asked: dict[str, dict[int, int]], timeout_ms: int
+    ) -> Work[DeleteRecordsResponse | DelayedDelete]:
         pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
-        response = DeleteRecordsResponse(
-            0,
-            [
-                DeleteRecordsTopicResult(
-                    name, [self._delete(name, index, offset, pending) for index, offset in offsets.items()]
-                )
-                for name, offsets in asked.items()
-            ],
-        )
-        return DelayedDelete(self._broker, response, pending, request.timeout_ms) if pending else response
+        results = []
+        for name, offsets in asked.items():
+            answers = []
+            for index, offset in offsets.items():
+                answers.append(self._delete(name, index, offset, pending))
+                yield 1
+            results.append(DeleteRecordsTopicResult(name, answers))
+        response = DeleteRecordsResponse(0, results)
+        if not pending:
+            return response
+        delayed = DelayedDelete(self._broker, response, pending, timeout_ms)
+        # Followers may have caught up between two slices, when nobody watched yet.
+        delayed.check()
+        return delayed
 
     def _delete(
         self,

@@ -6,6 +6,7 @@ from data_plane.broker import Broker
 from data_plane.groups.coordinator import partition_of
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.slices import Work, in_slices
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_topics import CreateTopicsRequest
@@ -13,6 +14,8 @@ from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, 
 
 BATCHED_SINCE = 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+KEY_CHARACTERS_PER_UNIT = 30
+"""A key's partition comes of a sum over its characters."""
 NO_TRANSACTIONS = "this cluster does not support transactions yet: leave transactional.id out of the producer's configuration"
 
 
@@ -25,9 +28,8 @@ class FindCoordinatorHandler:
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         if context.api_version >= BATCHED_SINCE:
-            found = [self._find(context, request.key_type, key) for key in request.coordinator_keys]
-            return FindCoordinatorResponse(coordinators=found)
-        one = self._find(context, request.key_type, request.key)
+            return in_slices(self._broker.clock, self._find_all(context.listener, request))
+        one = self._find(context.listener, request.key_type, request.key)
         return FindCoordinatorResponse(
             0,
             one.error_code,
@@ -37,7 +39,16 @@ class FindCoordinatorHandler:
             one.port,
         )
 
-    def _find(self, context: Context, key_type: int, key: str) -> Coordinator:
+    def _find_all(self, listener: str, request: FindCoordinatorRequest) -> Work[FindCoordinatorResponse]:
+        """Each key is looked up once, and told as often as it is named."""
+        found: dict[str, Coordinator] = {}
+        for key in request.coordinator_keys:
+            if key not in found:
+                found[key] = self._find(listener, request.key_type, key)
+            yield 1 + len(key) // KEY_CHARACTERS_PER_UNIT
+        return FindCoordinatorResponse(coordinators=[found[key] for key in request.coordinator_keys])
+
+    def _find(self, listener: str, key_type: int, key: str) -> Coordinator:
         if key_type == TRANSACTION:
             # Every other error makes some client ask again for ever, where the answer will not change.
             return _missing(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
@@ -52,7 +63,7 @@ class FindCoordinatorHandler:
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         partition = topic.partitions[partition_of(key, len(topic.partitions))]
         leader = image.brokers.get(partition.leader)
-        endpoint = None if leader is None or leader.fenced else leader.endpoint(context.listener)
+        endpoint = None if leader is None or leader.fenced else leader.endpoint(listener)
         if endpoint is None:
             return _missing(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Coordinator(key, partition.leader, endpoint.host, endpoint.port, ErrorCode.NONE, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from data_plane.broker import Broker
 from data_plane.groups.offsets import (
@@ -12,9 +12,11 @@ from data_plane.groups.offsets import (
     FetchOffsets,
     PartitionCommit,
 )
-from data_plane.handlers.answer_size import TOO_LARGE, AnswerSize
+from data_plane.handlers.answer_size import TOO_LARGE, RepeatedSize
 from data_plane.handlers.contract import Context, Result
 from data_plane.handlers.gathering import ask_groups
+from data_plane.handlers.slices import Work
+from metadata_quorum.image import MetadataImage
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -161,60 +163,109 @@ class OffsetFetchHandler:
         else:
             groups = request.groups
 
-        def combine(answers: list[FetchedOffsets]) -> OffsetFetchResponse:
-            size = AnswerSize()
-            told = [
-                self._group_answer(group, answer, version, size)
-                for group, answer in zip(groups, answers, strict=True)
-            ]
-            return (
-                OffsetFetchResponse(0, groups=told) if version >= GROUPS_SINCE else _single(told[0], version)
-            )
+        asked: dict[FetchOffsets, None] = {}
+        for group in groups:
+            asked[FetchOffsets(group.group_id, group.member_id, group.member_epoch)] = None
 
-        asked: list[tuple[str, Any]] = [
-            (group.group_id, FetchOffsets(group.group_id, group.member_id, group.member_epoch))
-            for group in groups
-        ]
-        return ask_groups(self._broker, context, asked, combine)
+        def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:
+            fetched = dict(zip(asked, answers, strict=True))
+            telling = _Telling(self._broker.image, version)
+            told = []
+            for group in groups:
+                key = FetchOffsets(group.group_id, group.member_id, group.member_epoch)
+                told.append((yield from telling.tell(group, fetched[key])))
+            if version >= GROUPS_SINCE:
+                return OffsetFetchResponse(0, groups=told)
+            return _single(told[0], version)
 
-    def _group_answer(
-        self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets, version: int, size: AnswerSize
-    ) -> OffsetFetchResponseGroup:
-        if size.is_full:
-            fetched = FetchedOffsets(TOO_LARGE, {})
-        if fetched.code and version >= GROUP_ERROR_SINCE:
-            return OffsetFetchResponseGroup(group.group_id, [], fetched.code)
-        by_id = version >= TOPIC_IDS_SINCE
-        image = self._broker.image
-        topics: list[OffsetFetchResponseTopics] = []
-        unknown: list[OffsetFetchResponseTopics] = []
-        for asked in _all_topics(fetched) if group.topics is None else group.topics:
-            name, topic_id = asked.name, asked.topic_id
-            missing = ErrorCode.NONE
-            if by_id and group.topics is None:
-                topic = image.topics.get(name)
+        return ask_groups(self._broker, context, [(each.group_id, each) for each in asked], combine)
+
+
+class _Telling:
+    """What one OffsetFetch is told: all offsets of a group are put together once, however often it is named."""
+
+    __slots__ = ("_by_id", "_image", "_is_full", "_repeated", "_told", "_version", "_whole")
+
+    def __init__(self, image: MetadataImage, version: int) -> None:
+        self._image = image
+        self._version = version
+        self._by_id = version >= TOPIC_IDS_SINCE
+        self._repeated = RepeatedSize()
+        self._is_full = False
+        self._whole: dict[str, list[OffsetFetchResponseTopics]] = {}
+        self._told: dict[tuple[str, str | bytes, int], None] = {}
+        """(group, name or id of a topic, partition) of those that are told."""
+
+    def tell(self, group: OffsetFetchRequestGroup, fetched: FetchedOffsets) -> Work[OffsetFetchResponseGroup]:
+        yield 1
+        group_id = group.group_id
+        code = TOO_LARGE if self._is_full else fetched.code
+        if code and self._version >= GROUP_ERROR_SINCE:
+            return OffsetFetchResponseGroup(group_id, [], code)
+        if group.topics is not None:
+            topics = yield from self._named(group_id, group.topics, fetched)
+        elif group_id in self._whole:
+            topics = self._whole[group_id]
+            self._repeat(sum(_bytes(each) for topic in topics for each in topic.partitions))
+        else:
+            topics = self._whole[group_id] = yield from self._all(fetched)
+        if self._is_full:
+            return OffsetFetchResponseGroup(group_id, [], TOO_LARGE)
+        return OffsetFetchResponseGroup(group_id, topics, ErrorCode.NONE)
+
+    def _repeat(self, count: int) -> None:
+        """Once there is no room, nothing more is told."""
+        self._is_full = not self._repeated.has_room(count)
+
+    def _all(self, fetched: FetchedOffsets) -> Work[list[OffsetFetchResponseTopics]]:
+        topics = []
+        for asked in _all_topics(fetched):
+            topic_id = asked.topic_id
+            if self._by_id:
+                topic = self._image.topics.get(asked.name)
                 if topic is None:
                     continue
                 topic_id = topic.topic_id
-            elif by_id:
-                topic = image.topics_by_id.get(topic_id)
+            partitions = []
+            for index in asked.partition_indexes:
+                partitions.append(_fetched_partition(asked.name, topic_id, index, fetched, ErrorCode.NONE))
+                yield 1
+            topics.append(OffsetFetchResponseTopics(asked.name, topic_id, partitions))
+        return topics
+
+    def _named(
+        self, group_id: str, named: list[OffsetFetchRequestTopics], fetched: FetchedOffsets
+    ) -> Work[list[OffsetFetchResponseTopics]]:
+        """In the order of the request, but topics without a known id behind the others."""
+        topics: list[OffsetFetchResponseTopics] = []
+        unknown: list[OffsetFetchResponseTopics] = []
+        for asked in named:
+            name, missing = asked.name, ErrorCode.NONE
+            if self._by_id:
+                topic = self._image.topics_by_id.get(asked.topic_id)
                 if topic is None:
                     missing = ErrorCode.UNKNOWN_TOPIC_ID
                 else:
                     name = topic.name
-            partitions = [
-                _fetched_partition(name, topic_id, index, fetched, missing)
-                for index in asked.partition_indexes
-            ]
-            (unknown if missing else topics).append(OffsetFetchResponseTopics(name, topic_id, partitions))
-        topics += unknown
-        if not size.has_room(_group_bytes(topics)):
-            return OffsetFetchResponseGroup(group.group_id, [], TOO_LARGE)
-        return OffsetFetchResponseGroup(group.group_id, topics, ErrorCode.NONE)
+            key = asked.topic_id if self._by_id else name
+            partitions = []
+            for index in asked.partition_indexes:
+                answer = _fetched_partition(name, asked.topic_id, index, fetched, missing)
+                if (group_id, key, index) in self._told:
+                    self._repeat(_bytes(answer))
+                    if self._is_full:
+                        return []
+                self._told[group_id, key, index] = None
+                partitions.append(answer)
+                yield 1
+            (unknown if missing else topics).append(
+                OffsetFetchResponseTopics(name, asked.topic_id, partitions)
+            )
+        return topics + unknown
 
 
-def _group_bytes(topics: list[OffsetFetchResponseTopics]) -> int:
-    return sum(PARTITION_BYTES + len(each.metadata or "") for topic in topics for each in topic.partitions)
+def _bytes(partition: OffsetFetchResponsePartitions) -> int:
+    return PARTITION_BYTES + len(partition.metadata or "")
 
 
 def _all_topics(fetched: FetchedOffsets) -> list[OffsetFetchRequestTopics]:

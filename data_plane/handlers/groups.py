@@ -8,9 +8,10 @@ from data_plane.broker import Broker
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
 from data_plane.groups.membership import sync_refused
 from data_plane.groups.turn import Ask
-from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
+from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from data_plane.handlers.contract import Context, Result
 from data_plane.handlers.gathering import Gather, ask_groups
+from data_plane.handlers.slices import Work
 from wire.errors import ErrorCode
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -18,6 +19,7 @@ from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroups
 from wire.messages.sync_group import SyncGroupRequest
 
 PROTOCOL_NAMED_SINCE = 5
+GROUP_BYTES = 20
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
 
@@ -73,7 +75,7 @@ class ListGroupsHandler:
         shards = [shard for _, shard in sorted(self._broker.groups.shards.items())]
         if not shards:
             return combine([])
-        gather = Gather(len(shards), combine)
+        gather = Gather(self._broker, len(shards), combine)
         wall_ms = self._broker.clock.wall_ms()
         for index, shard in enumerate(shards):
             shard.submit(Ask(ListGroups(), context.api_version, gather.part(index), wall_ms))
@@ -89,18 +91,22 @@ class DescribeGroupsHandler:
     def handle(self, context: Context, request: DescribeGroupsRequest) -> Result:
         with_operations = request.include_authorized_operations
 
-        def combine(answers: list[DescribedGroup]) -> DescribeGroupsResponse:
-            if with_operations:
-                for group in answers:
-                    if not group.error_code:
-                        group.authorized_operations = GROUP_OPERATIONS
-            size = AnswerSize()
-            told = [
-                group
-                if size.has_room(_described_bytes(group))
-                else DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group.group_id)
-                for group in map(dict(zip(named, answers, strict=True)).__getitem__, request.groups)
-            ]
+        def combine(answers: list[DescribedGroup]) -> Work[DescribeGroupsResponse]:
+            described: dict[str, DescribedGroup] = {}
+            for group_id, group in zip(named, answers, strict=True):
+                described[group_id] = group
+                if with_operations and not group.error_code:
+                    group.authorized_operations = GROUP_OPERATIONS
+                yield 1
+            repeated = RepeatedSize()
+            told: list[DescribedGroup] = []
+            untold = dict(described)
+            for group_id in request.groups:
+                group = described[group_id]
+                if untold.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
+                    group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
+                told.append(group)
+                yield 1
             return DescribeGroupsResponse(0, told)
 
         named = dict.fromkeys(request.groups)
@@ -109,7 +115,7 @@ class DescribeGroupsHandler:
 
 
 def _described_bytes(group: DescribedGroup) -> int:
-    return sum(
+    return GROUP_BYTES + sum(
         len(each.member_id) + len(each.client_id) + len(each.member_metadata) + len(each.member_assignment)
         for each in group.members
     )

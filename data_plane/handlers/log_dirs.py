@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.slices import Work, in_slices
 from data_plane.log.log_dir import LogDir
 from wire.errors import ErrorCode
 from wire.messages.alter_replica_log_dirs import (
@@ -34,13 +35,15 @@ class DescribeLogDirsHandler:
 
     def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
         wanted = None if request.topics is None else _wanted(request.topics)
+        return in_slices(self._broker.clock, self._describe_all(wanted))
+
+    def _describe_all(self, wanted: Wanted | None) -> Work[DescribeLogDirsResponse]:
         placement = self._broker.placement
-        return DescribeLogDirsResponse(
-            0,
-            ErrorCode.NONE,
-            [_describe(log_dir, wanted, placement.cordoned) for log_dir in self._broker.log_dirs]
-            + [_offline(path) for path in placement.unavailable],
-        )
+        results = []
+        for log_dir in self._broker.log_dirs:
+            results.append((yield from _describe(log_dir, wanted, placement.cordoned)))
+        results += [_offline(path) for path in placement.unavailable]
+        return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
 
 
 def _offline(path: str) -> DescribeLogDirsResult:
@@ -54,11 +57,14 @@ def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
     return wanted
 
 
-def _describe(log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes]) -> DescribeLogDirsResult:
+def _describe(
+    log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes]
+) -> Work[DescribeLogDirsResult]:
     if log_dir.offline_reason is not None:
         return _offline(log_dir.path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     for (topic, index), log in sorted(log_dir.logs.items()):
+        yield 1
         if wanted is None or index in wanted.get(topic, ()):
             lag = max(0, log.high_watermark - log.log_end_offset)
             topics.setdefault(topic, []).append(DescribeLogDirsPartition(index, log.size_bytes, lag, False))
@@ -87,19 +93,17 @@ class AlterReplicaLogDirsHandler:
             for topic in entry.topics:
                 for index in topic.partitions:
                     paths.setdefault(topic.name, {})[index] = entry.path
-        return AlterReplicaLogDirsResponse(
-            0,
-            [
-                AlterReplicaLogDirTopicResult(
-                    name,
-                    [
-                        AlterReplicaLogDirPartitionResult(index, self._check(name, index, path))
-                        for index, path in targets.items()
-                    ],
-                )
-                for name, targets in paths.items()
-            ],
-        )
+        return in_slices(self._broker.clock, self._check_all(paths))
+
+    def _check_all(self, paths: dict[str, dict[int, str]]) -> Work[AlterReplicaLogDirsResponse]:
+        results = []
+        for name, targets in paths.items():
+            checked = []
+            for index, path in targets.items():
+                checked.append(AlterReplicaLogDirPartitionResult(index, self._check(name, index, path)))
+                yield 1
+            results.append(AlterReplicaLogDirTopicResult(name, checked))
+        return AlterReplicaLogDirsResponse(0, results)
 
     def _check(self, topic: str, index: int, path: str) -> ErrorCode:
         broker = self._broker

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.slices import SLICE_UNITS, Work, in_slices
 from data_plane.handlers.topics import sender_of
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.effective_config import broker_value
 from metadata_quorum.envelope import Sender
-from metadata_quorum.image import BrokerImage, PartitionImage, TopicImage
+from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
@@ -53,11 +54,18 @@ class MetadataHandler:
         """Topics that the controller has been asked for and that it has not answered yet."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
+        version, listener = context.api_version, context.listener
+        return in_slices(self._broker.clock, self._answer(request, version, listener, sender_of(context)))
+
+    def _answer(
+        self, request: MetadataRequest, version: int, listener: str, sender: Sender
+    ) -> Work[MetadataResponse]:
         image = self._broker.image
-        version = context.api_version
         wants_all = request.topics is None or (version == 0 and not request.topics)
         if wants_all:
-            topics = [self._describe(topic, request) for _, topic in sorted(image.topics.items())]
+            topics = []
+            for _, topic in sorted(image.topics.items()):
+                topics.append((yield from self._describe(topic, image.brokers, request)))
         else:
             asked_topics = request.topics or []
             if version < QUERY_BY_ID_SINCE and any(
@@ -66,16 +74,11 @@ class MetadataHandler:
                 code = ErrorCode.INVALID_REQUEST
                 refused = [_missing(asked.name or "", asked.topic_id, code) for asked in asked_topics]
                 return MetadataResponse(0, [], None, -1, refused, NOT_REQUESTED, code)
-            unknown: dict[str, None] = {}
-            found = [self._find(asked, request, context, unknown) for asked in asked_topics]
-            if unknown:
-                self._create_some(unknown, sender_of(context))
-            # A topic that is asked for twice, by name or by id, is described once.
-            topics = list({(topic.name, topic.topic_id): topic for topic in found}.values())
+            topics = yield from self._find_all(asked_topics, image, request, version, sender)
         brokers = [
             MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
-            if not broker.fenced and (endpoint := broker.endpoint(context.listener)) is not None
+            if not broker.fenced and (endpoint := broker.endpoint(listener)) is not None
         ]
         cluster_operations = (
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
@@ -89,30 +92,51 @@ class MetadataHandler:
         own = self._broker.image.brokers.get(self._broker.settings.node_id)
         return -1 if own is None or own.fenced else self._broker.settings.node_id
 
-    def _find(
+    def _find_all(
         self,
-        asked: MetadataRequestTopic,
+        asked_topics: list[MetadataRequestTopic],
+        image: MetadataImage,
         request: MetadataRequest,
-        context: Context,
-        unknown: dict[str, None],
+        version: int,
+        sender: Sender,
+    ) -> Work[list[MetadataResponseTopic]]:
+        """Each topic once, however often it is asked for, by name or by id. Those that may be created are."""
+        answers: dict[tuple[str | None, bytes], MetadataResponseTopic] = {}
+        asked_for: dict[str | bytes, None] = {}
+        unknown: dict[str, None] = {}
+        for asked in asked_topics:
+            name = asked.name
+            if name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
+                key: str | bytes = asked.topic_id
+                topic: TopicImage | None = image.topics_by_id.get(asked.topic_id)
+            else:
+                key, topic = name, image.topics.get(name)
+            yield 1
+            if key in asked_for:
+                continue
+            asked_for[key] = None
+            if topic is None:
+                missing = self._missing(key, request, unknown)
+                answers[missing.name, missing.topic_id] = missing
+            elif (topic.name, topic.topic_id) not in answers:
+                described = yield from self._describe(topic, image.brokers, request)
+                answers[topic.name, topic.topic_id] = described
+        if unknown:
+            self._create_some(unknown, sender)
+        return list(answers.values())
+
+    def _missing(
+        self, key: str | bytes, request: MetadataRequest, unknown: dict[str, None]
     ) -> MetadataResponseTopic:
-        """What is known of a topic; one that may be created is noted in `unknown`."""
-        image = self._broker.image
-        by_id_allowed = context.api_version >= QUERY_BY_ID_SINCE
-        if asked.name is None or (asked.topic_id != ZERO_UUID and by_id_allowed):
-            by_id = image.topics_by_id.get(asked.topic_id)
-            if by_id is None:
-                return _missing(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-            return self._describe(by_id, request)
-        topic = image.topics.get(asked.name)
-        if topic is not None:
-            return self._describe(topic, request)
+        """The answer about a topic that does not exist; one that may be created is noted in `unknown`."""
+        if isinstance(key, bytes):
+            return _missing(None, key, ErrorCode.UNKNOWN_TOPIC_ID)
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
-        if invalid_topic_name_reason(asked.name) is not None:
-            return _missing(asked.name, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
+        if invalid_topic_name_reason(key) is not None:
+            return _missing(key, ZERO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
         if request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable:
-            unknown[asked.name] = None
-        return _missing(asked.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
+            unknown[key] = None
+        return _missing(key, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
 
     def _create_some(self, unknown: Mapping[str, None], sender: Sender) -> None:
         """Ask the controller for them, in the client's name (KIP-590); the client tries again, as it does with Kafka.
@@ -159,18 +183,22 @@ class MetadataHandler:
             for name in names:
                 del self._creating[name]
 
-    def _describe(self, topic: TopicImage, request: MetadataRequest) -> MetadataResponseTopic:
-        brokers = self._broker.image.brokers
+    def _describe(
+        self, topic: TopicImage, brokers: Mapping[int, BrokerImage], request: MetadataRequest
+    ) -> Work[MetadataResponseTopic]:
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
+        of_topic = sorted(topic.partitions.items())
+        described: list[MetadataResponsePartition] = []
+        for start in range(0, len(of_topic), SLICE_UNITS):
+            some = of_topic[start : start + SLICE_UNITS]
+            described += [_describe_partition(index, partition, brokers) for index, partition in some]
+            yield len(some)
         return MetadataResponseTopic(
             ErrorCode.NONE,
             topic.name,
             topic.topic_id,
             topic.name in INTERNAL_TOPICS,
-            [
-                _describe_partition(index, partition, brokers)
-                for index, partition in sorted(topic.partitions.items())
-            ],
+            described,
             operations,
         )
 

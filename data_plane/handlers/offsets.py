@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
+from data_plane.handlers.slices import Work, in_slices, run_through
 from data_plane.replication.partition import Partition
 from odradek.env.ports import DiskError, FileClosed, Workers
 from wire.errors import ErrorCode, KafkaError
@@ -56,10 +57,10 @@ class ListOffsetsHandler:
             workers = self._workers(request)
 
             async def off_loop() -> ListOffsetsResponse:
-                return await workers.run(self._answer, request, version)
+                return await workers.run(run_through, self._answer(request, version))
 
             return Suspend(off_loop)
-        return self._answer(request, version)
+        return in_slices(self._broker.clock, self._answer(request, version))
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
         """Those of the first disk that the request asks for."""
@@ -72,7 +73,7 @@ class ListOffsetsHandler:
                     return broker.workers_for(partition.log)
         return broker.env.workers
 
-    def _answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+    def _answer(self, request: ListOffsetsRequest, version: int) -> Work[ListOffsetsResponse]:
         known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
         committed = request.isolation_level == READ_COMMITTED
         asked_of: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
@@ -83,6 +84,7 @@ class ListOffsetsHandler:
         for name, partitions in asked_of.items():
             answers = []
             for asked, *again in partitions.values():
+                yield 1
                 if again:
                     answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))
                 elif not known:
@@ -176,15 +178,17 @@ class OffsetForLeaderEpochHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetForLeaderEpochRequest) -> Result:
-        return OffsetForLeaderEpochResponse(
-            0,
-            [
-                OffsetForLeaderTopicResult(
-                    topic.topic, [self._answer(topic.topic, asked) for asked in topic.partitions]
-                )
-                for topic in request.topics
-            ],
-        )
+        return in_slices(self._broker.clock, self._answer_all(request))
+
+    def _answer_all(self, request: OffsetForLeaderEpochRequest) -> Work[OffsetForLeaderEpochResponse]:
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                answers.append(self._answer(topic.topic, asked))
+                yield 1
+            topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        return OffsetForLeaderEpochResponse(0, topics)
 
     def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:

@@ -6,8 +6,9 @@ Any replica answers, as in Kafka: whoever looks for what hangs asks each of them
 from __future__ import annotations
 
 from data_plane.broker import Broker
-from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, AnswerSize
+from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from data_plane.handlers.contract import Context, Result
+from data_plane.handlers.slices import Work, in_slices
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError
@@ -21,6 +22,7 @@ from wire.messages.describe_producers import (
 )
 
 PRODUCER_BYTES = 40
+Told = dict[tuple[str, int], PartitionResponse]
 
 
 class DescribeProducersHandler:
@@ -30,12 +32,19 @@ class DescribeProducersHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeProducersRequest) -> Result:
-        size = AnswerSize()
-        return DescribeProducersResponse(
-            0, [TopicResponse(topic.name, self._describe_topic(topic, size)) for topic in request.topics]
-        )
+        return in_slices(self._broker.clock, self._answer(request))
 
-    def _describe_topic(self, topic: TopicRequest, size: AnswerSize) -> list[PartitionResponse]:
+    def _answer(self, request: DescribeProducersRequest) -> Work[DescribeProducersResponse]:
+        told: Told = {}
+        repeated = RepeatedSize()
+        topics = []
+        for topic in request.topics:
+            topics.append(TopicResponse(topic.name, (yield from self._topic(topic, told, repeated))))
+        return DescribeProducersResponse(0, topics)
+
+    def _topic(
+        self, topic: TopicRequest, told: Told, repeated: RepeatedSize
+    ) -> Work[list[PartitionResponse]]:
         reason = invalid_topic_name_reason(topic.name)
         if reason is not None:
             failure = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
@@ -43,12 +52,23 @@ class DescribeProducersHandler:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             failure = KafkaError(code, code.message)
         else:
-            return [self._describe(topic.name, index, size) for index in topic.partition_indexes]
+            partitions = []
+            for index in topic.partition_indexes:
+                answer = told.get((topic.name, index))
+                if answer is None:
+                    answer = told[topic.name, index] = self._describe(topic.name, index)
+                    yield 1 + len(answer.active_producers)
+                elif not repeated.has_room(PRODUCER_BYTES * (1 + len(answer.active_producers))):
+                    answer = PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])
+                partitions.append(answer)
+                yield 1
+            return partitions
+        yield len(topic.partition_indexes)
         return [
             PartitionResponse(index, failure.code, failure.message, []) for index in topic.partition_indexes
         ]
 
-    def _describe(self, topic: str, index: int, size: AnswerSize) -> PartitionResponse:
+    def _describe(self, topic: str, index: int) -> PartitionResponse:
         try:
             partition = self._broker.partition(topic, index)
         except KafkaError as error:
@@ -63,8 +83,6 @@ class DescribeProducersHandler:
         except DiskError as error:
             log.disk_failed(error)
             return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
-        if not size.has_room(PRODUCER_BYTES * len(active)):
-            return PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])
         producers = [
             ProducerState(
                 producer.producer_id,

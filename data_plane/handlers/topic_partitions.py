@@ -7,6 +7,7 @@ from typing import Any
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.handlers.metadata import INTERNAL_TOPICS, TOPIC_OPERATIONS, availability
+from data_plane.handlers.slices import Work, in_slices
 from data_plane.handlers.topics import ask_controller, sender_of
 from metadata_quorum.controller.partitions import refuse_create_partitions
 from metadata_quorum.image import TopicImage
@@ -47,6 +48,9 @@ class DescribeTopicPartitionsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeTopicPartitionsRequest) -> Result:
+        return in_slices(self._broker.clock, self._answer(request))
+
+    def _answer(self, request: DescribeTopicPartitionsRequest) -> Work[DescribeTopicPartitionsResponse]:
         topics = self._broker.image.topics
         cursor = request.cursor
         first = "" if cursor is None else cursor.topic_name
@@ -62,6 +66,7 @@ class DescribeTopicPartitionsHandler:
                 response.next_cursor = Cursor(name, 0)
                 break
             topic: TopicImage | None = topics.get(name)
+            yield 1
             if topic is None:
                 response.topics.append(_missing(name))
                 continue
@@ -69,6 +74,7 @@ class DescribeTopicPartitionsHandler:
             shown = self._describe(topic, start, room)
             response.topics.append(shown)
             room -= len(shown.partitions)
+            yield len(shown.partitions)
             if start + len(shown.partitions) < len(topic.partitions):
                 response.next_cursor = Cursor(name, start + len(shown.partitions))
                 break
