@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from wire.codec import decode
+from wire.codec import decode_bounded
 from wire.errors import ErrorCode, ProtocolError
 from wire.messages.coordinator_records import GroupMetadataValue, MemberMetadata
 from wire.messages.data_records import ConsumerProtocolSubscription
@@ -69,6 +69,7 @@ class Member:
     """One member. Times in monotonic milliseconds."""
 
     __slots__ = (
+        "_subscription",
         "assignment",
         "client_host",
         "client_id",
@@ -102,6 +103,8 @@ class Member:
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
+        self._subscription: tuple[bytes, tuple[str, ...] | None] | None = None
+        """The metadata that was decoded last, and its topics."""
         self.assignment = b""
         self.join_reply: Reply | None = None
         self.sync_reply: Reply | None = None
@@ -118,6 +121,23 @@ class Member:
 
     def metadata_for(self, protocol: str) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def subscribed_topics(self, protocol: str) -> tuple[str, ...] | None:
+        """The topics of its subscription, decoded once; None where the metadata is none that a stranger may send."""
+        metadata = self.metadata_for(protocol)
+        if self._subscription is None or self._subscription[0] != metadata:
+            self._subscription = (metadata, _topics_of(metadata))
+        return self._subscription[1]
+
+
+def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
+    """What every version begins with is all of version 0: a coordinator needs no more."""
+    if int.from_bytes(metadata[:2], "big", signed=True) < 0:
+        return None
+    try:
+        return tuple(decode_bounded(ConsumerProtocolSubscription, 0, metadata, 2).topics)
+    except ProtocolError:
+        return None
 
 
 class ClassicGroup:
@@ -300,12 +320,10 @@ class ClassicGroup:
             return frozenset()
         topics: list[str] = []
         for member in self.members.values():
-            metadata = member.metadata_for(self.protocol or "")
-            try:
-                version = min(int.from_bytes(metadata[:2], "big", signed=True), 3)
-                topics += decode(ConsumerProtocolSubscription, version, metadata, 2, exact=False).topics
-            except ProtocolError:
+            of_member = member.subscribed_topics(self.protocol or "")
+            if of_member is None:
                 return None
+            topics += of_member
         return frozenset(topics)
 
     def described_members(self) -> list[JoinGroupResponseMember]:

@@ -43,6 +43,7 @@ REBALANCE_TIMEOUT_SINCE = 1
 LEAVE_MANY_SINCE = 3
 UNKNOWN_MEMBER = ""
 MEMBER_OVERHEAD_BYTES = 64
+PROTOCOL_OVERHEAD_BYTES = 64
 STATIC_WAIT_MS_MIN = 1_000
 """How long a rebalance that nobody has joined waits at least before it looks again: a member may say 0."""
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
@@ -111,6 +112,10 @@ class Membership:
             return turn.answer(
                 ask.reply, join_refused(member_id, ErrorCode.INVALID_SESSION_TIMEOUT, ask.version)
             )
+        if self._has_too_large_protocols(request):
+            return turn.answer(
+                ask.reply, join_refused(member_id, ErrorCode.UNKNOWN_SERVER_ERROR, ask.version)
+            )
         group = self.find(turn, request.group_id)
         if group is None:
             if member_id != UNKNOWN_MEMBER:
@@ -134,6 +139,16 @@ class Membership:
             self._join_new(turn, group, ask, request)
         else:
             self._join_known(turn, group, ask, request)
+
+    def _has_too_large_protocols(self, request: JoinGroupRequest) -> bool:
+        """What a member hands in is kept for as long as it lives, and comes into the group's record.
+
+        Kafka finds out when it writes that record, and has this error for it.
+        """
+        size = sum(
+            len(each.name) + len(each.metadata) + PROTOCOL_OVERHEAD_BYTES for each in request.protocols
+        )
+        return size > self._settings.append_bytes_max
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         size_max = self._settings.group_size_max

@@ -1,7 +1,9 @@
-"""What a member's list of protocols costs its group: as much as the list is long, not its square."""
+"""What a member's protocols cost its group: as much as their list is long, and of their metadata the topics, once."""
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
 from collections.abc import Iterator
 from typing import cast
 
@@ -29,3 +31,30 @@ def test_a_newcomer_with_thousands_of_protocols_is_compared_once() -> None:
     assert not group.supports_protocols("consumer", [f"q{number}" for number in range(1_000)])
     assert group.supports_protocols("consumer", ["q", "p2"])
     assert counted.times == 2
+
+
+def test_of_a_subscription_the_topics_are_read_once() -> None:
+    """A megabyte of owned partitions costs nothing, and a rebalance with the same metadata reads nothing again."""
+    owned = (1 << 20) // 6
+    metadata = struct.pack(">hih1sii", 1, 1, 1, b"t", -1, owned) + bytes(6) * owned
+    member = Member("a", None, "c", "h", 10_000, 10_000, (("range", metadata),))
+    group = ClassicGroup("g")
+    group.add(member, "consumer", None)
+    group.protocol = "range"
+    tracemalloc.start()
+    topics = group.compute_subscribed_topics()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert topics == frozenset("t")
+    assert peak < 1 << 20
+    assert member.subscribed_topics("range") is member.subscribed_topics("range")
+
+
+def test_more_topics_than_a_stranger_may_name_are_none() -> None:
+    """A subscription has the bound of every frame: beyond it nobody knows what the group reads."""
+    names = 150_000
+    metadata = struct.pack(">hi", 0, names) + bytes(2) * names + struct.pack(">i", -1)
+    group = ClassicGroup("g")
+    group.add(Member("a", None, "c", "h", 10_000, 10_000, (("range", metadata),)), "consumer", None)
+    group.protocol = "range"
+    assert group.compute_subscribed_topics() is None
