@@ -56,6 +56,7 @@ __all__ = [
     "Inflated",
     "compress",
     "decompress",
+    "decompressed_chunks",
     "decompressed_size",
 ]
 
@@ -397,6 +398,32 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
     except _LIBRARY_ERRORS as error:
         raise _corrupt(compression_type, error) from error
     return first if whole is None else whole.getvalue()
+
+
+def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
+    """The decompressed bytes piece by piece, as far as somebody asks for them: one chunk at a time is held.
+
+    Raises while iterating:
+        DecompressionBomb: more than `size_max` bytes.
+        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if compression_type == CompressionType.NONE:
+        yield data
+        return
+    try:
+        chunks = _CHUNKS[compression_type]
+    except KeyError:
+        raise _unknown(compression_type) from None
+    size = 0
+    try:
+        for chunk in chunks(memoryview(data), size_max):
+            size += len(chunk)
+            if size > size_max:
+                raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+            yield chunk
+    except _LIBRARY_ERRORS as error:
+        raise _corrupt(compression_type, error) from error
 
 
 def _corrupt(compression_type: int, error: Exception) -> CorruptBatch:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.handlers.slices import Work, in_slices, run_through
 from data_plane.replication.partition import Partition
-from odradek.env.ports import DiskError, FileClosed, Workers
+from odradek.env.ports import DiskError, Event, FileClosed, Workers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -34,6 +37,8 @@ EARLIEST_LOCAL_SINCE = 8
 LATEST_TIERED_SINCE = 9
 EARLIEST_PENDING_UPLOAD_SINCE = 11
 OFFSET_NOT_AVAILABLE_SINCE = 5
+TIME_QUERIES_WAITING_MAX = 64
+"""Requests that wait for one disk; clients whose request is refused ask again after a while."""
 CONSUMER = -1
 """The replica id of those that are none."""
 DEBUGGER = -2
@@ -41,11 +46,52 @@ DEBUGGER = -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
+class Turns:
+    """Who may look for a time on a disk: one request for each, the others in the order in which they came.
+
+    A look-up may decompress a whole batch and go through it with the interpreter's lock, so two at once would only make
+    everybody else wait longer.
+    """
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
+        self._waiting: dict[Workers, deque[Event]] = {}
+        """Of those whose turn it is not yet, by disks on which one is looking."""
+
+    async def wait(self, workers: Workers) -> None:
+        """Raises `KafkaError` where too many wait already. Whoever returns from here calls `pass_on` once."""
+        waiting = self._waiting.get(workers)
+        if waiting is None:
+            self._waiting[workers] = deque()
+            return
+        if len(waiting) >= TIME_QUERIES_WAITING_MAX:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        turn = self._new_event()
+        waiting.append(turn)
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self.pass_on(workers)
+            else:
+                waiting.remove(turn)
+            raise
+
+    def pass_on(self, workers: Workers) -> None:
+        """The turn is over."""
+        waiting = self._waiting[workers]
+        if waiting:
+            waiting.popleft().set()
+        else:
+            del self._waiting[workers]
+
+
 class ListOffsetsHandler:
     """API 2. Queries by time read segments, so they run off the loop; the others answer at once."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._turns = Turns(broker.env.event)
 
     def handle(self, context: Context, request: ListOffsetsRequest) -> Result:
         version = context.api_version
@@ -57,10 +103,26 @@ class ListOffsetsHandler:
             workers = self._workers(request)
 
             async def off_loop() -> ListOffsetsResponse:
-                return await workers.run(run_through, self._answer(request, version))
+                try:
+                    await self._turns.wait(workers)
+                except KafkaError:
+                    return self._refuse(request, _not_available(version).code)
+                try:
+                    return await workers.run(run_through, self._answer(request, version))
+                finally:
+                    self._turns.pass_on(workers)
 
             return Suspend(off_loop)
         return in_slices(self._broker.clock, self._answer(request, version))
+
+    def _refuse(self, request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            0,
+            [
+                ListOffsetsTopicResponse(topic.name, [_failed(asked, code) for asked in topic.partitions])
+                for topic in request.topics
+            ],
+        )
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
         """Those of the first disk that the request asks for."""

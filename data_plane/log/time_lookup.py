@@ -1,14 +1,16 @@
-"""Find records by timestamp. The only place of the log that parses records; all of it blocks and runs in workers."""
+"""Find records by timestamp: all of it blocks and runs in workers. No record is made; a batch is read up to the first match."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from data_plane.log.record_rules import RECORDS_PARSED_MAX
 from data_plane.log.scan import HeaderTuple, SegmentScan
 from data_plane.log.segment import Segment
 from odradek.env.ports import FileClosed
-from wire.record_batch import SIZE_PREFIX, CorruptBatch, Record, records
+from wire.record_batch import SIZE_PREFIX, CorruptBatch
+from wire.record_times import record_times
 
 if TYPE_CHECKING:
     from data_plane.log.partition_log import PartitionLog
@@ -59,9 +61,9 @@ def _offset_for_timestamp(
         for header, found in _batches(log, segment, position, timestamp_ms):
             if header[0] >= upper_bound:
                 return None
-            for record in found:
-                if record.timestamp >= timestamp_ms and start_offset <= record.offset < upper_bound:
-                    return record.timestamp, record.offset, header[2]
+            for offset, timestamp in found:
+                if timestamp >= timestamp_ms and start_offset <= offset < upper_bound:
+                    return timestamp, offset, header[2]
     return None
 
 
@@ -83,9 +85,9 @@ def _offset_of_max_timestamp(log: PartitionLog, upper_bound: int) -> tuple[int, 
     if best is None:
         return None
     for header, found in _batches(log, best, 0, newest):
-        for record in found:
-            if record.timestamp == newest and record.offset < upper_bound:
-                return record.timestamp, record.offset, header[2]
+        for offset, timestamp in found:
+            if timestamp == newest and offset < upper_bound:
+                return timestamp, offset, header[2]
     return None
 
 
@@ -104,11 +106,12 @@ def _newest_below(segment: Segment, upper_bound: int) -> int:
 
 def _batches(
     log: PartitionLog, segment: Segment, position: int, timestamp_ms: int
-) -> Iterator[tuple[HeaderTuple, list[Record]]]:
-    """The batches from `position` on whose newest record is not older than `timestamp_ms`, parsed.
+) -> Iterator[tuple[HeaderTuple, Iterator[tuple[int, int]]]]:
+    """The batches from `position` on whose newest record is not older than `timestamp_ms`: offsets and timestamps.
 
     Raises:
         CorruptBatch: there are no batches where the index says.
+        InvalidRecord: a batch has more records than may be gone through for one answer.
     """
     file: File = segment.pinned_file()
     try:
@@ -116,7 +119,14 @@ def _batches(
         for at, header in scan:
             if header[8] >= timestamp_ms:
                 batch = file.pread(header[1] + SIZE_PREFIX, at)
-                yield header, records(batch, decompressed_bytes_max=log.config.decompressed_bytes_max)
+                yield (
+                    header,
+                    record_times(
+                        batch,
+                        records_max=RECORDS_PARSED_MAX,
+                        decompressed_bytes_max=log.config.decompressed_bytes_max,
+                    ),
+                )
         if scan.damage is not None:
             raise CorruptBatch(f"{file.path} at {scan.position}: {scan.damage}")
     finally:

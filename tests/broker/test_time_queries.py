@@ -1,0 +1,103 @@
+"""Look-ups by time: one at a time on a disk, the others in their order, and not too many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+import trio
+import trio.testing
+
+from data_plane.handlers.offsets import TIME_QUERIES_WAITING_MAX, Turns
+from wire.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+
+class Disk:
+    """Workers that look for what they are told to look for, which takes until they are let go."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.looking: list[int] = []
+        self.done: list[int] = []
+        self.go_on = trio.Semaphore(0)
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        return function(*args)
+
+    async def look(self, number: int) -> None:
+        await self.turns.wait(self)
+        try:
+            self.looking.append(number)
+            await self.go_on.acquire()
+            self.looking.remove(number)
+            self.done.append(number)
+        finally:
+            self.turns.pass_on(self)
+
+
+def play(script: Callable[[Turns, Disk, trio.Nursery], Awaitable[None]]) -> None:
+    async def main() -> None:
+        turns = Turns(trio.Event)
+        async with trio.open_nursery() as nursery:
+            await script(turns, Disk(turns), nursery)
+
+    trio.run(main)
+
+
+async def start(nursery: trio.Nursery, disk: Disk, count: int) -> None:
+    for number in range(count):
+        nursery.start_soon(disk.look, number)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+def test_one_at_a_time_in_order_for_each_disk() -> None:
+    """A second disk does not wait for the first."""
+
+    async def script(turns: Turns, disk: Disk, nursery: trio.Nursery) -> None:
+        other = Disk(turns)
+        await start(nursery, disk, 5)
+        await start(nursery, other, 1)
+        assert (disk.looking, other.looking) == ([0], [0])
+        other.go_on.release()
+        for number in range(5):
+            assert disk.looking == [number]
+            disk.go_on.release()
+            await trio.testing.wait_all_tasks_blocked()
+        assert disk.done == [0, 1, 2, 3, 4]
+
+    play(script)
+
+
+def test_whoever_goes_away_gives_up_its_turn() -> None:
+    """A connection that ends while it waits, or in the moment in which its turn comes, holds up nobody."""
+
+    async def script(turns: Turns, disk: Disk, nursery: trio.Nursery) -> None:
+        await start(nursery, disk, 1)
+        async with trio.open_nursery() as leaving:
+            await start(leaving, disk, 2)
+            nursery.start_soon(disk.look, 7)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.go_on.release()
+            leaving.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        disk.go_on.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert disk.done[-1] == 7
+
+    play(script)
+
+
+def test_too_many_are_told_to_ask_again() -> None:
+    """With an error after which clients do."""
+
+    async def script(turns: Turns, disk: Disk, nursery: trio.Nursery) -> None:
+        await start(nursery, disk, 1 + TIME_QUERIES_WAITING_MAX)
+        with pytest.raises(KafkaError) as caught:
+            await turns.wait(disk)
+        assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+        nursery.cancel_scope.cancel()
+
+    play(script)
