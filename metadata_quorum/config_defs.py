@@ -87,7 +87,9 @@ class ConfigDef:
         """The parsed default; None where it is null or required. Defaults are not validated, as in Kafka."""
         if self.default is None or self.required:
             return None
-        return _PARSERS[self.type](self.name, self.default)
+        if self.type == "list":
+            return _parse_list(self.name, self.default)
+        return _parsed_default(self.type, self.name, self.default)
 
     def canonical(self, text: str) -> str | None:
         """A text that was accepted (or is the default) as it is described: parsed and printed again."""
@@ -172,6 +174,13 @@ _PARSERS: dict[str, Callable[[str, str], ConfigValue]] = {
     "class": _parse_text,
     "password": _parse_text,
 }
+
+
+@functools.cache
+def _parsed_default(type: str, name: str, default: str) -> ConfigValue:
+    """One value for all who ask: never a list, which somebody might change."""
+    return _PARSERS[type](name, default)
+
 
 _Validator: TypeAlias = Callable[[str, ConfigValue], None]
 
@@ -376,7 +385,11 @@ def validate_topic_configs(configs: Mapping[str, str], *, remote_storage: bool =
             raise InvalidConfiguration(name, configs[name], f"Unknown topic config name: {name}")
     values: dict[str, ConfigValue] = {}
     for name, definition in defs.items():
-        values[name] = definition.parse(configs[name]) if name in configs else definition.default_value()
+        if name in configs:
+            values[name] = definition.parse(configs[name])
+    for name in ("min.compaction.lag.ms", "max.compaction.lag.ms", "remote.storage.enable"):
+        if name not in values:
+            values[name] = defs[name].default_value()
     shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
         raise InvalidConfiguration(

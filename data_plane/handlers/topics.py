@@ -6,6 +6,7 @@ from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
+from metadata_quorum.controller.limits import check_named
 from metadata_quorum.envelope import Sender
 from odradek.env.ports import ConnectionLost, Event
 from wire.errors import ErrorCode, KafkaError
@@ -77,9 +78,10 @@ def sender_of(context: Context) -> Sender:
 async def ask_controller(broker: Broker, sender: Sender, request: Any, timeout_ms: int, version: int) -> Any:
     """The controller's response to a client's request.
 
-    Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's) or NOT_CONTROLLER. What has no time is not even
-    tried.
+    Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for what a
+    controller would refuse for its size. What has no time is not even tried.
     """
+    check_named(request)
     if timeout_ms <= 0:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "")
     timeout_ms = min(timeout_ms, broker.settings.request_timeout_ms)

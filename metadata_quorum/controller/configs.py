@@ -205,12 +205,19 @@ def combine_items(operation: Operation, current: str, given: str) -> list[str]:
     """A list after APPEND or SUBTRACT: appending what it holds already changes nothing, nor does taking away what
     it does not hold."""
     items = [item for item in current.split(",") if item]
+    if operation == Operation.APPEND:
+        known = dict.fromkeys(items)
+        return items + [item for item in dict.fromkeys(given.split(",")) if item not in known]
+    taken: dict[str, int] = {}
     for item in given.split(","):
-        if operation == Operation.APPEND and item not in items:
-            items.append(item)
-        elif operation == Operation.SUBTRACT and item in items:
-            items.remove(item)
-    return items
+        taken[item] = taken.get(item, 0) + 1
+    left = []
+    for item in items:
+        if taken.get(item, 0):
+            taken[item] -= 1
+        else:
+            left.append(item)
+    return left
 
 
 def _alter(

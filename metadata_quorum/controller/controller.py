@@ -26,14 +26,14 @@ from metadata_quorum.controller import (
 )
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
-from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
+from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
 from metadata_quorum.controller.refusals import refusal
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.image import MetadataDelta, MetadataImage
 from metadata_quorum.image_builder import ImageBuilder, Interned
 from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest
@@ -86,10 +86,11 @@ class Controller:
         self.settings = settings
         self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
         self._interned = Interned()
+        self._of_clients = _of_clients(self.sessions, settings)
         self._table: dict[type, _Decide] = {
             Activate: self._activate,
             **_of_nodes(self.sessions, settings),
-            **_of_clients(self.sessions, settings),
+            **self._of_clients,
             **_of_timers(self.sessions, settings),
         }
 
@@ -100,6 +101,11 @@ class Controller:
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
         """Records and response. Changes nothing but soft state."""
+        if type(request) in self._of_clients:
+            try:
+                check_named(request)
+            except KafkaError as error:
+                return Decision([], refusal(request, error.code, error.message))
         return self._table[type(request)](state, request, context)
 
     def replay(

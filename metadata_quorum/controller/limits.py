@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
+import attrs
+
 from wire.errors import ErrorCode, KafkaError
+from wire.structure import Structure
 
 RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit of what one request may write; a request beyond it gets POLICY_VIOLATION as a whole."""
+
+NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
+"""What one request may name: each record has a thing that it is about, and at most one more around that."""
+_OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000
 """How many leaderships a turn of the balancer moves, so that requests come in between (Kafka's number)."""
@@ -17,3 +24,24 @@ def check_batch(records: Sized) -> None:
     """Raises `KafkaError` POLICY_VIOLATION when a request writes too much."""
     if len(records) > RECORDS_PER_REQUEST_MAX:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+
+
+def check_named(request: Structure) -> None:
+    """Raises `KafkaError` POLICY_VIOLATION when a client's request names so much that deciding it takes too long.
+
+    What is sound and names more would write more than `RECORDS_PER_REQUEST_MAX` records, or change nothing.
+    """
+    left = NAMED_PER_REQUEST_MAX
+    structures = [request]
+    while structures:
+        structure = structures.pop()
+        for field in attrs.fields(type(structure)):
+            value = getattr(structure, field.name)
+            if type(value) is list and value and field.name not in _OF_ONE_THING:
+                left -= len(value)
+                if left < 0:
+                    raise KafkaError(
+                        ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+                    )
+                if isinstance(value[0], Structure):
+                    structures += value

@@ -35,6 +35,8 @@ from wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, Topi
 from wire.structure import ZERO_UUID, Message
 
 TOPIC_DELETION_DISABLED_SINCE = 3
+Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+"""What is told of new topics' configurations: topics with the same overrides share it."""
 
 
 def create_topics(
@@ -46,6 +48,7 @@ def create_topics(
         counts[topic.name] = counts.get(topic.name, 0) + 1
     records: list[Message] = []
     results = []
+    described: Described = {}
     try:
         asked = sum(_partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
         if asked > RECORDS_PER_REQUEST_MAX:
@@ -54,7 +57,7 @@ def create_topics(
             )
         for topic in request.topics:
             if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC:
-                result, topic_records = _create_or_refuse(image, topic, context, settings)
+                result, topic_records = _create_or_refuse(image, topic, context, settings, described)
                 results.append(result)
                 records += topic_records
                 check_batch(records)
@@ -85,7 +88,11 @@ def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 
 
 def _create_or_refuse(
-    image: MetadataImage, topic: CreatableTopic, context: DecisionContext, settings: ControllerSettings
+    image: MetadataImage,
+    topic: CreatableTopic,
+    context: DecisionContext,
+    settings: ControllerSettings,
+    described: Described,
 ) -> tuple[CreatableTopicResult, list[Message]]:
     try:
         _check_name(image, topic.name)
@@ -100,11 +107,13 @@ def _create_or_refuse(
         partition_record(image, topic_id, number, replicas, isr)
         for number, (replicas, isr) in enumerate(assignments)
     ]
-    layers = layers_for(image, settings.static_config)
-    described = [
-        CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
-        for entry in topic_creation_entries(configs, layers)
-    ]
+    alike = tuple(configs.items())
+    if alike not in described:
+        layers = layers_for(image, settings.static_config)
+        described[alike] = [
+            CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
+            for entry in topic_creation_entries(configs, layers)
+        ]
     result = CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
@@ -112,7 +121,7 @@ def _create_or_refuse(
         error_message=None,
         num_partitions=len(assignments),
         replication_factor=len(assignments[0][0]),
-        configs=described,
+        configs=described[alike],
     )
     return result, records
 
