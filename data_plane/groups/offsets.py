@@ -107,22 +107,23 @@ class OffsetStore:
             self._membership.renew_session(turn, group, request.member_id)
         expires_ms = -1 if request.retention_ms < 0 else min(turn.wall_ms + request.retention_ms, INT64_MAX)
         codes = []
-        records = []
+        taken = []
         size = 0
         group_bytes = len(request.group_id.encode())
         for each in request.partitions:
             if len(each.metadata) > self._settings.offset_metadata_bytes_max:
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
-            value = OffsetCommitValue(
-                each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms, each.topic_id
-            )
-            records.append(offset_commit_record(request.group_id, each.topic, each.partition, value))
+            taken.append(each)
             codes.append(ErrorCode.NONE)
             size += group_bytes + len(each.topic) + 3 * len(each.metadata) + RECORD_OVERHEAD_BYTES
         if size > self._settings.append_bytes_max:
             return turn.answer(ask.reply, [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(request.partitions))
-        turn.records += records
+        for each in taken:
+            value = OffsetCommitValue(
+                each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expires_ms, each.topic_id
+            )
+            turn.records.append(offset_commit_record(request.group_id, each.topic, each.partition, value))
         turn.answer(ask.reply, codes)
 
     def _may_commit(self, group: ClassicGroup | None, request: CommitOffsets, version: int) -> ErrorCode:
@@ -161,13 +162,15 @@ class OffsetStore:
             return turn.answer(ask.reply, (ErrorCode.NON_EMPTY_GROUP, ()))
         codes = []
         offsets = turn.state.offsets_of(request.group_id)
+        deleted: dict[tuple[str, int], None] = {}
         for topic, partition in request.partitions:
             if group.is_subscribed_to(topic):
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
                 continue
             codes.append(ErrorCode.NONE)
             if (topic, partition) in offsets:
-                turn.records.append(offset_tombstone(request.group_id, topic, partition))
+                deleted[topic, partition] = None
+        turn.records += [offset_tombstone(request.group_id, *key) for key in deleted]
         turn.answer(ask.reply, (ErrorCode.NONE, tuple(codes)))
 
     def forget_topics(self, turn: Turn, ask: Ask) -> None:

@@ -15,7 +15,7 @@ from data_plane.groups.offsets import (
 from data_plane.handlers.answer_size import TOO_LARGE, RepeatedSize
 from data_plane.handlers.contract import Context, Result
 from data_plane.handlers.gathering import ask_groups
-from data_plane.handlers.slices import Work
+from data_plane.handlers.slices import Work, in_slices
 from metadata_quorum.image import MetadataImage
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import (
@@ -316,6 +316,9 @@ class OffsetDeleteHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
+        return in_slices(self._broker.clock, self._answer(context.for_later(), request))
+
+    def _answer(self, context: Context, request: OffsetDeleteRequest) -> Work[Result]:
         image = self._broker.image
         answers: Merged[OffsetDeleteResponseTopic] = Merged()
         deletions: list[tuple[str, int]] = []
@@ -330,6 +333,7 @@ class OffsetDeleteHandler:
                 else:
                     good.append(answer)
                     deletions.append((asked.name, each.partition_index))
+                yield 1
             accepted += good
             answers.add_refused(asked.name, OffsetDeleteResponseTopic(asked.name, bad))
             answers.add_accepted(asked.name, OffsetDeleteResponseTopic(asked.name, good))

@@ -153,8 +153,24 @@ NOT_SEEN = (
     ),
     Remark(
         "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
-        "answer up to about 100 MiB; groups, resources and partitions beyond that get INVALID_REQUEST. Kafka builds "
-        "whatever a small request that names one group a thousand times asks for.",
+        "tell of one thing as often as a request names it, up to about 2 MiB of such repetitions; what is named again "
+        "beyond that gets INVALID_REQUEST. Kafka builds whatever a small request that names one group a thousand times "
+        "asks for.",
+    ),
+    Remark(
+        "A request to the controller that names more than 20,000 things",
+        "(topics, partitions, resources, configurations; replicas are not counted) gets POLICY_VIOLATION for all of "
+        "them. Kafka refuses so what would write more than 10,000 records, after it has looked at everything.",
+    ),
+    Remark(
+        "A member that joins with more metadata than its group's record can hold",
+        "(1 MiB for all its protocols together) gets UNKNOWN_SERVER_ERROR at once. Kafka finds out when it writes the "
+        "record, and has the same error for it. Of a subscription only the topics are read.",
+    ),
+    Remark(
+        "ListOffsets by time",
+        "goes through no batch of more than 262,144 records (INVALID_RECORD). One request at a time looks on a disk; when "
+        "64 wait for it, the next gets OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE) and asks again.",
     ),
     Remark(
         "A static member that returns with more metadata than its group's record can hold",
