@@ -24,11 +24,12 @@ Spills: TypeAlias = list[tuple[int, Any]]
 ErrorCounts: TypeAlias = dict[int, int]
 """Error code -> how often it was written; 0 is not in it."""
 
-ELEMENTS_MAX = 100_000
-"""Array elements of one request, nested ones included: 15 MiB of objects at most, decoded in a tenth of a second.
+ELEMENTS_MAX = 40_000
+"""Array elements of one request, nested ones and tagged fields included: 6 MiB of objects at most, decoded in less than a
+tenth of a second, whatever the API (`python -m bench.budget.decoding`). The decoding of one frame is never sliced.
 
-Three megabytes of the smallest structures would be a million of them, 150 MiB and a second. No client asks of so many
-things at once: Kafka itself takes at most 10,000 records of one request of an administrator."""
+A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client asks of so many things at
+once: Kafka itself takes at most 10,000 records of one request of an administrator."""
 
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _bounded_decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}

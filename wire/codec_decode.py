@@ -14,9 +14,9 @@ in line: an array is a loop, nothing is called per field.
   first. The same comparison refuses negative lengths, which are nulls where no null is allowed.
 - Memory: an array's count is compared with the bytes that remain, divided by the least size of an element,
   before anything is read.
-- Elements: with a bound, each array's count is also taken from what is left of it. A decoder without a bound costs
-  nothing for it; for a message of fewer bytes than the bound allows elements the two do the same, since the least
-  element is a byte.
+- Elements: with a bound, the count of each array, and of the tagged fields behind each structure, is also taken from
+  what is left of it. A decoder without a bound costs nothing for it; for a message of fewer bytes than the bound
+  allows elements the two do the same, since the least element is a byte.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
   end where its size says.
 
@@ -46,10 +46,8 @@ from wire.structure import Message, Structure
 
 
 def _skip_tags(buf: memoryview, o: int, count: int) -> int:
-    """Skip tagged fields behind the first byte of their count; IndexError at the end of the buffer."""
+    """Skip tagged fields behind their count; IndexError at the end of the buffer."""
     end = len(buf)
-    if count > 127:
-        count, o = read_uvarint_rest(buf, o, count)
     for _ in range(count):
         if buf[o] > 127:
             _, o = read_uvarint_rest(buf, o + 1, buf[o])
@@ -233,10 +231,7 @@ class _DecoderSource:
         size = element_size_min(field, self.version, self.flexible)
         self.line(f"if not 0 <= {n}{f' * {size}' if size > 1 else ''} <= end - o:")
         self.refuse(f"{field.name} is null or has more elements than the message has bytes")
-        if self.elements_max is not None:
-            self.line(f"left -= {n}")
-            self.line("if left < 0:")
-            self.refuse(f"more than {self.elements_max} elements")
+        self.take_elements(n)
         fixed = FIXED.get(field.type)
         if fixed is not None and field.type != "uuid":
             code, width = fixed
@@ -256,6 +251,18 @@ class _DecoderSource:
         if field.nullable:
             self.indent -= 1
 
+    def take_elements(self, n: str) -> None:
+        """Take elements from what is left of the bound, where there is one."""
+        if self.elements_max is not None:
+            self.line(f"left -= {n}")
+            self.line("if left < 0:")
+            self.refuse(f"more than {self.elements_max} elements")
+
+    def count_tags(self, count: str) -> None:
+        """Read the rest of a count of tags, and take them."""
+        self.line(f"if {count} > 127: {count}, o = read_rest(buf, o, {count})")
+        self.take_elements(count)
+
     def tags(self, fields: list[PlannedField], targets: dict[str, str]) -> None:
         """The tagged fields behind a structure."""
         count = self.variable("tags")
@@ -263,14 +270,17 @@ class _DecoderSource:
         self.flush()
         if not fields:
             self.line(f"if {count}:")
-            self.line(f"    o = skip_tags(buf, o, {count})")
+            self.indent += 1
+            self.count_tags(count)
+            self.line(f"o = skip_tags(buf, o, {count})")
+            self.indent -= 1
             return
         for field in fields:
             self.line(f"{targets[field.name]} = {self.default(field)}")
         tag, size, stop = self.variable("tag"), self.variable("size"), self.variable("stop")
         self.line(f"if {count}:")
         self.indent += 1
-        self.line(f"if {count} > 127: {count}, o = read_rest(buf, o, {count})")
+        self.count_tags(count)
         self.line(f"for _ in range({count}):")
         self.indent += 1
         for name in (tag, size):

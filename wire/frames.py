@@ -31,6 +31,8 @@ Chunk: TypeAlias = bytes | bytearray | memoryview | Sized
 """Bytes to send, or a spill: an object of known length whose bytes stand elsewhere (see `wire.codec`)."""
 
 LENGTH_SIZE: Final = 4
+HEADER_TAGS_MAX = 1000
+"""Tagged fields of a header. No header has had one so far, and each takes a step to pass over."""
 _LENGTH = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
 _CORRELATION_ID = Struct(">i")
@@ -131,6 +133,8 @@ def skip_tags(buf: Buffer, position: int, end: int) -> int:
     count, position = read_uvarint(buf, position)
     if 2 * count > end - position:
         raise MalformedMessage(f"{count} tagged fields cannot be in {end - position} bytes")
+    if count > HEADER_TAGS_MAX:
+        raise MalformedMessage(f"{count} tagged fields in a header; allowed are {HEADER_TAGS_MAX}")
     for _ in range(count):
         _, position = read_uvarint(buf, position)
         size, position = read_uvarint(buf, position)

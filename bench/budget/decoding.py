@@ -1,0 +1,36 @@
+"""What decoding one frame costs, whatever it holds: each API and version, each field that can grow, by itself."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+from bench.budget.frames import Costly, Stage, costly_request, count_elements, paths_of
+from wire.api import api_versions, request_class
+from wire.api_keys import APIS
+from wire.codec import bounded_decoder, encode
+
+NOWHERE = Stage("", bytes(16), 1, ("",), (bytes(16),), "", ("",), "", 0, "", 0, "")
+
+
+def decodings(bytes_max: int) -> Iterator[tuple[str, int, str, int, float]]:
+    """(API, version, field, elements, milliseconds of CPU) of the dearest frames of that size."""
+    for key in APIS:
+        cls = request_class(key)
+        low, high = api_versions(key)
+        for version in sorted({low, high}):
+            for path, is_array in paths_of(cls, version):
+                if not is_array:
+                    continue
+                message = costly_request(Costly("", (path,)), key, version, bytes_max, NOWHERE)
+                elements = count_elements(message)
+                data = encode(message, version)
+                decode = bounded_decoder(cls, version)
+                best = float("inf")
+                for _ in range(3):
+                    gc.collect()
+                    started = time.process_time()
+                    decode(data, 0)
+                    best = min(best, time.process_time() - started)
+                yield APIS[key].module, version, path, elements, best * 1000

@@ -1,0 +1,218 @@
+"""The most expensive legal frame of any API and version, made from the message classes.
+
+A `Costly` line says which field of a request takes the room of a frame (an array of names, or bytes), and which values
+its other fields have. The rest comes from the schema: `costly_request` makes the smallest request that has the field,
+then lets the field grow until the frame has the size, or holds as many elements as a node decodes (`ELEMENTS_MAX`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from wire.api import request_class, request_header_version
+from wire.codec import ELEMENTS_MAX, encode
+from wire.messages.headers import RequestHeader
+from wire.structure import Message, Structure, WireField, version_range
+
+CLIENT_ID = "judge"
+FRAME_OVERHEAD = 64
+
+Value = Any
+"""A constant, or a function of (`Stage`, which element it is) that gives one."""
+
+
+@attrs.frozen
+class Stage:
+    """What exists on the node under judgement, for frames to name."""
+
+    wide: str
+    """A topic with half of the node's partitions."""
+    wide_id: bytes
+    wide_partitions: int
+    narrow: tuple[str, ...]
+    """Topics of one partition each."""
+    narrow_ids: tuple[bytes, ...]
+    group: str
+    """A group with an offset for each partition of `wide`."""
+    groups: tuple[str, ...]
+    member_id: str
+    """The one member of `groups[0]`, in `generation_id`."""
+    generation_id: int
+    cluster_id: str
+    second_broker_epoch: int
+    """Of broker 2, which is registered and never comes."""
+    log_dir: str
+
+
+@attrs.frozen
+class Costly:
+    """What makes requests of one API expensive."""
+
+    why: str
+    """One sentence: which work a frame asks for, and what repeats."""
+    grow: tuple[str, ...] = ()
+    """Paths (`topics.partitions`) of an array, string or bytes; the first one that a version has takes the room. With
+    `bytes_of` a path may also be an array whose elements are large."""
+    values: Mapping[str, Value] = attrs.field(factory=dict)
+    """By path; of what is not named, the first element of an array is there once, the rest has its default."""
+    name: str = ""
+    """Tells the lines of one API apart."""
+    body: Callable[[Stage, int], bytes] | None = None
+    """Gives the bytes of the last field of `grow`, about as many as asked for, where they mean something."""
+    count: int = 0
+    """How many elements at most, where a larger number is no more expensive, or does what lasts."""
+
+
+def _wire_field(attribute: attrs.Attribute[Any]) -> WireField:
+    found: WireField = attribute.metadata["kafka"]
+    return found
+
+
+def _has(versions: str, version: int) -> bool:
+    low, high = version_range(versions)
+    return low <= version <= high
+
+
+def fields_of(cls: type[Structure], version: int) -> Iterator[tuple[str, WireField]]:
+    """Names and wire facts of the fields that travel in a version."""
+    for attribute in attrs.fields(cls):
+        facts = _wire_field(attribute)
+        if _has(facts.versions, version):
+            yield attribute.name, facts
+
+
+def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
+    """Whether a field is an array, and the type of it or of its elements."""
+    if isinstance(facts.type, (str, type)):
+        return False, facts.type
+    return True, facts.type[0]
+
+
+def paths_of(cls: type[Structure], version: int, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Every path of a message at a version that can grow, and whether it is an array."""
+    for name, facts in fields_of(cls, version):
+        is_array, element = _element(facts)
+        path = prefix + name
+        if is_array or element in ("bytes", "records", "string"):
+            yield path, is_array
+        if not isinstance(element, str):
+            yield from paths_of(element, version, path + ".")
+
+
+class _Maker:
+    """Makes one request: `grown` is the path that has `count` elements, or bytes."""
+
+    def __init__(self, version: int, stage: Stage, line: Costly, grown: str, count: int) -> None:
+        self.version = version
+        self.stage = stage
+        self.line = line
+        self.grown = grown
+        self.count = count
+
+    def structure(self, cls: type[Structure], prefix: str, number: int) -> Structure:
+        made = cls()
+        for name, facts in fields_of(cls, self.version):
+            path = prefix + name
+            is_array, element = _element(facts)
+            if path in self.line.values and path != self.grown:
+                value = self.value(path, number)
+                setattr(made, name, [value] if is_array and isinstance(value, (str, int, bytes)) else value)
+                continue
+            if is_array:
+                if facts.tagged and not self.grown.startswith(path):
+                    continue
+                count = self.count if path == self.grown else 1
+                setattr(made, name, [self.element(element, path, number + each) for each in range(count)])
+            elif path == self.grown:
+                setattr(made, name, self.room(path, element))
+            elif not isinstance(element, str) and not facts.nullable:
+                setattr(made, name, self.structure(element, path + ".", number))
+        return made
+
+    def element(self, element: str | type[Structure], path: str, number: int) -> Any:
+        if not isinstance(element, str):
+            return self.structure(element, path + ".", number)
+        if path in self.line.values:
+            return self.value(path, number)
+        return {"string": "", "bytes": b"", "uuid": bytes(16), "records": b""}.get(element, 0)
+
+    def value(self, path: str, number: int) -> Any:
+        value = self.line.values[path]
+        return value(self.stage, number) if callable(value) else value
+
+    def room(self, path: str, element: str | type[Structure]) -> Any:
+        if self.line.body is not None:
+            return self.line.body(self.stage, self.count)
+        return "x" * self.count if element == "string" else bytes(self.count)
+
+
+def grown_path(line: Costly, cls: type[Message], version: int) -> str | None:
+    """The first path of the line that a version has."""
+    present = {path for path, _ in paths_of(cls, version)}
+    return next((path for path in line.grow if path in present), None)
+
+
+def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> Message:
+    """A request whose frame has about `bytes_max` bytes and never more (unless the smallest one has)."""
+    cls = request_class(api_key)
+    grown = grown_path(line, cls, version)
+
+    def make(count: int) -> Message:
+        made = _Maker(version, stage, line, grown or "", count).structure(cls, "", 0)
+        assert isinstance(made, Message)
+        return made
+
+    if grown is None:
+        return make(1)
+    is_array = dict(paths_of(cls, version))[grown]
+    room = bytes_max - FRAME_OVERHEAD
+    if not is_array:
+        smallest = len(encode(make(0), version)) if line.body is None else 0
+        room = min(room, 32_767 + smallest) if _type_at(cls, grown, version) == "string" else room
+        return make(max(0, room - smallest - 8))
+    few, many = (len(encode(make(count), version)) for count in (1, 65))
+    elements = (count_elements(make(65)) - count_elements(make(1))) // 64
+    most = (ELEMENTS_MAX - 64) // max(1, elements)
+    if line.count:
+        most = min(most, line.count)
+    count = max(1, min(most, (room - few) * 64 // max(1, many - few)))
+    while True:
+        made = make(count)
+        size = len(encode(made, version))
+        if size <= room or count == 1:
+            return made
+        count = max(1, min(count - 1, count * room // size))
+
+
+def _type_at(cls: type[Structure], path: str, version: int) -> str | type[Structure]:
+    name, _, rest = path.partition(".")
+    element = _element(dict(fields_of(cls, version))[name])[1]
+    if not rest:
+        return element
+    assert not isinstance(element, str)
+    return _type_at(element, rest, version)
+
+
+def framed(message: Message, version: int, correlation_id: int = 7) -> bytes:
+    """A request as it stands on the wire, length first."""
+    assert message.API_KEY is not None
+    header = RequestHeader(message.API_KEY, version, correlation_id, CLIENT_ID)
+    payload = encode(header, request_header_version(message.API_KEY, version)) + encode(message, version)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def count_elements(message: Any) -> int:
+    """Array elements of a message, nested ones included."""
+    found = 0
+    for attribute in attrs.fields(type(message)):
+        value = getattr(message, attribute.name)
+        if isinstance(value, list):
+            found += len(value)
+            if value and isinstance(value[0], Structure):
+                found += sum(map(count_elements, value))
+        elif isinstance(value, Structure):
+            found += count_elements(value)
+    return found

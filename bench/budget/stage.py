@@ -1,0 +1,251 @@
+"""The node under judgement: a thousand partitions, groups with offsets, a broker that is registered and away."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from bench.budget.frames import Stage, framed
+from bench.budget.lines import encode_subscription
+from bench.odradek_server import launch_odradek, prepare_odradek
+from bench.processes import ServerProcess, free_ports
+from bench.small_requests import connect
+from metadata_quorum.features import SUPPORTED_FEATURES
+from wire.api import response_class, response_header_version
+from wire.codec import decode
+from wire.errors import ErrorCode
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from wire.messages.metadata import MetadataRequest
+from wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from wire.structure import Message
+
+WIDE = "wide"
+GROUP = "offsets"
+MEMBERS_GROUPS = 10
+READY_SECONDS = 60.0
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.max.session.timeout.ms": "1800000",
+    "offsets.topic.num.partitions": "4",
+    "auto.create.topics.enable": "false",
+    "log.message.timestamp.type": "LogAppendTime",
+}
+
+
+class Client:
+    """One blocking connection to a listener."""
+
+    def __init__(self, bootstrap: str, timeout_seconds: float = 60.0) -> None:
+        self.socket = connect(bootstrap)
+        self.socket.settimeout(timeout_seconds)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def exchange(self, frame: bytes) -> bytes | None:
+        """The answer's frame without its size, None where the node closes the connection instead.
+
+        Raises `TimeoutError`.
+        """
+        try:
+            self.socket.sendall(frame)
+            size = self._exactly(4)
+            return None if size is None else self._exactly(int.from_bytes(size, "big"))
+        except (ConnectionError, BrokenPipeError):
+            return None
+
+    def _exactly(self, count: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.socket.recv(min(1 << 20, count - len(parts)))
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+    def ask(self, message: Message, version: int) -> Any:
+        """The decoded answer. Raises `ConnectionError`."""
+        assert message.API_KEY is not None
+        answer = self.exchange(framed(message, version))
+        if answer is None:
+            raise ConnectionError("closed by the node")
+        return answered(answer, message.API_KEY, version)
+
+
+def answered(answer: bytes, api_key: int, version: int) -> Any:
+    """The response message in a frame."""
+    offset = 5 if response_header_version(api_key, version) else 4
+    return decode(response_class(api_key), version, answer, offset)
+
+
+@attrs.frozen
+class Judged:
+    """A node that serves, what stands on it, and where it listens."""
+
+    process: ServerProcess
+    stage: Stage
+    controller: str
+    metrics: str
+
+    def address(self, listener: str) -> str:
+        return self.process.bootstrap if listener == "broker" else self.controller
+
+    def served(self, listener: str) -> dict[int, tuple[int, int]]:
+        """API keys and versions of a listener, as ApiVersions tells them (but Produce, which is advertised from 0 on)."""
+        with Client(self.address(listener)) as client:
+            response = client.ask(ApiVersionsRequest("judge", "1"), 3)
+        return {
+            each.api_key: (
+                max(each.min_version, 3) if each.api_key == 0 else each.min_version,
+                each.max_version,
+            )
+            for each in response.api_keys
+        }
+
+    def figures(self) -> dict[str, float]:
+        """The metrics page: samples by name and labels."""
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=60) as page:
+            lines = page.read().decode().splitlines()
+        return {
+            name: float(value)
+            for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        }
+
+    def reset_peak(self) -> None:
+        """Let the peak of resident memory (VmHWM) begin anew."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+
+@contextmanager
+def judged_node(directory: Path, partitions: int = 1000) -> Iterator[Judged]:
+    """A node of its own in `directory`, with about `partitions` partitions."""
+    metrics = f"127.0.0.1:{free_ports(1)[0]}"
+    properties = prepare_odradek(directory, settings={**SETTINGS, "odradek.metrics.listener": metrics})
+    settings = dict(line.split("=", 1) for line in properties.read_text().splitlines())
+    controller = settings["controller.quorum.voters"].partition("@")[2]
+    process = launch_odradek(properties)
+    try:
+        stage = lay_stage(process.bootstrap, controller, partitions, settings["log.dirs"])
+        yield Judged(process, stage, controller, metrics)
+    finally:
+        process.stop()
+
+
+def lay_stage(bootstrap: str, controller: str, partitions: int, log_dir: str) -> Stage:
+    """Make topics, groups and the broker that is away."""
+    narrow = tuple(f"narrow-{number}" for number in range(partitions // 2))
+    wide = partitions - len(narrow)
+    with Client(bootstrap) as client:
+        topics = [CreatableTopic(WIDE, wide, 1), *(CreatableTopic(name, 1, 1) for name in narrow)]
+        created = client.ask(CreateTopicsRequest(topics, 60_000), 5)
+        assert not any(topic.error_code for topic in created.topics), created
+        _wait_until_hosted(client, partitions)
+        ids = {topic.name: topic.topic_id for topic in client.ask(MetadataRequest(None), 12).topics}
+        _wait_for_coordinators(client)
+        _commit_everywhere(client, wide)
+        members = [_settle_member(client, f"members-{number}") for number in range(MEMBERS_GROUPS)]
+        cluster_id = client.ask(DescribeClusterRequest(), 1).cluster_id
+    with Client(controller) as client:
+        registered = client.ask(
+            BrokerRegistrationRequest(
+                2,
+                cluster_id,
+                b"judge's broker 2",
+                [Listener("PLAINTEXT", "127.0.0.1", 1, 0)],
+                [Feature(name, *levels) for name, levels in SUPPORTED_FEATURES.items()],
+                log_dirs=[b"judge's log dir."],
+            ),
+            4,
+        )
+        assert registered.error_code == 0, ErrorCode(registered.error_code).name
+    return Stage(
+        WIDE,
+        ids[WIDE],
+        wide,
+        narrow,
+        tuple(ids[name] for name in narrow),
+        GROUP,
+        tuple(f"members-{number}" for number in range(MEMBERS_GROUPS)),
+        *members[0],
+        cluster_id,
+        registered.broker_epoch,
+        log_dir,
+    )
+
+
+def _wait_until_hosted(client: Client, partitions: int) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        results = client.ask(DescribeLogDirsRequest(None), 4).results
+        if sum(len(topic.partitions) for result in results for topic in result.topics) >= partitions:
+            return
+        assert time.monotonic() < deadline, "the partitions were not made in time"
+        time.sleep(0.05)
+
+
+def _wait_for_coordinators(client: Client) -> None:
+    """Ask until each group's coordinator serves."""
+    deadline = time.monotonic() + READY_SECONDS
+    names = [GROUP, "joined", *(f"members-{number}" for number in range(MEMBERS_GROUPS))]
+    while True:
+        found = client.ask(FindCoordinatorRequest("", 0, names), 4).coordinators
+        if not any(each.error_code for each in found):
+            break
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    for name in names:
+        while _commit(client, name, 1) in (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.NOT_COORDINATOR,
+        ):
+            assert time.monotonic() < deadline, name
+            time.sleep(0.05)
+
+
+def _commit(client: Client, group: str, partitions: int) -> int:
+    committed = [OffsetCommitRequestPartition(index, 1, -1, "") for index in range(partitions)]
+    topics = [OffsetCommitRequestTopic(WIDE, partitions=committed)]
+    response = client.ask(OffsetCommitRequest(group, -1, "", None, -1, topics), 8)
+    codes = {each.error_code for each in response.topics[0].partitions}
+    return max(codes)
+
+
+def _commit_everywhere(client: Client, partitions: int) -> None:
+    assert _commit(client, GROUP, partitions) == 0
+
+
+def _settle_member(client: Client, group: str) -> tuple[str, int]:
+    """Bring one member into a group of its own; its id and generation."""
+    protocols = [JoinGroupRequestProtocol("range", encode_subscription([WIDE]))]
+    joined = client.ask(JoinGroupRequest(group, 1_800_000, 1_800_000, "", None, "consumer", protocols), 3)
+    assert joined.error_code == 0, ErrorCode(joined.error_code).name
+    mine = [SyncGroupRequestAssignment(joined.member_id, b"")]
+    synced = client.ask(
+        SyncGroupRequest(group, joined.generation_id, joined.member_id, None, None, None, mine), 2
+    )
+    assert synced.error_code == 0, ErrorCode(synced.error_code).name
+    return joined.member_id, joined.generation_id
+
+
+__all__ = ["Client", "Judged", "answered", "judged_node", "lay_stage", "socket"]

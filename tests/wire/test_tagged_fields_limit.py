@@ -1,0 +1,70 @@
+"""Tagged fields that a node does not know: each is passed over by itself, so their number is bounded like that of elements."""
+
+from __future__ import annotations
+
+import pytest
+
+from wire.codec import ELEMENTS_MAX, bounded_decoder, decoder, encode
+from wire.errors import MalformedMessage
+from wire.frames import HEADER_TAGS_MAX, skip_tags
+from wire.messages.fetch import FetchRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from wire.primitives import write_uvarint
+from wire.structure import Message
+
+TAG = b"\x63\x00"
+
+
+def tags(count: int) -> bytes:
+    """The count and as many empty tagged fields of a tag that nobody knows."""
+    w = bytearray()
+    write_uvarint(w, count)
+    return bytes(w) + TAG * count
+
+
+def with_tags(message: Message, version: int, count: int) -> bytes:
+    """The message, with so many tagged fields behind it."""
+    data = encode(message, version)
+    assert data.endswith(b"\0")
+    return data[:-1] + tags(count)
+
+
+@pytest.mark.parametrize(
+    ("message", "version"),
+    [(MetadataRequest([]), 12), (FetchRequest(topics=[]), 16)],
+    ids=["none", "some known"],
+)
+def test_as_many_tagged_fields_as_elements_are_passed_over(message: Message, version: int) -> None:
+    """Behind a structure with tagged fields of its own and behind one without; one more is refused."""
+    decode = bounded_decoder(type(message), version)
+    data = with_tags(message, version, ELEMENTS_MAX)
+    assert decode(data, 0) == (message, len(data))
+    with pytest.raises(MalformedMessage, match=f"more than {ELEMENTS_MAX} elements"):
+        decode(with_tags(message, version, ELEMENTS_MAX + 1), 0)
+    assert decoder(type(message), version)(with_tags(message, version, 300), 0)[0] == message
+
+
+def test_tagged_fields_of_all_elements_are_counted_together() -> None:
+    """Many structures with many tagged fields each are as bad as one with all of them."""
+    one = encode(MetadataRequest([MetadataRequestTopic(name="")]), 12)
+    head, topic, tail = one[:1], one[1:-4], one[-3:]
+    count = 201
+    data = bytes([*uvarint(count + 1)]) + (topic + tags(200)) * count + tail
+    assert head == b"\x02"
+    with pytest.raises(MalformedMessage, match="elements"):
+        bounded_decoder(MetadataRequest, 12)(data, 0)
+    assert len(decoder(MetadataRequest, 12)(data, 0)[0].topics) == count
+
+
+def uvarint(number: int) -> bytes:
+    w = bytearray()
+    write_uvarint(w, number)
+    return bytes(w)
+
+
+def test_a_header_has_few_tagged_fields() -> None:
+    """No header has any; a thousand are passed over, more are no header."""
+    data = tags(HEADER_TAGS_MAX)
+    assert skip_tags(data, 0, len(data)) == len(data)
+    with pytest.raises(MalformedMessage, match="tagged fields in a header"):
+        skip_tags(tags(HEADER_TAGS_MAX + 1), 0, 1 << 20)
