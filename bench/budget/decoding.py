@@ -34,3 +34,15 @@ def decodings(bytes_max: int) -> Iterator[tuple[str, int, str, int, float]]:
                     decode(data, 0)
                     best = min(best, time.process_time() - started)
                 yield APIS[key].module, version, path, elements, best * 1000
+
+
+def main() -> None:
+    """Print the dearest twenty."""
+    for api, version, path, elements, milliseconds in sorted(decodings(1 << 20), key=lambda each: -each[4])[
+        :20
+    ]:
+        print(f"{milliseconds:6.1f} ms  {api} {version} {path}: {elements} elements")
+
+
+if __name__ == "__main__":
+    main()

@@ -644,7 +644,7 @@ LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.BROKER_HEARTBEAT: (
         Costly(
             "Each directory that is offline is compared with all replicas of the broker.",
-            ("offline_log_dirs", "broker_id"),
+            ("offline_log_dirs",),
             {
                 **_BROKER,
                 "offline_log_dirs": lambda _, n: (n + (1 << 64)).to_bytes(16, "big"),

@@ -101,6 +101,41 @@ class Remark:
     text: str
 
 
+@attrs.frozen
+class OverBudget:
+    """What a request gets that asks for more than its budget."""
+
+    apis: str
+    limit: str
+    gets: str
+
+
+OVER_BUDGET = (
+    OverBudget(
+        "every API",
+        "40,000 elements of arrays, nested ones included, and tagged fields that nobody knows",
+        "the connection closes; Kafka takes what fits into `socket.request.max.bytes`",
+    ),
+    OverBudget("every API", "1,000 tagged fields in a request's header", "the connection closes"),
+    OverBudget(
+        "CreateTopics, DeleteTopics, CreatePartitions, AlterPartitionReassignments, ListPartitionReassignments, UpdateFeatures",
+        "10,000 names: topics, keys, partitions with replicas of their own",
+        "POLICY_VIOLATION for all of them",
+    ),
+    OverBudget(
+        "AlterConfigs, IncrementalAlterConfigs",
+        "10,000 keys of one resource; at a controller's listener 10,000 resources and keys together",
+        "POLICY_VIOLATION for each resource",
+    ),
+    OverBudget("ElectLeaders", "10,000 partitions that are named", "POLICY_VIOLATION for all of them"),
+    OverBudget(
+        "OffsetCommit",
+        "offsets whose records are larger than one append to `__consumer_offsets` may be",
+        "INVALID_COMMIT_OFFSET_SIZE for all of them, as in Kafka",
+    ),
+)
+"""Where a request is longer than a node decodes or decides at once. What is bounded otherwise stands in `NOT_SEEN`."""
+
 NOT_SEEN = (
     Remark(
         "Records of a batch",
@@ -243,11 +278,6 @@ NOT_SEEN = (
         "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
         "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
         "speak of records that were never committed.",
-    ),
-    Remark(
-        "A request of more than 100,000 array elements",
-        "ends its connection, whatever the elements are: a few megabytes of the smallest would be a million objects. "
-        "Kafka takes what fits into `socket.request.max.bytes`.",
     ),
     Remark(
         "Partitions of a topic that has just been created",

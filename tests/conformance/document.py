@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.conformance.comparison import load
 from tests.conformance.corpus import APIS, CORPUS, cases_of, key_of
-from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, Remark
+from tests.conformance.deliberate import DELIBERATE, NOT_SEEN, NOT_SERVED, OVER_BUDGET, Remark
 from wire.api import api_versions
 
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -35,7 +35,12 @@ def render() -> str:
         "\n## Deliberate differences\n",
         "Every one that the corpus meets; a test fails when one is missing here, or no longer there.\n",
         *(f"- **{rule.api}**: Kafka {rule.kafka}. Here: {rule.here}. {rule.reason}" for rule in DELIBERATE),
-        "\nAnd those that answers to single requests do not show:\n",
+        "\n## What a request over its budget gets\n",
+        "No frame holds up a node or takes memory without bounds (ARCHITECTURE.md). What asks for more than:\n",
+        "| API | more than | gets |\n| --- | --- | --- |",
+        *(f"| {each.apis} | {each.limit} | {each.gets} |" for each in OVER_BUDGET),
+        "\n## Other differences\n",
+        "Those that answers to single requests do not show:\n",
         *map(_remark, NOT_SEEN),
     ]
     return "\n".join(parts) + "\n"
