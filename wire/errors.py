@@ -35,10 +35,17 @@ class MalformedMessage(RemoteProtocolError):
     """Bytes that are no encoding of the message they claim to be."""
 
 
+MESSAGE_CHARACTERS_MAX = 4000
+
+
 class KafkaError(Exception):
-    """An outcome that has one of Kafka's error codes; `message` is Kafka's text unless one was given."""
+    """An outcome that has one of Kafka's error codes; `message` is Kafka's text unless one was given.
+
+    Texts repeat what a client wrote, and an answer holds no string of more than 32,767 bytes: longer ones are cut.
+    """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = ErrorCode(code)
-        self.message = self.code.message if message is None else message
+        text = self.code.message if message is None else message
+        self.message = text if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX] + "..."
         super().__init__(f"{self.code.name}: {self.message}" if self.message else self.code.name)

@@ -228,7 +228,7 @@ def _commit(client: Client, group: str, partitions: int) -> int:
     topics = [OffsetCommitRequestTopic(WIDE, partitions=committed)]
     response = client.ask(OffsetCommitRequest(group, -1, "", None, -1, topics), 8)
     codes = {each.error_code for each in response.topics[0].partitions}
-    return max(codes)
+    return int(max(codes))
 
 
 def _commit_everywhere(client: Client, partitions: int) -> None:

@@ -53,7 +53,8 @@ def test_tagged_fields_of_all_elements_are_counted_together() -> None:
     assert head == b"\x02"
     with pytest.raises(MalformedMessage, match="elements"):
         bounded_decoder(MetadataRequest, 12)(data, 0)
-    assert len(decoder(MetadataRequest, 12)(data, 0)[0].topics) == count
+    decoded: MetadataRequest = decoder(MetadataRequest, 12)(data, 0)[0]
+    assert len(decoded.topics or ()) == count
 
 
 def uvarint(number: int) -> bytes:
