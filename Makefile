@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test conformance deploy-hosts deploy-test deploy-tools release check format bench jepsen demo lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -71,6 +71,9 @@ format: install-dev ## rewrite the sources in the house format
 
 bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (ARGS=--help)
 	@exec $(BIN)/python -m bench $(ARGS)
+
+costs: install-dev ## what the most expensive frames cost a node and others (ARGS='--api Metadata --size 1M')
+	@exec $(BIN)/python -m bench.budget.costs $(ARGS)
 
 sim: install-dev ## ten minutes of clusters on a virtual clock, network and disk, in storms (HOURS=, JOBS=, ARGS=--help)
 	@exec $(BIN)/python -m sim --campaign --hours $(HOURS) --workers $(JOBS) $(ARGS)

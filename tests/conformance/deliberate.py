@@ -118,16 +118,11 @@ OVER_BUDGET = (
     ),
     OverBudget("every API", "1,000 tagged fields in a request's header", "the connection closes"),
     OverBudget(
-        "CreateTopics, DeleteTopics, CreatePartitions, AlterPartitionReassignments, ListPartitionReassignments, UpdateFeatures",
-        "10,000 names: topics, keys, partitions with replicas of their own",
+        "CreateTopics, DeleteTopics, CreatePartitions, AlterPartitionReassignments, ListPartitionReassignments, "
+        "ElectLeaders, UpdateFeatures; AlterConfigs and IncrementalAlterConfigs at a controller's listener",
+        "20,000 things that it names: topics, keys, partitions, resources; replicas are not counted",
         "POLICY_VIOLATION for all of them",
     ),
-    OverBudget(
-        "AlterConfigs, IncrementalAlterConfigs",
-        "10,000 keys of one resource; at a controller's listener 10,000 resources and keys together",
-        "POLICY_VIOLATION for each resource",
-    ),
-    OverBudget("ElectLeaders", "10,000 partitions that are named", "POLICY_VIOLATION for all of them"),
     OverBudget(
         "OffsetCommit",
         "offsets whose records are larger than one append to `__consumer_offsets` may be",
