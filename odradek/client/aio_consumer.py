@@ -293,6 +293,7 @@ class AsyncConsumer:
         self, offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
+            self._machine.committed_by_hand()
             return self._machine.positions()
         return {
             TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset

@@ -16,6 +16,7 @@ Errors: `wire.errors.KafkaError` with a broker's error code, `odradek.client.err
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,7 +108,8 @@ class Consumer:
         """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
 
         All of it takes at most `timeout` seconds, but for what a listener takes. A static member (`group.instance.id`) does
-        not leave: its partitions wait for it `session.timeout.ms` long.
+        not leave: its partitions wait for it `session.timeout.ms` long. Where an exception is being handled (`finally`), the
+        record that an iterator yielded last may be what went wrong: it is not committed.
         """
         if self._closed:
             return
@@ -115,7 +117,7 @@ class Consumer:
         deadline = time.monotonic() + timeout
         try:
             if not self._io.closed:
-                self._settle()
+                self._settle(last_is_done=sys.exc_info()[0] is None)
                 self._give_up(_left(deadline))
                 self._io.run(self._machine.leave("the consumer was closed", _left(deadline)))
                 self._run_callbacks()
@@ -373,6 +375,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             with self._io.lock:
+                self._machine.committed_by_hand()
                 return self._machine.positions()
         return {
             TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset

@@ -213,13 +213,18 @@ class ConsumerMachine:
         handout, self.handout = self.handout, None
         if handout is None:
             return
-        done = max(0, handout.yielded - (not last_is_done))
+        done = max(handout.done, handout.yielded - (not last_is_done))
         left: dict[TopicPartition, list[ConsumerRecord]] = {}
         for record in handout.records[done:]:
             left.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         for key, position in self._unsettled(handout, done).items():
             self.delivery.give_back(handout.before[key][0], left[key], *position[:2])
         handout.records.clear()
+
+    def committed_by_hand(self) -> None:
+        """The application commits all positions: it is done with the record in hand, too."""
+        if self.handout is not None:
+            self.handout.done = self.handout.yielded
 
     def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions of a handout, but for partitions that were sought or taken away since."""

@@ -15,7 +15,11 @@ def replication_metrics(page: MetricsText, broker: Broker) -> None:
     page.gauge("odradek_reassigning_partitions", "Led partitions whose replicas are being moved.")
     page.one(sum(1 for each in led if _is_reassigning(each)))
     changes = broker.replication.isr_changes
-    page.counter("odradek_isr_shrinks_total", "Times that led partitions have gone on with fewer in sync.")
+    page.counter(
+        "odradek_isr_shrinks_total",
+        "ISRs of led partitions that shrank because followers"
+        " lagged; the controller takes out brokers that are fenced.",
+    )
     page.one(changes.shrinks)
     page.counter("odradek_isr_expands_total", "Times that replicas of led partitions have come back in sync.")
     page.one(changes.expansions)

@@ -77,6 +77,38 @@ def test_an_exception_in_the_loop_commits_what_was_done_before_its_record(broker
         assert next(iter(consumer)).offset == 2
 
 
+def test_a_commit_of_the_application_is_not_taken_back_by_an_exception(broker: LoopbackBroker) -> None:
+    """`commit()` says that the record in hand is done, whatever fails behind it."""
+
+    def process() -> None:
+        with reader(broker, [T0]) as consumer:
+            for record in consumer:
+                if record.offset == 3:
+                    consumer.commit()
+                    raise Failed
+
+    with pytest.raises(Failed):
+        process()
+    assert committed(broker) == {T0: 4}
+
+
+def test_close_in_finally_does_not_commit_the_record_that_failed(broker: LoopbackBroker) -> None:
+    """A consumer without `with` promises the same: at least once."""
+
+    def process() -> None:
+        consumer = reader(broker, [T0])
+        try:
+            for record in consumer:
+                if record.offset == 3:
+                    raise Failed
+        finally:
+            consumer.close()
+
+    with pytest.raises(Failed):
+        process()
+    assert committed(broker) == {T0: 3}
+
+
 def test_a_loop_that_is_left_is_done_with_its_last_record(broker: LoopbackBroker) -> None:
     """`break`, and the end of the block: what was yielded is committed, and nothing that was only polled."""
     with reader(broker, [T0]) as consumer:
