@@ -1,8 +1,9 @@
 """A broker's life as the controller sees it: register, heartbeat, be unfenced, leave in order. PORTED.
 
 The broker speaks to the controller in messages only, over its `PeerChannel`, wherever that is. A heartbeat that is
-refused because the controller knows another epoch of this broker, or none, makes it register again; a change of the
-controller alone does not, for the registration stands in the metadata log. It registers anew, too, when a directory that hung
+refused because the controller knows another epoch of this broker makes it register again; a change of the
+controller alone does not, for the registration stands in the metadata log. A broker that was unregistered while it runs
+does not come back by itself: as in Kafka, somebody has to start it again. It registers anew, too, when a directory that hung
 answers again (`data_plane.directory_troubles`).
 
 Two live copies of a broker's disk would take the registration from each other for ever (on one host the locks of the
@@ -141,6 +142,9 @@ class BrokerLifecycle:
             if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 if not self._wants_shut_down:
                     await self._watch_rival()
+                    if self._was_unregistered():
+                        await self._stay_away()
+                        return
                 await self._register()
                 continue
             if response.error_code:
@@ -209,6 +213,21 @@ class BrokerLifecycle:
                 f"another process at {where} registers as broker {own.broker_id} with the same directories, again and again: "
                 "one of the two has a copy of the other's disk, and only one may run; this one ends"
             )
+
+    def _was_unregistered(self) -> bool:
+        """Whether the metadata show that somebody has taken this broker's registration away since it was made."""
+        return self._registration() is None and self._broker.image.offset >= self.broker_epoch >= 0
+
+    async def _stay_away(self) -> None:
+        """Wait for the stop: whom an operator has unregistered is no member of the cluster until it is started again."""
+        self._log.error(
+            "broker.unregistered",
+            broker_epoch=self.broker_epoch,
+            reason="an operator has removed this broker from the cluster: stop it, or start it again to have it back",
+        )
+        while not self._wants_shut_down:
+            await self._pause(self._interval_seconds)
+        self.may_shut_down.set()
 
     def _registration(self) -> BrokerImage | None:
         return self._broker.image.brokers.get(self._broker.settings.node_id)

@@ -263,12 +263,6 @@ NOT_SEEN = (
         "next start.",
     ),
     Remark(
-        "A living broker that is unregistered",
-        "registers again by itself within a second, as one that may have lost records: it leaves every ISR and comes "
-        "back by fetching. Kafka's process stays up without a registration. To remove a broker, stop it first "
-        "(`odradek broker remove`).",
-    ),
-    Remark(
         "A follower that has started",
         "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
         "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
