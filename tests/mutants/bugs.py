@@ -221,10 +221,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "answers-out-of-order",
         "Kafka's protocol: a connection's answers come in the order of its requests.",
         "odradek.node.connection_loop:Connection._move_answers",
-        """        while slots and slots[0].response is not None:
+        """        while slots and slots[0].is_answered:
             slot = slots.popleft()
 """,
-        """        while slots and slots[-1].response is not None:
+        """        while slots and slots[-1].is_answered:
             slot = slots.pop()
 """,
         "order",
