@@ -124,7 +124,7 @@ class FetchSession:
     replica_id: int = NO_REPLICA
     """Whose it is, if it is a follower's."""
     unknown: int = 0
-    """Of the partitions, those that were not hosted here when they were named first."""
+    """How many of the partitions were not hosted here when they were named first."""
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
         """The partitions to look at for the present request."""

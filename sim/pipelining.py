@@ -24,7 +24,7 @@ TOPIC = "pipelined"
 PARTITIONS = 2
 PRODUCE_VERSION = 9
 REQUESTS_MAX = 30
-"""Of one connection; as many of them are under way as come before the answers."""
+"""Requests of one connection; as many of them are under way as come before the answers."""
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, ACKS_ALL, 1, 0)
 CODECS = (0, 0, 1, 2, 3, 4)
@@ -40,7 +40,7 @@ __all__ = ["PARTITIONS", "TOPIC", "Pipelining", "topic_configs"]
 
 
 def topic_configs(random: Random) -> dict[str, str]:
-    """Of the topic: often another codec than that of a request, sometimes a sync for each batch."""
+    """Settings of the topic: often another codec than that of a request, sometimes a sync for each batch."""
     configs = {"compression.type": random.choice(TOPIC_CODECS)}
     if random.random() < 0.5:
         configs["flush.messages"] = random.choice(("1", "5"))

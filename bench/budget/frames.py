@@ -43,7 +43,7 @@ class Stage:
     generation_id: int
     cluster_id: str
     second_broker_epoch: int
-    """Of broker 2, which is registered and never comes."""
+    """Partitions of broker 2, which is registered and never comes."""
     log_dir: str
 
 

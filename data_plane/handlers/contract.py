@@ -102,7 +102,7 @@ class Context:
         self.client_id: str | None = None
         self.api_version = 0
         self.number = 0
-        """Of the current request: requests are counted as they are dispatched."""
+        """The number of the current request: requests are counted as they are dispatched."""
         self.appended = 0
         """The number of the connection's last request that appended records."""
         self.of_connection: Context | None = None

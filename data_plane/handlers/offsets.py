@@ -56,7 +56,7 @@ class Turns:
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self._new_event = new_event
         self._waiting: dict[Workers, deque[Event]] = {}
-        """Of those whose turn it is not yet, by disks on which one is looking."""
+        """Look-ups whose turn it is not yet, by disks on which one is looking."""
 
     async def wait(self, workers: Workers) -> None:
         """Raises `KafkaError` where too many wait already. Whoever returns from here calls `pass_on` once."""

@@ -50,9 +50,9 @@ class ProduceRest:
     def __init__(self, broker: Broker, request: ProduceRequest, by_id: bool, place: tuple[int, int]) -> None:
         """What is left from `place` on (a topic and a partition of it, counted); copied, for the receive buffer goes."""
         self.responses: list[Any] = []
-        """Of the topics that are done."""
+        """Answers of the topics that are done."""
         self.answers: list[Any] = []
-        """Of the next topic's partitions that are done."""
+        """Answers of the next topic's partitions that are done."""
         self.delayed: Any = None
         """The `DelayedProduce` of what was appended and must be waited for."""
         self.failed = False

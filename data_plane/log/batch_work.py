@@ -48,7 +48,7 @@ REQUEST_BYTES_MIN = 128 << 20
 REQUEST_RATIO = 16
 """The batches of one request may decompress to so many bytes, and to so many times their size besides."""
 RECORD_BYTES = 16
-"""Of one request a record for every so many bytes is looked at, and as many as of one batch besides."""
+"""Bytes of a request for each record that is looked at; as many records as one batch may have come on top."""
 EVERY_CODEC_VERSION = 13
 SMALL_BYTES_MAX = 16 << 20
 """What a batch may become among the small ones."""
@@ -102,7 +102,7 @@ class LoopWork:
         self._inflated = Inflated()
         self._left = RATION
         self._size = 0
-        """Of the last records that were decompressed: an append looks at records behind that."""
+        """The size of the last records that were decompressed: an append looks at records behind that."""
         self._ratios: dict[int, float] = dict.fromkeys(CODEC_COSTS, 1.0)
 
     @property

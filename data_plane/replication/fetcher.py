@@ -163,7 +163,7 @@ class LeaderFetcher:
         self.rounds = 0
         self.bytes_fetched = 0
         self.reassignment_bytes = 0
-        """Of what was fetched, for replicas that are being added here."""
+        """The share of `bytes_fetched` that was for replicas that are being added here."""
 
     # -- which partitions -----------------------------------------------------------------------------------------
 
@@ -632,7 +632,7 @@ class LeaderFetcher:
 
     @property
     def lag_max(self) -> int:
-        """Of the replicas that follow this leader here."""
+        """The largest lag of the replicas that follow this leader here."""
         return max((followed.lag for followed in self.followed.values()), default=0)
 
     def statistics(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Theory of operation
 The high watermark is the offset below which every in-sync replica has the log; consumers read up to it. On the
 leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
 
-* only while the in-sync replicas number at least `effective_min_isr` (DESIGN: "the gate"), whatever the acks;
+* only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "Invariants"), whatever the acks;
 * never past a follower that has just caught up and is about to join: else the follower would chase a high watermark
   that runs ahead of it for ever.
 

@@ -61,7 +61,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 def elect_uncleanly(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
 ) -> int:
-    """Of each partition without a leader, the replica that is asked for; else the one that has most."""
+    """The replica that is asked for, of each partition without a leader; else the one that has most."""
     found = find_leaderless(args, client, survey, wanted)
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
     if found and not args.json:

@@ -44,7 +44,7 @@ class Delivery:
         self._last_shapes = LastShapes()
         self.bytes_parsed = 0
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
-        """Of the partitions that `take_records` took from the last time: position and epoch before that."""
+        """Position and epoch before the last `take_records`, of the partitions that it took from."""
         self.chunk_used_up = False
         """A chunk is used up since this was set to False: there is room to fetch into."""
 

@@ -19,7 +19,7 @@ class Handout:
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
-    """Of each partition in it: its state, the state's serial, and the position before the poll."""
+    """For each partition in it: its state, the state's serial, and the position before the poll."""
     done: int = 0
     """How many the application has called done, by a commit of its own."""
     left: Iterator[ConsumerRecord] = attrs.field(

@@ -58,7 +58,7 @@ class PartitionState:
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
     topic_id: bytes | None = None
-    """Of the topic that the position was last fetched at; None until then."""
+    """The id of the topic that the position was last fetched at; None until then."""
     preferred_replica: int | None = None
     preferred_until: float = 0.0
     chunks: deque[Chunk] = attrs.field(factory=deque)
@@ -66,7 +66,7 @@ class PartitionState:
     batch: BatchRecords | None = None
     """What is left of the batch at the first chunk's position."""
     parsed: list[ConsumerRecord] = attrs.field(factory=list)
-    """Of the batch's records the next few, from `parsed_index` on."""
+    """The next few of the batch's records, from `parsed_index` on."""
     parsed_index: int = 0
     returned: deque[ConsumerRecord] = attrs.field(factory=deque)
     """Records that the application gave back, to be handed out before all others."""

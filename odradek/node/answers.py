@@ -60,7 +60,7 @@ class Slot:
         self.request_bytes = request_bytes
         self.received_at = connection.last_active
         self.response: Any = None
-        """Of the first slot alone, until it is encoded."""
+        """The response of the first slot alone, until it is encoded."""
         self.chunks: list[Chunk] | None = None
         """The encoded answer."""
         self.held_bytes = 0

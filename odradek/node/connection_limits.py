@@ -40,7 +40,7 @@ class ConnectionLimits:
     """Connections per second; further ones wait to be accepted."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)
-    """Of the open ones, those of peers."""
+    """How many of the open ones are of peers."""
     _by_host: dict[str, int] = attrs.field(init=False, factory=dict)
     _second_began_at: float = attrs.field(init=False, default=0.0)
     _accepted_in_second: int = attrs.field(init=False, default=0)

@@ -92,7 +92,7 @@ def batch_of(size: int) -> bytes:
 
 
 def fetch_of(*partitions: tuple[int, int], min_bytes: int, limit: int = 1 << 20) -> FetchRequest:
-    """Of topic t from these (partition, offset); it waits for longer than a test lasts."""
+    """A fetch of topic t from these (partition, offset); it waits for longer than a test lasts."""
     asked = [FetchPartition(index, -1, offset, -1, -1, limit) for index, offset in partitions]
     return FetchRequest(
         max_wait_ms=2**31 - 1,

@@ -83,7 +83,7 @@ def test_background_work_waits_for_room() -> None:
 
 
 def test_a_failed_sync_takes_the_directory_offline_for_good() -> None:
-    """DESIGN 5: the kernel may have dropped the pages, so a failed fsync is never tried again."""
+    """ARCHITECTURE.md, "Invariants": the kernel may have dropped the pages, so a failed fsync is never tried again."""
     node = Node()
     log = node.log()
     fill(log, 3)

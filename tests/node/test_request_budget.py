@@ -28,7 +28,7 @@ FRAME_BYTES = 1 << 20
 SMALLER_BYTES = 160 << 10
 """Where only the making of frames is looked at."""
 BOMBS_BYTES = 160 << 10
-"""Of batches that inflate to 128 MiB each: a megabyte of them is half a minute of zlib, whoever does it."""
+"""Bytes of batches that inflate to 128 MiB each: a megabyte of them is half a minute of zlib, whoever does it."""
 PEAK_MIB_MAX = 96
 """64 MiB are the budget; allocators take some more."""
 ANSWER_BYTES_MAX = 16 << 20

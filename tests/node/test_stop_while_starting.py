@@ -24,7 +24,7 @@ from wire.api_keys import ApiKey
 PATIENCE_SECONDS = 60.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 BATCHES = 200_000
-"""Of one record each: recovery looks at them for seconds."""
+"""Batches of one record each: recovery looks at them for seconds."""
 
 
 def format_node(directory: Path, settings: Mapping[str, str]) -> Path:

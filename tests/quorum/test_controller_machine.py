@@ -85,7 +85,7 @@ class ControllerMachine(RuleBasedStateMachine):
             broker_id: [bytes([65 + broker_id, number]) * 8 for number in (1, 2)] for broker_id in BROKERS
         }
         self.empty: dict[int, set[int]] = {}
-        """Of each partition the replicas on disks that took the place of others, which nobody has filled yet."""
+        """The replicas of each partition on disks that took the place of others, which nobody has filled yet."""
         self.may_lose = False
         """Whether this step may elect a replica that holds nothing."""
 

@@ -1,6 +1,6 @@
 """What happens to a partition when brokers come and go: properties over random histories of one partition.
 
-The rules are those of DESIGN's replication model: a leader is always in sync and acceptable, the last in-sync replica
+The rules are those of ARCHITECTURE.md ("Eligible leader replicas"): a leader is always in sync and acceptable, the last in-sync replica
 is never given up except after its unclean restart, and then only its return elects it again.
 """
 
