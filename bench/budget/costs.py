@@ -309,7 +309,7 @@ def run(arguments: argparse.Namespace) -> list[Cost]:
 
 
 def _measure_rates(node: Judged, costs: list[Cost], seconds: float) -> None:
-    """The largest frame of each line, at the version that took most CPU."""
+    """Measure with the largest frame of each line, at the version that took most CPU."""
     worst: dict[tuple[str, ApiKey, str], Cost] = {}
     for cost in costs:
         key = (cost.frame.listener, cost.frame.api_key, cost.frame.line.name)

@@ -43,7 +43,7 @@ class Stage:
     generation_id: int
     cluster_id: str
     second_broker_epoch: int
-    """Partitions of broker 2, which is registered and never comes."""
+    """The epoch of broker 2, which is registered and never comes."""
     log_dir: str
 
 

@@ -1,8 +1,7 @@
 """What an operator needs to know of batches that were refused for their producer's sequence or epoch. PURE.
 
 Such a refusal is a client's bug, a second writer with the same producer id, or records that were lost here: only both sides'
-numbers and the client's address tell which. A client that goes on sending could fill the operator's disk, so there are at
-most `LINES_MAX` lines in `INTERVAL_SECONDS`; the next one then says how many were held back.
+numbers and the client's address tell which. Lines are bounded (`data_plane.line_budget`), because a client may go on sending.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from data_plane.handlers.contract import Context
+from data_plane.line_budget import LineBudget
 from data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Buffer, Clock
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import parse_header
 
-INTERVAL_SECONDS = 10.0
-LINES_MAX = 20
 PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 
@@ -24,22 +22,14 @@ class ProducerRefusals:
     """One for all connections."""
 
     def __init__(self, clock: Clock, log: Any) -> None:
-        self._clock = clock
+        self._budget = LineBudget(clock)
         self._log = log
-        self._began = clock.monotonic()
-        self._lines = 0
-        self._held_back = 0
 
     def tell(self, context: Context, log: PartitionLog, batch: Buffer, error: KafkaError) -> None:
         """`batch` was refused by `log` with one of `PRODUCER_ERRORS`, so its header was found good."""
-        now = self._clock.monotonic()
-        if now - self._began >= INTERVAL_SECONDS:
-            self._began, self._lines = now, 0
-        if self._lines == LINES_MAX:
-            self._held_back += 1
+        held_back = self._budget.take()
+        if held_back is None:
             return
-        self._lines += 1
-        held_back, self._held_back = self._held_back, 0
         header = parse_header(batch, 0)
         known = log.load_producers().entries.get(header.producer_id)
         self._log.warning(

@@ -41,7 +41,7 @@ class WaitingFetches:
 
     def __init__(self) -> None:
         self._by_mark: tuple[list[Ticket], list[Ticket], list[Ticket]] = ([], [], [])
-        """The records of each kind, sorted."""
+        """The tickets of each kind, sorted."""
         self._serial = 0
 
     def __len__(self) -> int:

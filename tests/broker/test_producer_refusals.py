@@ -7,7 +7,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from data_plane.handlers.contract import Context
-from data_plane.handlers.producer_refusals import INTERVAL_SECONDS, LINES_MAX, ProducerRefusals
+from data_plane.handlers.producer_refusals import ProducerRefusals
+from data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
 from sim.weather import Weather
 from sim.world import World
 from tests.log.support import append, batch, new_log
