@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import select
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +19,7 @@ from wire.messages.metadata import MetadataRequest
 
 DESCRIPTORS = 256
 CONNECTIONS = 400
+PATIENCE_MS = 60_000
 
 
 @pytest.fixture
@@ -59,6 +60,22 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
+def close_events(held: list[socket.socket], wanted: int) -> int:
+    """Wait until the node has closed at least so many of these; how many it has."""
+    waiting = {each.fileno(): each for each in held}
+    poller = select.poll()
+    for number in waiting:
+        poller.register(number, select.POLLIN)
+    while len(held) - len(waiting) < wanted:
+        events = poller.poll(PATIENCE_MS)
+        assert events, f"{len(waiting)} of {len(held)} connections stay open"
+        for number, _ in events:
+            if is_closed(waiting[number]):
+                poller.unregister(number)
+                del waiting[number]
+    return len(held) - len(waiting)
+
+
 def test_idle_connections_beyond_the_descriptors(small_node: tuple[ServerProcess, int, int]) -> None:
     """Clients above what is left are closed at accept, with one line; brokers come through, and logs are made."""
     server, clients, brokers = small_node
@@ -67,8 +84,7 @@ def test_idle_connections_beyond_the_descriptors(small_node: tuple[ServerProcess
         for _ in range(CONNECTIONS):
             held.append(stack.enter_context(socket.create_connection(("127.0.0.1", clients))))
         room = DESCRIPTORS - DESCRIPTORS // 4 - 64
-        while (closed := sum(is_closed(each) for each in held)) < CONNECTIONS - room:
-            time.sleep(0.01)
+        closed = close_events(held, CONNECTIONS - room)
         assert closed < CONNECTIONS
         peer = stack.enter_context(RawClient(f"127.0.0.1:{brokers}"))
         answer = peer.request(CreateTopicsRequest([CreatableTopic("t", 20, 1)], 30_000), 5)
