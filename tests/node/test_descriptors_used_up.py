@@ -60,7 +60,7 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-def close_events(held: list[socket.socket], wanted: int) -> int:
+def wait_for_closed(held: list[socket.socket], wanted: int) -> int:
     """Wait until the node has closed at least so many of these; how many it has."""
     waiting = {each.fileno(): each for each in held}
     poller = select.poll()
@@ -84,7 +84,7 @@ def test_idle_connections_beyond_the_descriptors(small_node: tuple[ServerProcess
         for _ in range(CONNECTIONS):
             held.append(stack.enter_context(socket.create_connection(("127.0.0.1", clients))))
         room = DESCRIPTORS - DESCRIPTORS // 4 - 64
-        closed = close_events(held, CONNECTIONS - room)
+        closed = wait_for_closed(held, CONNECTIONS - room)
         assert closed < CONNECTIONS
         peer = stack.enter_context(RawClient(f"127.0.0.1:{brokers}"))
         answer = peer.request(CreateTopicsRequest([CreatableTopic("t", 20, 1)], 30_000), 5)
