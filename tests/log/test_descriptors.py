@@ -108,7 +108,8 @@ class Run:
             except DiskRefused:
                 self.refused += 1
             except KafkaError as error:
-                assert error.code == ErrorCode.KAFKA_STORAGE_ERROR  # noqa: PT017
+                if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
                 self.refused += 1
             else:
                 return
