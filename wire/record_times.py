@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from wire.batch_errors import CorruptBatch, InvalidRecord
 from wire.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
 from wire.compression import decompressed_chunks
-from wire.records import RECORD_SIZE_MIN
+from wire.records import RECORD_SIZE_MIN, read_varint
 
 __all__ = ["record_times"]
 
@@ -55,10 +55,10 @@ def _walk(
             data = more if position == len(data) else bytes(data[position:]) + more
             position = 0
         try:
-            length, position = _varint(data, position)
+            length, position = read_varint(data, position)
             start = position
-            timestamp, position = _varint(data, position + 1)
-            delta, position = _varint(data, position)
+            timestamp, position = read_varint(data, position + 1)
+            delta, position = read_varint(data, position)
         except IndexError:
             raise InvalidRecord("a record is longer than its batch") from None
         end = start + length
@@ -72,21 +72,3 @@ def _walk(
                 raise InvalidRecord("a record is longer than its batch")
             data = more
         position = end
-
-
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag number of up to ten bytes, and where it ends. Raises `IndexError` where it is cut."""
-    byte = data[position]
-    position += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position
-    number, shift = byte & 0x7F, 7
-    while True:
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), position
-        shift += 7
-        if shift > 63:
-            raise InvalidRecord("variable-length number of more than ten bytes")

@@ -30,7 +30,7 @@ from wire.batch_header import (
 )
 from wire.compression import compress, decompress
 
-__all__ = ["RECORD_SIZE_MIN", "Header", "Record", "RecordBatchBuilder", "records"]
+__all__ = ["RECORD_SIZE_MIN", "Header", "Record", "RecordBatchBuilder", "read_varint", "records"]
 
 Header = tuple[str, bytes | None]
 
@@ -224,7 +224,7 @@ class RecordBatchBuilder:
 # --- reading ---------------------------------------------------------------------------------------------
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """A zigzag number of up to ten bytes, and where it ends.
 
     Raises:
@@ -311,7 +311,7 @@ def _parse_into(
             length = (byte >> 1) ^ -(byte & 1)
             position += 1
         else:
-            length, position = _read_varint(data, position - 1)
+            length, position = read_varint(data, position - 1)
         end = position + length
 
         byte = data[position + 1]
@@ -319,7 +319,7 @@ def _parse_into(
         if byte < 0x80:
             timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
         else:
-            timestamp, position = _read_varint(data, position - 1)
+            timestamp, position = read_varint(data, position - 1)
             timestamp += base_timestamp
 
         byte = data[position]
@@ -327,7 +327,7 @@ def _parse_into(
         if byte < 0x80:
             delta = (byte >> 1) ^ -(byte & 1)
         else:
-            delta, position = _read_varint(data, position - 1)
+            delta, position = read_varint(data, position - 1)
         if not delta_last < delta <= last_offset_delta:
             raise InvalidRecord(f"offset delta {delta} behind {delta_last}, the last is {last_offset_delta}")
         delta_last = delta
@@ -340,7 +340,7 @@ def _parse_into(
             if byte < 0x80:
                 size = (byte >> 1) ^ -(byte & 1)
             else:
-                size, position = _read_varint(data, position - 1)
+                size, position = read_varint(data, position - 1)
             if size < 0:
                 raise InvalidRecord(f"key of {size} bytes")
             key = data[position : position + size]
@@ -358,7 +358,7 @@ def _parse_into(
                 size = (byte >> 1) ^ -(byte & 1)
                 position += 1
             else:
-                size, position = _read_varint(data, position - 1)
+                size, position = read_varint(data, position - 1)
             if size < 0:
                 raise InvalidRecord(f"value of {size} bytes")
             value = data[position : position + size]
@@ -378,7 +378,7 @@ def _parse_into(
 
 
 def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
-    count, position = _read_varint(data, position)
+    count, position = read_varint(data, position)
     if count < 0:
         raise InvalidRecord(f"{count} record headers")
     headers: list[Header] = []
@@ -388,7 +388,7 @@ def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]
         if byte < 0x80:
             size = (byte >> 1) ^ -(byte & 1)
         else:
-            size, position = _read_varint(data, position - 1)
+            size, position = read_varint(data, position - 1)
         if size < 0:
             raise InvalidRecord("a record header without a key")
         key = data[position : position + size].decode()
@@ -401,7 +401,7 @@ def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]
         if byte < 0x80:
             size = (byte >> 1) ^ -(byte & 1)
         else:
-            size, position = _read_varint(data, position - 1)
+            size, position = read_varint(data, position - 1)
         if size < 0:
             raise InvalidRecord(f"record header value of {size} bytes")
         headers.append((key, data[position : position + size]))
