@@ -140,6 +140,19 @@ _VOTER = {
 }
 _BROKER = {"broker_id": 2, "broker_epoch": _epoch, "cluster_id": _cluster}
 
+_JUDGED_TOPICS = Costly(
+    "Each topic is judged with its whole configuration.",
+    ("resources",),
+    {
+        "resources.resource_type": 2,
+        "resources.resource_name": _distinct,
+        "resources.configs.name": "retention.ms",
+        "resources.configs.value": "1",
+        "validate_only": True,
+    },
+    "topics",
+)
+
 LINES: dict[ApiKey, tuple[Costly, ...]] = {
     ApiKey.PRODUCE: (
         Costly(
@@ -445,18 +458,7 @@ LINES: dict[ApiKey, tuple[Costly, ...]] = {
             },
             "keys",
         ),
-        Costly(
-            "Each topic is judged with its whole configuration.",
-            ("resources",),
-            {
-                "resources.resource_type": 2,
-                "resources.resource_name": _distinct,
-                "resources.configs.name": "retention.ms",
-                "resources.configs.value": "1",
-                "validate_only": True,
-            },
-            "topics",
-        ),
+        _JUDGED_TOPICS,
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
         Costly(
@@ -472,18 +474,7 @@ LINES: dict[ApiKey, tuple[Costly, ...]] = {
             },
             "keys",
         ),
-        Costly(
-            "Each topic is judged with its whole configuration.",
-            ("resources",),
-            {
-                "resources.resource_type": 2,
-                "resources.resource_name": _distinct,
-                "resources.configs.name": "retention.ms",
-                "resources.configs.value": "1",
-                "validate_only": True,
-            },
-            "topics",
-        ),
+        _JUDGED_TOPICS,
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: (
         Costly(
