@@ -84,8 +84,9 @@ class ReceiveBuffers:
 
     def __init__(self, bytes_max: int) -> None:
         self.shared = PooledBuffer(SHARED_BYTES)
-        self.receive_bytes_max = SHARED_BYTES
-        """How much a connection may receive into the shared buffer now."""
+        self.receive_view = self.shared.view
+        """As much of the shared buffer as a connection may receive into now."""
+        self._scant_view = self.shared.view[:SCANT_BYTES]
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._used = [0, 0]
@@ -115,7 +116,7 @@ class ReceiveBuffers:
         return self._make(rounded, is_small, holder)
 
     def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
-        """A buffer for a tail that has arrived already (at most `receive_bytes_max`), limit or not."""
+        """A buffer for a tail that has arrived already (at most `receive_view`), limit or not."""
         return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
 
     async def wait_for(
@@ -174,7 +175,7 @@ class ReceiveBuffers:
         buffer.waited_since = None
         self._in_use[buffer] = None
         if self.bytes_used >= self.bytes_max:
-            self.receive_bytes_max = SCANT_BYTES
+            self.receive_view = self._scant_view
         return buffer
 
     def _look_for_room(self) -> None:
@@ -188,7 +189,7 @@ class ReceiveBuffers:
                 waiter.buffer.waited_since = waiter.since
                 waiter.event.set()
         scant = self.contended or self.bytes_used >= self.bytes_max
-        self.receive_bytes_max = SCANT_BYTES if scant else SHARED_BYTES
+        self.receive_view = self._scant_view if scant else self.shared.view
 
     # -- when there is too little ---------------------------------------------------------------------------------
 

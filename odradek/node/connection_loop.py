@@ -198,7 +198,7 @@ class Connection:
         own = self.own
         shared = self.services.buffers.shared
         if own is None:
-            end = self.conn.recv_into(shared.view[: self.services.buffers.receive_bytes_max])
+            end = self.conn.recv_into(self.services.buffers.receive_view)
             if not end:
                 return end
         else:
@@ -212,7 +212,7 @@ class Connection:
                     self._dispatch_own()
                 return count
             shared.view[:have] = own.view[:have]
-            count = self.conn.recv_into(shared.view[have : have + self.services.buffers.receive_bytes_max])
+            count = self.conn.recv_into(shared.view[have : have + len(self.services.buffers.receive_view)])
             if not count:
                 return count
             end = have + count
