@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
+from odradek.env.long_work import LongWork
 from odradek.env.ports import Dir, Env, Event
 from sim.clock import NodeClock
 from sim.disk import SimDisk
@@ -71,6 +72,7 @@ class SimEnv:
         self.network = SimNetwork(fabric, self)
         self.workers = SimWorkers(self, self._ports_random)
         self.meter = SimMeter(self)
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
 
     def record(self, what: str, *details: object) -> None:
         """Put an event of this node into the trace."""

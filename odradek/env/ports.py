@@ -32,6 +32,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from odradek.env.long_work import LongWork
+
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -330,6 +332,10 @@ class Env(Protocol):
 
     @property
     def meter(self) -> Meter: ...
+
+    @property
+    def long_work(self) -> LongWork:
+        """Turns for what holds the loop, or the interpreter, for milliseconds."""
 
     @property
     def random(self) -> _random.Random: ...

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from odradek.env.long_work import LongWork
 from odradek.env.ports import Env, Event, Scope
 from odradek.env.real_files import RealDir, open_dir
 from odradek.env.real_net import TcpNetwork
@@ -133,6 +134,7 @@ class RealEnv:
         self.network = TcpNetwork(tcp_maxseg)
         self.workers = RealWorkers(workers_max)
         self.meter = RealMeter()
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
         self.random = random.Random(seed)
         self._dirs: list[RealDir] = []
 

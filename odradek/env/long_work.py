@@ -1,0 +1,185 @@
+"""Turns for work that takes milliseconds, so that whoever asks for little is served in between. PORTED.
+
+Theory of operation
+===================
+One loop serves every connection. A request about thousands of things is done in pieces: each holds the loop for some
+milliseconds (`Share.on_loop`), or one thread beside it for as long as it takes (`Share.in_worker`). One piece of a node is
+under way at a time. Two rules say when the next one begins:
+
+* **Others first.** A connection has had a turn since the last piece began: then the loop is theirs for `REST_FACTOR` times
+  as long as that piece took. So all long work of a node together takes a sixth of the loop from those who use it, however many
+  connections ask for it. A loop that nobody else uses goes on at once.
+* **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that wait, the one
+  that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996): a request of two pieces
+  does not wait for all the pieces of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from odradek.env.ports import Clock, Event, Workers
+
+T = TypeVar("T")
+
+REST_FACTOR = 5
+"""Others keep five sixths of the loop."""
+
+
+class _Waiter:
+    """Who waits for a turn; the first to come among those with the same share is less."""
+
+    __slots__ = ("_key", "event", "is_next")
+
+    def __init__(self, taken: float, number: int, event: Event) -> None:
+        self._key = (taken, number)
+        self.event = event
+        """Wakes it to choose, or to begin if `is_next`."""
+        self.is_next = False
+
+    def __lt__(self, other: _Waiter) -> bool:
+        return self._key < other._key
+
+
+class LongWork:
+    """What all long work of a node shares."""
+
+    __slots__ = (
+        "_clock",
+        "_floor",
+        "_is_taken",
+        "_new_event",
+        "_number",
+        "_rest_until",
+        "_turns_before",
+        "_waiting",
+        "_worker",
+        "seconds",
+        "turns",
+    )
+
+    def __init__(self, clock: Clock, new_event: Callable[[], Event], worker: Workers) -> None:
+        """`worker` is a thread for this alone."""
+        self._clock = clock
+        self._new_event = new_event
+        self._worker = worker
+        self._is_taken = False
+        self._waiting: list[_Waiter] = []
+        """A heap."""
+        self._number = 0
+        self._floor = 0.0
+        """What the last share to have a turn had taken before it: whoever comes now begins there."""
+        self._rest_until = 0.0
+        self._turns_before = 0
+        self.turns = 0
+        """Turns of connections: each adds one."""
+        self.seconds = 0.0
+        """How long all pieces took."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a piece is under way or somebody waits for one."""
+        return self._is_taken
+
+    def begin(self) -> Share:
+        """For one request."""
+        return Share(self)
+
+    def statistics(self) -> dict[str, float]:
+        return {"seconds": self.seconds, "waiting": len(self._waiting)}
+
+    async def _enter(self, share: Share) -> None:
+        """Wait for a turn of long work.
+
+        Who finds nobody at work, or is woken by `_leave`, lets the others rest and chooses then: the request that has just
+        ended a piece has come back by that time, and may be the one with the smallest share.
+        """
+        share.taken = max(share.taken, self._floor)
+        self._number += 1
+        mine = _Waiter(share.taken, self._number, self._new_event())
+        heappush(self._waiting, mine)
+        chooses, self._is_taken = not self._is_taken, True
+        try:
+            while True:
+                if chooses:
+                    await self._rest()
+                    chosen = heappop(self._waiting)
+                    chosen.is_next = True
+                    if chosen is mine:
+                        break
+                    chosen.event.set()
+                chooses = False
+                await mine.event.wait()
+                if mine.is_next:
+                    break
+                chooses, mine.event = True, self._new_event()
+        except BaseException:
+            if not mine.is_next:
+                self._waiting.remove(mine)
+                heapify(self._waiting)
+            if mine.is_next or chooses or mine.event.is_set():
+                self._leave()
+            raise
+        self._floor = share.taken
+
+    async def _rest(self) -> None:
+        """Let others have their turns, those whose requests are there now included."""
+        clock = self._clock
+        await clock.sleep_until(0.0)
+        await clock.sleep_until(0.0)
+        if self.turns != self._turns_before and clock.monotonic() < self._rest_until:
+            await clock.sleep_until(self._rest_until)
+
+    def _account(self, share: Share, began: float, turns: int) -> None:
+        ended = self._clock.monotonic()
+        took = ended - began
+        share.taken += took
+        self.seconds += took
+        self._turns_before = turns
+        self._rest_until = ended + REST_FACTOR * took
+
+    def _leave(self) -> None:
+        """Somebody else's turn."""
+        if self._waiting:
+            self._waiting[0].event.set()
+        else:
+            self._is_taken = False
+
+
+class Share:
+    """The long work of one request."""
+
+    __slots__ = ("_work", "taken")
+
+    def __init__(self, work: LongWork) -> None:
+        self._work = work
+        self.taken = 0.0
+        """Seconds that it has taken, and what others had taken when it came."""
+
+    async def on_loop(self, function: Callable[..., T], *args: object) -> T:
+        """Wait for a turn, then do one piece here. Raises what the function raises."""
+        work = self._work
+        await work._enter(self)
+        began, turns = work._clock.monotonic(), work.turns
+        try:
+            return function(*args)
+        finally:
+            work._account(self, began, turns)
+            work._leave()
+
+    async def in_worker(self, function: Callable[..., T], *args: object) -> T:
+        """Wait for a turn, then do one piece in the thread. Raises what the function raises."""
+        work = self._work
+        await work._enter(self)
+        began, turns = work._clock.monotonic(), work.turns
+        try:
+            return await work._worker.run(function, *args)
+        finally:
+            work._account(self, began, turns)
+            work._leave()
+
+
+__all__ = ["REST_FACTOR", "LongWork", "Share"]

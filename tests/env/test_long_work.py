@@ -1,0 +1,192 @@
+"""Turns of long work, on a clock that moves only when somebody works or rests."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.env.long_work import REST_FACTOR, LongWork, Share
+
+pytestmark = pytest.mark.trio
+
+
+class Clock:
+    """Time passes by `work`, and by waiting where all who wait have been asked for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.rests: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return 0
+
+    async def sleep_until(self, deadline: float) -> None:
+        if deadline > self.now:
+            self.rests.append(deadline - self.now)
+            self.now = deadline
+        await trio.lowlevel.checkpoint()
+
+    @contextmanager
+    def timeout_at(self, deadline: float) -> Any:
+        yield
+
+
+class Inline:
+    """A worker that works at once."""
+
+    async def run(self, function: Any, *args: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function(*args)
+
+
+class World:
+    """Long work whose pieces say what they are and how long they take."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.work = LongWork(self.clock, trio.Event, Inline())
+        self.done: list[str] = []
+
+    def piece(self, name: str, seconds: float) -> str:
+        self.done.append(name)
+        self.clock.now += seconds
+        return name
+
+    async def pieces(self, name: str, *seconds: float, share: Share | None = None) -> None:
+        share = share or self.work.begin()
+        for each in seconds:
+            await share.on_loop(self.piece, name, each)
+
+
+async def test_a_loop_that_nobody_else_uses_goes_on_at_once() -> None:
+    """Without turns of others no time passes between two pieces."""
+    world = World()
+    await world.pieces("a", 0.005, 0.005, 0.005)
+    assert world.done == ["a", "a", "a"]
+    assert world.clock.rests == []
+
+
+async def test_others_who_had_a_turn_keep_their_part_of_the_loop() -> None:
+    """After a piece that somebody waited for the loop is theirs for a multiple of it."""
+    world = World()
+    share = world.work.begin()
+    await world.pieces("a", 0.004, share=share)
+    world.work.turns += 1
+    await world.pieces("a", 0.008, share=share)
+    world.work.turns += 1
+    await world.pieces("b", 0.001)
+    assert world.clock.rests == pytest.approx([REST_FACTOR * 0.004, REST_FACTOR * 0.008])
+    assert world.work.seconds == pytest.approx(0.013)
+
+
+async def test_what_runs_beside_the_loop_counts_as_well() -> None:
+    """A worker takes the interpreter from the loop: others rest from it as long."""
+    world = World()
+    share = world.work.begin()
+    assert await share.in_worker(world.piece, "a", 0.060) == "a"
+    world.work.turns += 1
+    await share.on_loop(world.piece, "a", 0.001)
+    assert world.clock.rests == pytest.approx([REST_FACTOR * 0.060])
+
+
+async def test_who_has_taken_least_is_next() -> None:
+    """A request of short pieces is done long before one of long pieces is."""
+    world = World()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.pieces, "long", 0.1, 0.1, 0.1)
+        nursery.start_soon(world.pieces, "other", 0.1, 0.1)
+        nursery.start_soon(world.pieces, "short", *[0.005] * 10)
+    shorts = [index for index, name in enumerate(world.done) if name == "short"]
+    longs = [index for index, name in enumerate(world.done) if name in ("long", "other")]
+    assert len(world.done) == 15
+    assert shorts[-1] < longs[-2]
+
+
+async def test_who_comes_late_does_not_overtake_all_that_was_before() -> None:
+    """A newcomer begins where the last one stood: it is next, and not next for as long as others have had."""
+    world = World()
+    await world.pieces("early", *[0.1] * 20)
+    share = world.work.begin()
+    async with trio.open_nursery() as nursery:
+        early = world.work.begin()
+        nursery.start_soon(lambda: world.pieces("early", 0.1, 0.1, share=early))
+        nursery.start_soon(lambda: world.pieces("late", 0.1, 0.1, share=share))
+    assert sorted(world.done[-4:-2]) == ["early", "late"]
+
+
+async def test_only_one_piece_is_under_way() -> None:
+    """Nobody begins while a worker is at somebody else's piece."""
+    world = World()
+    under_way = most = 0
+
+    class Slow(Inline):
+        async def run(self, function: Any, *args: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+            under_way -= 1
+            return function(*args)
+
+    world.work = LongWork(world.clock, trio.Event, Slow())
+    async with trio.open_nursery() as nursery:
+        for name in "abc":
+            nursery.start_soon(world.work.begin().in_worker, world.piece, name, 0.01)
+    assert (sorted(world.done), most) == (["a", "b", "c"], 1)
+
+
+@pytest.mark.parametrize("is_next", [False, True])
+async def test_who_gives_up_waiting_holds_up_nobody(is_next: bool) -> None:
+    """A cancelled wait, before and just after its turn has come, passes the turn on."""
+    world = World()
+    release = trio.Event()
+
+    class Held(Inline):
+        async def run(self, function: Any, *args: Any) -> Any:
+            await release.wait()
+            return function(*args)
+
+    world.work = LongWork(world.clock, trio.Event, Held())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.work.begin().in_worker, world.piece, "first", 0.01)
+        await trio.testing.wait_all_tasks_blocked()
+        scope = trio.CancelScope()
+
+        async def gives_up() -> None:
+            with scope:
+                await world.pieces("never", 0.01)
+
+        nursery.start_soon(gives_up)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(world.pieces, "last", 0.01)
+        await trio.testing.wait_all_tasks_blocked()
+        if is_next:
+            release.set()
+            while world.done != ["first"]:
+                await trio.lowlevel.checkpoint()
+        scope.cancel()
+        release.set()
+    assert world.done[0] == "first"
+    assert world.done[-1] == "last"
+    assert not world.work.is_busy
+
+
+async def test_a_piece_that_raises_gives_its_turn_back() -> None:
+    """The error comes to whoever asked, and the next piece is done."""
+    world = World()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await world.work.begin().on_loop(fail)
+    await world.pieces("a", 0.001)
+    assert world.done == ["a"]
