@@ -85,6 +85,7 @@ def make_services(env: RealEnv) -> ConnectionServices:
         table=ApiTable({int(ApiKey.PRODUCE): handle}, versions, versions, handle),
         buffers=ReceiveBuffers(1 << 24),
         clock=env.clock,
+        long_work=env.long_work,
         tasks=Nobody(),
         new_event=env.event,
         log=None,

@@ -109,6 +109,7 @@ class Broker:
         self.settings = settings
         self.env = env
         self.clock = env.clock
+        self.long_work = env.long_work
         self.log_dirs = log_dirs
         self.controller = controller
         self.tasks = tasks

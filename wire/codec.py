@@ -26,13 +26,16 @@ ErrorCounts: TypeAlias = dict[int, int]
 
 ELEMENTS_MAX = 40_000
 """Array elements of one request, nested ones and tagged fields included: 6 MiB of objects at most, decoded in less than a
-tenth of a second, whatever the API (`python -m bench.budget.decoding`). The decoding of one frame is never sliced.
+tenth of a second, whatever the API (`python -m bench.budget.decoding`).
 
 A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client asks of so many things at
 once: Kafka itself takes at most 10,000 records of one request of an administrator."""
 
+ELEMENTS_AT_ONCE = 4_000
+"""A server decodes so many on its loop: 6 ms. What has more is decoded beside it."""
+
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
-_bounded_decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
+_bounded_decoders: dict[tuple[type[Message], int, int], Callable[..., Any]] = {}
 _encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 
@@ -51,14 +54,16 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
     return function
 
 
-def bounded_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
-    """Like `decoder`, for what strangers send: more than `ELEMENTS_MAX` array elements are a MalformedMessage.
+def bounded_decoder(
+    cls: type[M], version: int, elements_max: int = ELEMENTS_MAX
+) -> Callable[[Buffer, int], tuple[M, int]]:
+    """Like `decoder`, for what strangers send: it raises TooManyElements (a MalformedMessage) beyond `elements_max`.
 
-    A message of at most `ELEMENTS_MAX` bytes has no more elements: there `decoder` is as safe, and faster.
+    A message of at most `elements_max` bytes has no more elements: there `decoder` is as safe, and faster.
     """
-    function = _bounded_decoders.get((cls, version))
+    function = _bounded_decoders.get((cls, version, elements_max))
     if function is None:
-        function = _bounded_decoders[cls, version] = make_decoder(cls, version, ELEMENTS_MAX)
+        function = _bounded_decoders[cls, version, elements_max] = make_decoder(cls, version, elements_max)
     return function
 
 

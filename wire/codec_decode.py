@@ -40,7 +40,7 @@ from wire.codec_plan import (
     tagged,
     untagged,
 )
-from wire.errors import MalformedMessage
+from wire.errors import MalformedMessage, TooManyElements
 from wire.primitives import read_uvarint_rest
 from wire.structure import Message, Structure
 
@@ -77,6 +77,7 @@ class _DecoderSource:
         self.variables = 0
         self.names: dict[str, Any] = {
             "Malformed": MalformedMessage,
+            "TooMany": TooManyElements,
             "read_rest": read_uvarint_rest,
             "skip_tags": _skip_tags,
             "unpack_from": unpack_from,
@@ -256,7 +257,8 @@ class _DecoderSource:
         if self.elements_max is not None:
             self.line(f"left -= {n}")
             self.line("if left < 0:")
-            self.refuse(f"more than {self.elements_max} elements")
+            text = f"{self.cls.__name__}: more than {self.elements_max} elements"
+            self.line(f"    raise TooMany({text!r})")
 
     def count_tags(self, count: str) -> None:
         """Read the rest of a count of tags, and take them."""

@@ -16,6 +16,7 @@ __all__ = [
     "MalformedMessage",
     "ProtocolError",
     "RemoteProtocolError",
+    "TooManyElements",
 ]
 
 
@@ -33,6 +34,10 @@ class RemoteProtocolError(ProtocolError):
 
 class MalformedMessage(RemoteProtocolError):
     """Bytes that are no encoding of the message they claim to be."""
+
+
+class TooManyElements(MalformedMessage):
+    """More array elements than the decoder may make."""
 
 
 MESSAGE_CHARACTERS_MAX = 4000

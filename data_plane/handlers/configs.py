@@ -32,7 +32,7 @@ from metadata_quorum.image import (
     MetadataImage,
 )
 from metadata_quorum.topic_names import invalid_topic_name_reason
-from odradek.env.ports import Clock
+from odradek.env.long_work import LongWork
 from wire.disk_troubles import TROUBLED_LOG_DIRS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
@@ -78,7 +78,7 @@ class Described(Protocol):
     def log_levels(self) -> LogLevels: ...
 
     @property
-    def clock(self) -> Clock: ...
+    def long_work(self) -> LongWork: ...
 
 
 class _Told:
@@ -105,7 +105,7 @@ class DescribeConfigsHandler:
         self._inherited_from: BrokerConfigLayers | None = None
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
-        return in_slices(self._broker.clock, self._answer(request))
+        return in_slices(self._broker.long_work, self._answer(request))
 
     def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
         # As in Kafka a type that it does not know spoils the whole request.

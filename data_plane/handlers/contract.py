@@ -64,6 +64,8 @@ class Suspend:
     """Work that awaits. `run` gives the response; `ConnectionLost` and cancellation end the connection."""
 
     run: Callable[[], Awaitable[Any]]
+    is_long: bool = False
+    """Whether the answer may be so large that it is encoded beside the loop."""
 
 
 class Outcome(Enum):

@@ -22,7 +22,7 @@ from metadata_quorum.effective_config import BrokerConfigLayers, layers_for
 from metadata_quorum.envelope import open_request, seal_response
 from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.image import MetadataImage
-from odradek.env.ports import Clock
+from odradek.env.long_work import LongWork
 from wire.api import api_versions, response_class
 from wire.api_keys import APIS, ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -75,7 +75,7 @@ class DescribedController:
     node_id: int
     static: BrokerConfigLayers
     log_levels: LogLevels
-    clock: Clock
+    long_work: LongWork
     newest_image: Callable[[], MetadataImage]
 
     @property

@@ -92,7 +92,7 @@ class DeleteRecordsHandler:
         for topic in request.topics:
             for partition in topic.partitions:
                 asked.setdefault(topic.name, {})[partition.partition_index] = partition.offset
-        return in_slices(self._broker.clock, self._delete_all(asked, request.timeout_ms))
+        return in_slices(self._broker.long_work, self._delete_all(asked, request.timeout_ms))
 
     def _delete_all(
         self, asked: dict[str, dict[int, int]], timeout_ms: int

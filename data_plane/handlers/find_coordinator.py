@@ -28,7 +28,7 @@ class FindCoordinatorHandler:
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         if context.api_version >= BATCHED_SINCE:
-            return in_slices(self._broker.clock, self._find_all(context.listener, request))
+            return in_slices(self._broker.long_work, self._find_all(context.listener, request))
         one = self._find(context.listener, request.key_type, request.key)
         return FindCoordinatorResponse(
             0,

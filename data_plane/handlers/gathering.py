@@ -46,7 +46,7 @@ class Gather(Delayed):
         if not self._missing:
             combined = self._combine(self._parts)
             if isinstance(combined, Generator):
-                complete_in_slices(self._broker.clock, self._broker.tasks, combined, self.complete)
+                complete_in_slices(self._broker.long_work, self._broker.tasks, combined, self.complete)
             else:
                 self.complete(combined)
 
@@ -63,7 +63,7 @@ def ask_groups(
     """Ask the coordinator of each (group id, request) and combine their answers, in order: see `Gather`."""
     if not asked:
         combined = combine([])
-        return in_slices(broker.clock, combined) if isinstance(combined, Generator) else combined
+        return in_slices(broker.long_work, combined) if isinstance(combined, Generator) else combined
     version, wall_ms = context.api_version, broker.clock.wall_ms()
     gather = Gather(broker, len(asked), combine)
 
@@ -73,5 +73,5 @@ def ask_groups(
             yield DECISION_UNITS
         return gather
 
-    result = in_slices(broker.clock, submit())
+    result = in_slices(broker.long_work, submit())
     return result if result is not gather or gather.response is None else gather.response

@@ -316,7 +316,7 @@ class OffsetDeleteHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
-        return in_slices(self._broker.clock, self._answer(context.for_later(), request))
+        return in_slices(self._broker.long_work, self._answer(context.for_later(), request))
 
     def _answer(self, context: Context, request: OffsetDeleteRequest) -> Work[Result]:
         image = self._broker.image

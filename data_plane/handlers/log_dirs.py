@@ -35,7 +35,7 @@ class DescribeLogDirsHandler:
 
     def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
         wanted = None if request.topics is None else _wanted(request.topics)
-        return in_slices(self._broker.clock, self._describe_all(wanted))
+        return in_slices(self._broker.long_work, self._describe_all(wanted))
 
     def _describe_all(self, wanted: Wanted | None) -> Work[DescribeLogDirsResponse]:
         placement = self._broker.placement
@@ -93,7 +93,7 @@ class AlterReplicaLogDirsHandler:
             for topic in entry.topics:
                 for index in topic.partitions:
                     paths.setdefault(topic.name, {})[index] = entry.path
-        return in_slices(self._broker.clock, self._check_all(paths))
+        return in_slices(self._broker.long_work, self._check_all(paths))
 
     def _check_all(self, paths: dict[str, dict[int, str]]) -> Work[AlterReplicaLogDirsResponse]:
         results = []

@@ -55,7 +55,7 @@ class MetadataHandler:
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
         version, listener = context.api_version, context.listener
-        return in_slices(self._broker.clock, self._answer(request, version, listener, sender_of(context)))
+        return in_slices(self._broker.long_work, self._answer(request, version, listener, sender_of(context)))
 
     def _answer(
         self, request: MetadataRequest, version: int, listener: str, sender: Sender

@@ -113,7 +113,7 @@ class ListOffsetsHandler:
                     self._turns.pass_on(workers)
 
             return Suspend(off_loop)
-        return in_slices(self._broker.clock, self._answer(request, version))
+        return in_slices(self._broker.long_work, self._answer(request, version))
 
     def _refuse(self, request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
         return ListOffsetsResponse(
@@ -240,7 +240,7 @@ class OffsetForLeaderEpochHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetForLeaderEpochRequest) -> Result:
-        return in_slices(self._broker.clock, self._answer_all(request))
+        return in_slices(self._broker.long_work, self._answer_all(request))
 
     def _answer_all(self, request: OffsetForLeaderEpochRequest) -> Work[OffsetForLeaderEpochResponse]:
         topics = []

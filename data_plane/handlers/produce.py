@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from data_plane.broker import Broker, HostedTopic
@@ -343,7 +342,12 @@ class ProduceHandler:
             return self.handle(context, request, may_recompress=False)
         by_id = context.api_version >= TOPIC_IDS_SINCE
         rest = ProduceRest(self._broker, request, by_id, (0, 0))
-        return self._suspend(context, request, rest, partial(rest.recompress, batches))
+
+        async def first(go_on: Callable[[], Any]) -> Any:
+            await rest.recompress(batches)
+            return go_on()
+
+        return self._suspend(context, request, rest, first)
 
     def _go_on_later(
         self,
@@ -388,17 +392,20 @@ class ProduceHandler:
         context: Context,
         request: ProduceRequest,
         rest: ProduceRest,
-        first: Callable[[], Awaitable[None]],
+        first: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> Suspend:
         """The connection waits for `first`, and then for as many turns as the rest of its request takes."""
         asker = context.for_later()
 
-        async def off_loop() -> Any:
-            await first()
-            while (result := self.handle(asker, request, False, rest)) is GO_ON:
-                self._broker.run_woken()
-                await rest.work()
+        def go_on() -> Any:
+            result = self.handle(asker, request, False, rest)
             self._broker.run_woken()
+            return result
+
+        async def off_loop() -> Any:
+            result = await first(go_on)
+            while result is GO_ON:
+                result = await rest.work(go_on)
             return result
 
         return Suspend(off_loop)

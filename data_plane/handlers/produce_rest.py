@@ -16,6 +16,7 @@ is one at a time: that bounds the memory, and large ones hold up large ones only
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from data_plane.broker import Broker
@@ -26,6 +27,8 @@ from wire.messages.produce import ProduceRequest
 
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""
+TURNS_AT_ONCE = 4
+"""Producers write to a thousand partitions in one request; what has more appends the rest in turns of long work."""
 SLICE_BYTES = 4 << 20
 """A worker that has decompressed so much for one request lets the appends go on."""
 ANY_SIZE = 1 << 62
@@ -39,6 +42,8 @@ class ProduceRest:
         "_batches",
         "_broker",
         "_places",
+        "_share",
+        "_turns_at_once",
         "answers",
         "budget",
         "delayed",
@@ -58,6 +63,8 @@ class ProduceRest:
         self.failed = False
         self.place = place
         self._broker = broker
+        self._share = broker.long_work.begin()
+        self._turns_at_once = TURNS_AT_ONCE
         self._batches: list[HandedOff] = []
         self._places: dict[tuple[int, int], int] = {}
         first_topic, first_partition = place
@@ -104,8 +111,11 @@ class ProduceRest:
             except LargerThanThought:
                 await workers.large.run(batch.recompress, handed_off, ANY_SIZE)
 
-    async def work(self) -> None:
-        """Let workers do what the next append needs, and maybe some of those behind it; at least, let others have a turn."""
+    async def work(self, go_on: Callable[[], Any]) -> Any:
+        """Let workers do what the next append needs, and maybe some of those behind it; what `go_on` returns then.
+
+        What needs none of it goes on when others have had a turn.
+        """
         broker, workers = self._broker, self._broker.produce_workers
         at = self._places[self.place]
         batch = self._batches[at]
@@ -116,8 +126,12 @@ class ProduceRest:
             if await workers.small.run(_inflate, some, self.budget):
                 await workers.large.run(batch.inflate, ANY_SIZE)
             batch.tell_size()
-        else:
+        elif self._turns_at_once > 0:
+            self._turns_at_once -= 1
             await broker.clock.sleep_until(0.0)
+        else:
+            return await self._share.on_loop(go_on)
+        return go_on()
 
 
 def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:

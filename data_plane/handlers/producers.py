@@ -32,7 +32,7 @@ class DescribeProducersHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeProducersRequest) -> Result:
-        return in_slices(self._broker.clock, self._answer(request))
+        return in_slices(self._broker.long_work, self._answer(request))
 
     def _answer(self, request: DescribeProducersRequest) -> Work[DescribeProducersResponse]:
         told: Told = {}

@@ -1,8 +1,8 @@
 """Answers about many things, built a few milliseconds at a time, so that one frame holds up nobody. PORTED.
 
 A handler describes its work as a generator: it yields how much it has just done and returns the response. What is done
-within the first slice is answered at once, as if there were no slices. Longer work suspends the connection and lets
-everybody else have a turn between two slices. State may change there: a generator takes the image once and looks each
+within the first slice is answered at once, as if there were no slices. Longer work suspends the connection and takes turns
+(`odradek.env.long_work`): everybody else is served between two slices. State may change there: a generator takes the image once and looks each
 partition up by itself, as requests that follow each other would.
 """
 
@@ -12,12 +12,15 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
 from data_plane.handlers.contract import Result, Suspend
-from odradek.env.ports import Clock, TaskGroup
+from odradek.env.long_work import LongWork
+from odradek.env.ports import TaskGroup
 
 T = TypeVar("T")
 
 SLICE_UNITS = 1_000
 """The work of one slice, in partitions looked up and described: 3 to 5 ms."""
+SCANT_UNITS = 100
+"""What is done at once while other long work is under way."""
 
 Work: TypeAlias = Generator[int, None, T]
 """Yields units of work done, returns the result."""
@@ -30,9 +33,9 @@ class _Unfinished:
 UNFINISHED = _Unfinished()
 
 
-def run_slice(work: Work[T]) -> T | _Unfinished:
+def run_slice(work: Work[T], units: int = SLICE_UNITS) -> T | _Unfinished:
     """Do one slice; the result, if that was the last."""
-    left = SLICE_UNITS
+    left = units
     try:
         while left > 0:
             left -= next(work)
@@ -50,34 +53,39 @@ def run_through(work: Work[T]) -> T:
             return result
 
 
-async def finish(clock: Clock, work: Work[T]) -> T:
-    """Do all of it, with a turn for everybody else before each slice."""
+async def finish(long_work: LongWork, work: Work[T]) -> T:
+    """Do all of it, each slice in a turn of long work."""
+    share = long_work.begin()
     while True:
-        await clock.sleep_until(0.0)
-        result = run_slice(work)
+        result = await share.on_loop(run_slice, work)
         if not isinstance(result, _Unfinished):
-            return result
+            finished: T = result
+            return finished
 
 
-def in_slices(clock: Clock, work: Work[Any]) -> Result:
+def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
     """The response if one slice is enough, otherwise a `Suspend` that goes on with it."""
-    result = run_slice(work)
-    return Suspend(lambda: finish(clock, work)) if result is UNFINISHED else result
+    result = _first_slice(long_work, work)
+    return Suspend(lambda: finish(long_work, work), is_long=True) if result is UNFINISHED else result
 
 
 def complete_in_slices(
-    clock: Clock, tasks: TaskGroup, work: Work[Any], complete: Callable[[Any], None]
+    long_work: LongWork, tasks: TaskGroup, work: Work[Any], complete: Callable[[Any], None]
 ) -> None:
     """As `in_slices` for an answer that is waited for: `complete` gets it, now or from a task."""
-    result = run_slice(work)
+    result = _first_slice(long_work, work)
     if result is not UNFINISHED:
         complete(result)
         return
 
     async def go_on() -> None:
-        complete(await finish(clock, work))
+        complete(await finish(long_work, work))
 
     tasks.start_soon(go_on)
+
+
+def _first_slice(long_work: LongWork, work: Work[T]) -> T | _Unfinished:
+    return run_slice(work, SCANT_UNITS if long_work.is_busy else SLICE_UNITS)
 
 
 __all__ = ["SLICE_UNITS", "Work", "complete_in_slices", "finish", "in_slices", "run_slice", "run_through"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from data_plane.handlers.contract import Context, Handler, Result
 from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
-from wire.codec import ErrorCounts, bounded_decoder, counting_encoder, decoder
+from wire.codec import ELEMENTS_AT_ONCE, ErrorCounts, bounded_decoder, counting_encoder, decoder
 from wire.errors import RemoteProtocolError
 
 LATENCY_BOUNDS_SECONDS = (
@@ -29,6 +29,7 @@ class ApiEntry:
         "answered_in_turn",
         "api_key",
         "decode",
+        "decode_all",
         "decode_large",
         "delayed",
         "encode",
@@ -54,7 +55,10 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """As `decode`, for frames of more than `ELEMENTS_MAX` bytes: compiled when the first one comes."""
+        """As `decode`, for frames of more than `ELEMENTS_AT_ONCE` bytes: it raises `TooManyElements` for what has more
+        elements. Compiled when the first one comes."""
+        self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
+        """As `decode`, for frames with up to `ELEMENTS_MAX` elements, beside the loop."""
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
         self.errors: ErrorCounts = {}
         """Error codes in responses, each occurrence counted."""
@@ -72,8 +76,12 @@ class ApiEntry:
         self.response_bytes = 0
 
     def _decode_first_large(self, frame: Any, offset: int) -> tuple[Any, int]:
-        self.decode_large = bounded_decoder(request_class(self.api_key), self.version)
+        self.decode_large = bounded_decoder(request_class(self.api_key), self.version, ELEMENTS_AT_ONCE)
         return self.decode_large(frame, offset)
+
+    def _decode_first_of_many(self, frame: Any, offset: int) -> tuple[Any, int]:
+        self.decode_all = bounded_decoder(request_class(self.api_key), self.version)
+        return self.decode_all(frame, offset)
 
 
 class UnsupportedApiVersions(ApiEntry):
@@ -82,7 +90,7 @@ class UnsupportedApiVersions(ApiEntry):
     def __init__(self, handle: Handler) -> None:
         super().__init__(ApiKey.API_VERSIONS, 0, self.refuse)
         self.flexible = False
-        self.decode = self.decode_large = lambda frame, offset: (None, offset)
+        self.decode = self.decode_large = self.decode_all = lambda frame, offset: (None, offset)
         self._handle_unsupported = handle
 
     def refuse(self, context: Context, request: Any) -> Result:

@@ -48,7 +48,7 @@ class DescribeTopicPartitionsHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: DescribeTopicPartitionsRequest) -> Result:
-        return in_slices(self._broker.clock, self._answer(request))
+        return in_slices(self._broker.long_work, self._answer(request))
 
     def _answer(self, request: DescribeTopicPartitionsRequest) -> Work[DescribeTopicPartitionsResponse]:
         topics = self._broker.image.topics

@@ -45,6 +45,7 @@ class Slot:
         "delayed",
         "entry",
         "held_bytes",
+        "is_long",
         "parks",
         "received_at",
         "request_bytes",
@@ -66,6 +67,8 @@ class Slot:
         self.held_bytes = 0
         """What is counted for it now."""
         self.parks = False
+        self.is_long = False
+        """Whether its answer is encoded beside the loop."""
         self.delayed: Delayed | None = None
 
     @property
@@ -74,9 +77,12 @@ class Slot:
 
     def complete(self, response: Any) -> None:
         """Called by the owner of the delayed request."""
-        self.response = response
         self.delayed = None
-        self.connection.answer_came(self)
+        if self.is_long:
+            self.connection.encode_long(self, response)
+        else:
+            self.response = response
+            self.connection.answer_came(self)
 
 
 class Waiter(Protocol):

@@ -16,6 +16,7 @@ answers with one call.
   request is delayed, it and all after it take a `Slot` in a queue that is bounded in number and in bytes
   (`odradek.node.answers`): a connection that fills it is not read until there is room.
 * A `Suspend` stops dispatch on its connection only.
+* What has thousands of elements is decoded and encoded beside the loop (`odradek.node.long_requests`).
 * Whoever completes a delayed answer pushes it out himself, without waking this task. Only if the socket is full a
   drain task waits for it to become writable.
 
@@ -50,9 +51,10 @@ from odradek.node.answers import (
 )
 from odradek.node.buffers import PooledBuffer
 from odradek.node.connection_services import ConnectionServices
-from odradek.node.send_queue import SendQueue
-from wire.codec import ELEMENTS_MAX
-from wire.errors import ProtocolError, RemoteProtocolError
+from odradek.node.long_requests import decode_beside, encode_beside
+from odradek.node.send_queue import Chunk, SendQueue
+from wire.codec import ELEMENTS_AT_ONCE
+from wire.errors import ProtocolError, RemoteProtocolError, TooManyElements
 from wire.frames import skip_tags
 
 FRAMES_PER_TURN = 64
@@ -86,6 +88,7 @@ class Connection:
         "context",
         "dispatching",
         "draining",
+        "encoding",
         "frame_began_at",
         "have",
         "held_bytes",
@@ -115,6 +118,8 @@ class Connection:
         """What its slots hold, see `odradek.node.answers`."""
         self.parked = 0
         """Its parked fetches."""
+        self.encoding = 0
+        """Its long answers that are still objects: nothing is dispatched while there are any."""
         self.own: PooledBuffer | None = None
         self.have = 0
         self.frame_began_at = 0.0
@@ -154,6 +159,7 @@ class Connection:
                         if got is None:
                             continue
                         return
+                services.long_work.turns += 1
                 if self.send_queue.chunks:
                     self._end_turn()
                 services.after_turn()
@@ -359,8 +365,13 @@ class Connection:
         context.api_version = api_version
         context.number += 1
         entry.request_bytes += size + 4
-        request, _ = (entry.decode if size <= ELEMENTS_MAX else entry.decode_large)(frame, offset)
-        self._answer(entry, correlation_id, size, entry.handle(context, request))
+        try:
+            request, _ = (entry.decode if size <= ELEMENTS_AT_ONCE else entry.decode_large)(frame, offset)
+        except TooManyElements:
+            result: Any = decode_beside(self.services, entry, context, frame, offset)
+        else:
+            result = entry.handle(context, request)
+        self._answer(entry, correlation_id, size, result)
 
     def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:
         """Encode a response that is there and next in order; queue everything else."""
@@ -378,6 +389,7 @@ class Connection:
             return
         elif result.__class__ is Suspend:
             slot = self._queue_slot(entry, correlation_id, size)
+            slot.is_long = result.is_long
             self._hold(slot, size)
             self.suspended = (slot, result)
             return
@@ -451,9 +463,7 @@ class Connection:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def _encode(self, entry: ApiEntry, correlation_id: int, request_bytes: int, response: Any) -> None:
-        throttle_ms = self.context.charge(entry.api_key, request_bytes)
-        if throttle_ms:
-            response.throttle_time_ms = throttle_ms
+        self.throttle(entry, request_bytes, response)
         frame = bytearray(entry.prefix)
         spills = self.services.spills
         entry.encode(frame, response, spills, entry.errors)
@@ -468,6 +478,12 @@ class Connection:
         entry.response_bytes += size
         if queue.bytes_queued > SEND_QUEUE_BYTES_MAX and self.room is None:
             self.room = self.services.new_event()
+
+    def throttle(self, entry: ApiEntry, request_bytes: int, response: Any) -> None:
+        """Tell the client how long to wait, where its quota says so."""
+        throttle_ms = self.context.charge(entry.api_key, request_bytes)
+        if throttle_ms:
+            response.throttle_time_ms = throttle_ms
 
     def _encode_early(self, slot: Slot) -> None:
         """Encode an answer that has to wait for an earlier one, behind what is queued, and take it out from there."""
@@ -494,6 +510,32 @@ class Connection:
             self.signal_room()
         elif not self.dispatching:
             self.push_answers()
+
+    def encode_long(self, slot: Slot, response: Any) -> None:
+        """A long answer is there: nothing more is dispatched until it is bytes."""
+        self._park_no_more(slot)
+        self.encoding += 1
+        if self.room is None:
+            self.room = self.services.new_event()
+        self.services.tasks.start_soon(encode_beside, self.services, slot, response, name="long answer")
+
+    def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
+        """A long answer is bytes now."""
+        self.encoding -= 1
+        if self.closing:
+            release_chunks(chunks)
+            return
+        slot.chunks = chunks
+        slot.entry.response_bytes += size
+        self._hold(slot, size)
+        if self.slots and self.slots[0] is slot and not self.dispatching:
+            self.push_answers()
+        self.signal_room()
+
+    def encoding_failed(self) -> None:
+        """A long answer could not be encoded: a bug, which ends this connection only."""
+        self.encoding -= 1
+        self._break()
 
     def _move_answers(self) -> None:
         """Encode the answers that are complete, from the head of the queue on."""
@@ -595,6 +637,7 @@ class Connection:
         slots = 0 if self.slots is None else len(self.slots)
         return (
             slots > SLOTS_MAX // 2
+            or self.encoding > 0
             or self.parked >= PARKED_MAX
             or self.held_bytes > HELD_BYTES_MAX // 2
             or self.send_queue.bytes_queued > SEND_QUEUE_BYTES_MAX // 2
@@ -619,6 +662,9 @@ class Connection:
         assert self.suspended is not None
         slot, suspend = self.suspended
         result = await suspend.run()
+        while result.__class__ is Suspend:
+            slot.is_long |= result.is_long
+            result = await result.run()
         self.suspended = None
         if result is None or result is CLOSE:
             # Nothing was dispatched since, so the slot is the last.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from data_plane.handlers.table import ApiEntry, ApiTable
+from odradek.env.long_work import LongWork
 from odradek.env.ports import Clock, Event, TaskGroup
 from odradek.node.answers import HeldAnswers
 from odradek.node.buffers import ReceiveBuffers
@@ -26,6 +27,7 @@ class ConnectionServices:
         "frame_bytes_max",
         "held",
         "log",
+        "long_work",
         "new_event",
         "poison",
         "spills",
@@ -39,6 +41,7 @@ class ConnectionServices:
         table: ApiTable,
         buffers: ReceiveBuffers,
         clock: Clock,
+        long_work: LongWork,
         tasks: TaskGroup,
         new_event: Callable[[], Event],
         log: Any,
@@ -52,6 +55,7 @@ class ConnectionServices:
         self.table = table
         self.buffers = buffers
         self.clock = clock
+        self.long_work = long_work
         self.tasks = tasks
         self.new_event = new_event
         self.log = log

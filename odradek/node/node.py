@@ -229,7 +229,7 @@ class Node:
                 config.node_id,
                 config.config_layers,
                 self._log_levels,
-                env.clock,
+                env.long_work,
                 lambda: metadata.committed_image,
             )
             table = build_controller_table(
@@ -391,6 +391,7 @@ class Node:
             table=table,
             buffers=ReceiveBuffers(queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX),
             clock=env.clock,
+            long_work=env.long_work,
             tasks=self._tasks,
             new_event=env.event,
             log=self._log,

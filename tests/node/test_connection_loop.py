@@ -92,6 +92,7 @@ class Node:
             table=Table(entry),  # type: ignore[arg-type]  # the loop asks it for `get` alone
             buffers=self.buffers,
             clock=env.clock,
+            long_work=env.long_work,
             tasks=tasks,
             new_event=env.event,
             log=self.log,

@@ -173,6 +173,7 @@ class Controllers:
             table=build_controller_table(service, lambda: service.committed_image, decided),
             buffers=ReceiveBuffers(1 << 24),
             clock=env.clock,
+            long_work=env.long_work,
             tasks=nursery,
             new_event=env.event,
             log=journal,

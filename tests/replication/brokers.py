@@ -346,6 +346,7 @@ class ReplicatedTopic:
             table=build_table(broker),
             buffers=ReceiveBuffers(1 << 28),
             clock=env.clock,
+            long_work=env.long_work,
             tasks=tasks,
             new_event=env.event,
             log=log,
