@@ -77,7 +77,9 @@ class Node:
     """A server whose requests say what it shall do: `echo:x`, `large:x`, `wait:x`, `park:x`, `suspend:x`, `file:count`,
     `close:`."""
 
-    def __init__(self, env: Env, tasks: trio.Nursery, buffer_bytes_max: int) -> None:
+    def __init__(
+        self, env: Env, tasks: trio.Nursery, buffer_bytes_max: int, entry_type: type[Entry] = Entry
+    ) -> None:
         self.env = env
         self.log = Log()
         self.seen: list[bytes] = []
@@ -86,7 +88,7 @@ class Node:
         self.abandoned: list[bytes] = []
         self.suspended: dict[bytes, Event] = {}
         self.file: File = env.open_dir("/data", create=True).open("big", create=True)
-        entry = Entry(self.handle)
+        self.entry = entry = entry_type(self.handle)
         self.buffers = ReceiveBuffers(buffer_bytes_max)
         services = self.services = ConnectionServices(
             table=Table(entry),  # type: ignore[arg-type]  # the loop asks it for `get` alone
@@ -223,14 +225,20 @@ class Client:
 Play = Callable[[World, Node, Callable[[], Awaitable[Client]]], Awaitable[None]]
 
 
-def play(script: Play, *, weather: Weather | None = None, buffer_bytes_max: int = 64 << 20) -> Node:
+def play(
+    script: Play,
+    *,
+    weather: Weather | None = None,
+    buffer_bytes_max: int = 64 << 20,
+    entry_type: type[Entry] = Entry,
+) -> Node:
     """Run a script against a node in a world; the node, for what is to be seen afterwards."""
     world = World(1, weather or Weather())
     nodes: list[Node] = []
 
     async def main() -> None:
         async with trio.open_nursery() as tasks:
-            node = Node(world.node_env("server"), tasks, buffer_bytes_max)
+            node = Node(world.node_env("server"), tasks, buffer_bytes_max, entry_type)
             nodes.append(node)
 
             async def connect() -> Client:
