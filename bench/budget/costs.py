@@ -1,32 +1,38 @@
 """`make costs`: what the most expensive legal frames cost a node, and whoever uses it beside them.
 
-    python -m bench.budget.costs                                     # everything: an hour
+    python -m bench.budget.costs                                     # every API, version and size: 40 minutes
+    python -m bench.budget.costs --ends-only --size 1M               # the oldest and newest versions: 25 minutes
     python -m bench.budget.costs --api Metadata --size 1M            # a part
-    python -m bench.budget.costs --rates-seconds 0 --settle-seconds 0  # without clients beside it: minutes
+    python -m bench.budget.costs --ends-only --size 1M --rates-seconds 0   # without clients beside it: two minutes
+    python -m bench.budget.costs --instrument                        # what the instrument itself takes
 
 Each frame comes alone first: a probe, a process of its own, asks ApiVersions every few milliseconds, and its longest wait
-is the stall. Then it comes once a second from each of four connections, and back to back, while three ordinary clients
-produce small records. A frame that nobody answers within a minute fails its row.
+is the stall. Then the version of each line that took most CPU comes once a second from each of four connections, and back to
+back, while three ordinary clients produce small records. Their rate is compared with the mean of the rates just before and just
+after, and measured again where those two differ by more than a fifth. A frame that nobody answers within a minute is over its
+budget.
+
+The four connections belong to one process that makes nothing and copies nothing (`bench.budget.attackers`). What is left of its
+share, beside the same clients and a sink in the place of the node (`--instrument`, 2 cores): the attackers use 0.01 to 0.05 CPUs, the three clients 0.5; beside 4 frames of
+1 MiB a second clients keep everything, beside 40 of them 90 to 96 %, since what carries them is the kernel on the same cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
-from bench.budget.frames import Costly, costly_request, framed
+from bench.budget.attackers import ATTACKERS, Attack, Attackers, attackers, sink
+from bench.budget.beside import Asker, askers
+from bench.budget.figures import LEFT_MIB_MAX, SIZES, Cost, Frame, by_line, line_table, row, write_rows
+from bench.budget.frames import framed
 from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
-from bench.markdown import table
 from bench.processes import memory_kib
 from bench.small_requests import KINDS, record_batch
 from bench.small_requests import framed as framed_by_client
@@ -34,122 +40,16 @@ from wire.api_keys import APIS, ApiKey
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-SIZES = {"1K": 1 << 10, "100K": 100 << 10, "1M": 1 << 20}
 PROBE_SECONDS = 0.005
 CLIENTS = 3
-ATTACKERS = 4
-STALL_MS_MAX = 100
-MEMORY_MIB_MAX = 64
-PACED_SHARE_MIN = 0.8
-BACK_TO_BACK_SHARE_MIN = 0.4
-WAIT_MS_MAX = 500
-
-
-@attrs.frozen
-class Frame:
-    """One row: which frame, and where it is sent."""
-
-    listener: str
-    api_key: ApiKey
-    version: int
-    line: Costly
-    size: str
-
-    @property
-    def title(self) -> str:
-        name = "".join(word.capitalize() for word in APIS[self.api_key].module.split("_"))
-        where = "" if self.listener == "broker" else " (controller)"
-        return f"{name}{where} {self.line.name}".strip()
-
-    def bytes(self, node: Judged) -> bytes:
-        request = costly_request(self.line, self.api_key, self.version, SIZES[self.size], node.stage)
-        return framed(request, self.version)
-
-
-@attrs.define
-class Cost:
-    """What one frame costs; figures of rates are None where they were not measured."""
-
-    frame: Frame
-    stall_ms: float
-    cpu_ms: float
-    peak_mib: float
-    left_mib: float
-    outcome: str
-    paced_share: float | None = None
-    back_to_back_share: float | None = None
-    wait_ms: float | None = None
-
-    @property
-    def holds(self) -> bool:
-        return (
-            self.stall_ms <= STALL_MS_MAX
-            and self.peak_mib <= MEMORY_MIB_MAX
-            and self.left_mib <= MEMORY_MIB_MAX / 4
-            and self.outcome != "no answer"
-            and (self.paced_share is None or self.paced_share >= PACED_SHARE_MIN)
-            and (self.back_to_back_share is None or self.back_to_back_share >= BACK_TO_BACK_SHARE_MIN)
-            and (self.wait_ms is None or self.wait_ms <= WAIT_MS_MAX)
-        )
-
-
-# -- who uses the node meanwhile ------------------------------------------------------------------------------------
-
-
-def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection) -> None:
-    """Ask again and again until told to end; for each message on the pipe, tell (answers, longest wait) since the last."""
-    answers, longest = 0, 0.0
-    with Client(bootstrap) as client:
-        pipe.send(None)
-        while True:
-            if pipe.poll():
-                if pipe.recv() is None:
-                    return
-                pipe.send((answers, longest))
-                answers, longest = 0, 0.0
-            started = time.perf_counter()
-            if client.exchange(frame) is None:
-                raise ConnectionError("an ordinary client lost its connection")
-            longest = max(longest, time.perf_counter() - started)
-            answers += 1
-            if pause_seconds:
-                time.sleep(pause_seconds)
-
-
-@attrs.define
-class Asker:
-    """A client in a process of its own."""
-
-    process: multiprocessing.process.BaseProcess
-    pipe: Connection
-
-    def since_last(self) -> tuple[int, float]:
-        """Answers, and the longest wait in seconds, since the last call."""
-        self.pipe.send(0)
-        found: tuple[int, float] = self.pipe.recv()
-        return found
-
-
-@contextmanager
-def askers(bootstrap: str, frames: Sequence[bytes], pause_seconds: float) -> Iterator[list[Asker]]:
-    """One client for each frame; they have their connections when this returns."""
-    spawn = multiprocessing.get_context("spawn")
-    started: list[Asker] = []
-    try:
-        for frame in frames:
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(
-                target=_ask_on, args=(bootstrap, frame, pause_seconds, theirs), daemon=True
-            )
-            process.start()
-            started.append(Asker(process, ours))
-        for asker in started:
-            asker.pipe.recv()
-        yield started
-    finally:
-        for asker in started:
-            asker.process.terminate()
-            asker.process.join()
+WARM_UP_SECONDS = 0.3
+"""Between the end of an attack and a measurement without one."""
+QUIET_SHARE = 2 / 3
+"""An undisturbed rate needs less time than one beside frames that come now and then."""
+LONG_WINDOW_SECONDS = 6.0
+"""A window lasts so long at most, while not every connection has had its answer."""
+UNSTEADY = 0.2
+ATTEMPTS = 2
 
 
 def small_produces(node: Judged) -> list[bytes]:
@@ -162,7 +62,7 @@ def small_produces(node: Judged) -> list[bytes]:
     return frames
 
 
-# -- measuring ------------------------------------------------------------------------------------------------------
+# -- one frame by itself --------------------------------------------------------------------------------------------
 
 
 def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: float) -> Cost:
@@ -184,52 +84,109 @@ def measure_alone(node: Judged, frame: Frame, probe: Asker, settle_seconds: floa
             outcome = "no answer"
     cpu = node.process.cpu_seconds() - cpu
     time.sleep(4 * PROBE_SECONDS)
-    stall = probe.since_last()[1]
+    stall = probe.since_last().longest_seconds
     peak = (memory_kib(pid, "VmHWM") - base) / 1024
     deadline = time.monotonic() + settle_seconds
-    while (left := (memory_kib(pid, "VmRSS") - base) / 1024) > 1 and time.monotonic() < deadline:
-        time.sleep(1)
+    while (left := (memory_kib(pid, "VmRSS") - base) / 1024) > LEFT_MIB_MAX and time.monotonic() < deadline:
+        time.sleep(0.5)
     return Cost(frame, stall * 1000, cpu * 1000, peak, left, outcome)
 
 
-def _attack(node: Judged, frame: Frame, data: bytes, pause_seconds: float, stop: threading.Event) -> None:
-    client: Client | None = None
-    while not stop.is_set():
-        started = time.monotonic()
-        if client is None:
-            client = Client(node.address(frame.listener))
-        try:
-            closed = client.exchange(data) is None
-        except TimeoutError:
-            closed = True
-        if closed:
-            client.socket.close()
-            client = None
-        stop.wait(max(0.0, pause_seconds - (time.monotonic() - started)))
+# -- beside ordinary clients ----------------------------------------------------------------------------------------
 
 
-def rates(
-    node: Judged, frame: Frame, clients: list[Asker], seconds: float, pause_seconds: float
-) -> tuple[float, float]:
-    """The share of their rate that ordinary clients keep, and the longest wait of any in seconds."""
-    data = frame.bytes(node)
-    for client in clients:
-        client.since_last()
-    time.sleep(seconds)
-    before = sum(client.since_last()[0] for client in clients)
-    stop = threading.Event()
-    attackers = [
-        threading.Thread(target=_attack, args=(node, frame, data, pause_seconds, stop), daemon=True)
-        for _ in range(ATTACKERS)
-    ]
-    for thread in attackers:
-        thread.start()
-    time.sleep(seconds)
+@attrs.frozen
+class Window:
+    """What the ordinary clients got for some seconds."""
+
+    rate: float
+    longest_seconds: float
+    cpu_share: float
+    """CPU seconds of all clients in a second."""
+
+
+def _observe(clients: Sequence[Asker]) -> Window:
     found = [client.since_last() for client in clients]
-    stop.set()
-    for thread in attackers:
-        thread.join()
-    return sum(answers for answers, _ in found) / max(1, before), max(wait for _, wait in found)
+    return Window(
+        sum(each.rate for each in found),
+        max(each.longest_seconds for each in found),
+        sum(each.cpu_seconds / each.seconds for each in found),
+    )
+
+
+def undisturbed(clients: Sequence[Asker], seconds: float) -> Window:
+    """What they get with nobody beside them."""
+    time.sleep(WARM_UP_SECONDS)
+    _observe(clients)
+    time.sleep(seconds * QUIET_SHARE)
+    return _observe(clients)
+
+
+def attacked(
+    clients: Sequence[Asker],
+    attack: Attackers,
+    address: str,
+    data: bytes,
+    seconds: float,
+    pause_seconds: float,
+) -> tuple[Window, Attack, float]:
+    """What they get beside four connections that send `data`; what those met, and in how many seconds.
+
+    Back to back, the window lasts until each connection has had an answer, if that is longer (`LONG_WINDOW_SECONDS` at most).
+    """
+    _observe(clients)
+    attack.begin(address, data, pause_seconds)
+    began = time.monotonic()
+    time.sleep(seconds)
+    until = began + (0.0 if pause_seconds else LONG_WINDOW_SECONDS)
+    while attack.so_far().ended < ATTACKERS and time.monotonic() < until:
+        time.sleep(0.05)
+    window = _observe(clients)
+    met, took = attack.so_far(), time.monotonic() - began
+    unanswered = attack.end().unanswered
+    return window, attrs.evolve(met, unanswered=unanswered), took
+
+
+def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
+    """Measure with each of these frames what ordinary clients keep of their rate; rows are printed as they come."""
+    node.commit_offsets()
+    with askers(node.process.bootstrap, small_produces(node), 0.0) as clients, attackers() as attack:
+        undisturbed(clients, seconds)  # clients and node warm up
+        before = undisturbed(clients, seconds)
+        for cost in costs:
+            data = cost.frame.bytes(node)
+            address = node.address(cost.frame.listener)
+            for _ in range(ATTEMPTS):
+                paced, met_paced, _ = attacked(clients, attack, address, data, seconds, 1.0)
+                between = undisturbed(clients, seconds)
+                rushed, met, took = attacked(clients, attack, address, data, seconds, 0.0)
+                after = undisturbed(clients, seconds)
+                rates = [before.rate, between.rate, after.rate]
+                cost.unsteady = max(rates) - min(rates) > UNSTEADY * max(rates)
+                cost.paced_share = 2 * paced.rate / (before.rate + between.rate)
+                cost.back_to_back_share = 2 * rushed.rate / (between.rate + after.rate)
+                cost.wait_ms = rushed.longest_seconds * 1000
+                cost.frames_per_second = met.ended / took
+                if met.unanswered or met_paced.unanswered:
+                    cost.outcome = "no answer"
+                before = after
+                if not cost.unsteady:
+                    break
+            print(" ".join(row(cost)), flush=True)
+
+
+def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
+    """Of each line the largest frame that took most CPU, if it took so many milliseconds."""
+    found = []
+    for of_line in by_line(costs):
+        largest = max(of_line, key=lambda cost: SIZES[cost.frame.size]).frame.size
+        worst = max((cost for cost in of_line if cost.frame.size == largest), key=lambda cost: cost.cpu_ms)
+        if worst.cpu_ms >= over_ms:
+            found.append(worst)
+    return found
+
+
+# -- all of them ----------------------------------------------------------------------------------------------------
 
 
 def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_version: bool) -> list[Frame]:
@@ -250,45 +207,6 @@ def frames_of(node: Judged, apis: Sequence[str], sizes: Sequence[str], every_ver
     return found
 
 
-def row(cost: Cost) -> list[str]:
-    """The cells of the table."""
-
-    def share(value: float | None) -> str:
-        return "" if value is None else f"{value:.0%}"
-
-    frame = cost.frame
-    return [
-        frame.title,
-        str(frame.version),
-        frame.size,
-        f"{cost.stall_ms:.0f}",
-        f"{cost.cpu_ms:.0f}",
-        f"{cost.peak_mib:.0f}",
-        f"{cost.left_mib:.0f}",
-        share(cost.paced_share),
-        share(cost.back_to_back_share),
-        "" if cost.wait_ms is None else f"{cost.wait_ms:.0f}",
-        cost.outcome,
-        "holds" if cost.holds else "**over**",
-    ]
-
-
-HEAD = [
-    "frame",
-    "version",
-    "size",
-    "stall ms",
-    "CPU ms",
-    "peak MiB",
-    "left MiB",
-    "kept at 4/s",
-    "kept back to back",
-    "longest wait ms",
-    "answer",
-    "budget",
-]
-
-
 def run(arguments: argparse.Namespace) -> list[Cost]:
     """Measure; rows are printed as they come."""
     costs: list[Cost] = []
@@ -304,23 +222,31 @@ def run(arguments: argparse.Namespace) -> list[Cost]:
                 costs.append(cost)
                 print(" ".join(row(cost)), flush=True)
         if arguments.rates_seconds:
-            _measure_rates(node, costs, arguments.rates_seconds)
+            measure_rates(node, costliest(costs, arguments.rates_over_ms), arguments.rates_seconds)
     return costs
 
 
-def _measure_rates(node: Judged, costs: list[Cost], seconds: float) -> None:
-    """Measure with the largest frame of each line, at the version that took most CPU."""
-    worst: dict[tuple[str, ApiKey, str], Cost] = {}
-    for cost in costs:
-        key = (cost.frame.listener, cost.frame.api_key, cost.frame.line.name)
-        if key not in worst or cost.cpu_ms > worst[key].cpu_ms:
-            worst[key] = cost
-    with askers(node.process.bootstrap, small_produces(node), 0.0) as clients:
-        for cost in worst.values():
-            cost.paced_share, _ = rates(node, cost.frame, clients, seconds, 1.0)
-            cost.back_to_back_share, wait = rates(node, cost.frame, clients, seconds, 0.0)
-            cost.wait_ms = wait * 1000
-            print(" ".join(row(cost)), flush=True)
+def measure_instrument(partitions: int, seconds: float) -> None:
+    """Tell what attackers take from ordinary clients when not the node but a sink has their frames."""
+    data = (SIZES["1M"] - 4).to_bytes(4, "big") + bytes(SIZES["1M"] - 4)
+    cases = [(1.0, 0.05, 1 << 20), (0.0, 0.4, 1 << 20), (0.0, 0.1, 1 << 20), (0.0, 0.1, 8 << 20)]
+    with (
+        tempfile.TemporaryDirectory(prefix="costs-") as name,
+        judged_node(Path(name), partitions) as node,
+        askers(node.process.bootstrap, small_produces(node), 0.0) as clients,
+        attackers() as attack,
+    ):
+        undisturbed(clients, seconds)
+        for pause, answer_seconds, answer_bytes in cases:
+            with sink(answer_bytes, answer_seconds) as address:
+                before = undisturbed(clients, seconds)
+                window, met, took = attacked(clients, attack, address, data, seconds, pause)
+                after = undisturbed(clients, seconds)
+            print(
+                f"{met.ended / took:.0f} frames a second, answers of {answer_bytes >> 20} MiB: clients keep "
+                f"{2 * window.rate / (before.rate + after.rate):.0%} of {before.rate:.0f} and {after.rate:.0f} requests/s, "
+                f"with {before.cpu_share:.2f} CPUs for themselves; attackers use {met.cpu_seconds / took:.2f} CPUs"
+            )
 
 
 def main() -> None:
@@ -337,11 +263,27 @@ def main() -> None:
     parser.add_argument(
         "--settle-seconds", type=float, default=60.0, help="memory may take so long to come back"
     )
-    parser.add_argument("--rates-seconds", type=float, default=5.0, help="of each half of a rate; 0: none")
-    costs = run(parser.parse_args())
-    print(table(HEAD, [row(cost) for cost in costs]))
-    over = sum(not cost.holds for cost in costs)
-    print(f"{len(costs)} frames, {over} over the budget")
+    parser.add_argument("--rates-seconds", type=float, default=3.0, help="of one window of a rate; 0: none")
+    parser.add_argument(
+        "--rates-over-ms", type=float, default=0.0, help="rates only beside frames that take so much CPU"
+    )
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write every frame, tab-separated")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to a file")
+    parser.add_argument("--instrument", action="store_true", help="measure what the instrument itself takes")
+    arguments = parser.parse_args()
+    if arguments.instrument:
+        measure_instrument(arguments.partitions, arguments.rates_seconds)
+        return
+    costs = run(arguments)
+    if arguments.rows is not None:
+        write_rows(arguments.rows, costs)
+    found = line_table(costs)
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(found)
+    print(found)
+    lines = by_line(costs)
+    over = sum(any(cost.over for cost in of_line) for of_line in lines)
+    print(f"{len(costs)} frames, {len(lines)} lines, {over} of them over the budget")
     raise SystemExit(1 if over else 0)
 
 

@@ -8,6 +8,7 @@ then lets the field grow until the frame has the size, or holds as many elements
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import attrs
@@ -84,6 +85,14 @@ def fields_of(cls: type[Structure], version: int) -> Iterator[tuple[str, WireFie
             yield attribute.name, facts
 
 
+@cache
+def _plan(
+    cls: type[Structure], version: int
+) -> tuple[tuple[str, WireField, bool, str | type[Structure]], ...]:
+    """Name, wire facts, whether it is an array, and type (of elements) of each field that travels in a version."""
+    return tuple((name, facts, *_element(facts)) for name, facts in fields_of(cls, version))
+
+
 def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
     """Whether a field is an array, and the type of it or of its elements."""
     if isinstance(facts.type, (str, type)):
@@ -114,9 +123,8 @@ class _Maker:
 
     def structure(self, cls: type[Structure], prefix: str, number: int) -> Structure:
         made = cls()
-        for name, facts in fields_of(cls, self.version):
+        for name, facts, is_array, element in _plan(cls, self.version):
             path = prefix + name
-            is_array, element = _element(facts)
             if path in self.line.values and path != self.grown:
                 value = self.value(path, number)
                 setattr(made, name, [value] if is_array and isinstance(value, (str, int, bytes)) else value)
@@ -204,11 +212,22 @@ def framed(message: Message, version: int, correlation_id: int = 7) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
+@cache
+def _growing(cls: type[Structure]) -> tuple[str, ...]:
+    """Names of the fields that are arrays or structures."""
+    names = []
+    for attribute in attrs.fields(cls):
+        is_array, element = _element(_wire_field(attribute))
+        if is_array or not isinstance(element, str):
+            names.append(attribute.name)
+    return tuple(names)
+
+
 def count_elements(message: Any) -> int:
     """Array elements of a message, nested ones included."""
     found = 0
-    for attribute in attrs.fields(type(message)):
-        value = getattr(message, attribute.name)
+    for name in _growing(type(message)):
+        value = getattr(message, name)
         if isinstance(value, list):
             found += len(value)
             if value and isinstance(value[0], Structure):

@@ -132,6 +132,11 @@ class Judged:
             for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
         }
 
+    def commit_offsets(self) -> None:
+        """Give the group an offset for each partition again: frames may have deleted them."""
+        with Client(self.process.bootstrap) as client:
+            _commit_everywhere(client, self.stage.wide_partitions)
+
     def reset_peak(self) -> None:
         """Let the peak of resident memory (VmHWM) begin anew."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")

@@ -1,0 +1,215 @@
+"""Four connections that send one expensive frame, once a second or back to back, from a process of its own.
+
+The process does what an attacker has to and no more: the frame's bytes are made once and handed to it, an answer is
+thrown away by the kernel (`MSG_TRUNC`) and never copied. `Sink` stands in for the node where the instrument itself is to be
+measured.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import attrs
+
+from bench.small_requests import connect
+
+ATTACKERS = 4
+ANSWER_SECONDS_MAX = 60.0
+DRAIN_BYTES = 1 << 20
+REOPEN_SECONDS = 0.01
+"""Between a connection that the node closes and the next one: a round trip, without which nobody gets another."""
+_NOWHERE = bytearray(DRAIN_BYTES)
+
+
+@attrs.define
+class Attack:
+    """What the frames have met: all connections together."""
+
+    answered: int = 0
+    closed: int = 0
+    unanswered: int = 0
+    """Frames without an answer for `ANSWER_SECONDS_MAX`."""
+    answer_bytes: int = 0
+    cpu_seconds: float = 0.0
+    """Of the attackers' process."""
+
+    @property
+    def ended(self) -> int:
+        """Frames whose exchange is over, one way or another."""
+        return self.answered + self.closed + self.unanswered
+
+
+def _drain(connection: socket.socket, count: int) -> bool:
+    """Throw away `count` bytes; False if they end before."""
+    while count:
+        got = connection.recv_into(_NOWHERE, min(count, DRAIN_BYTES), socket.MSG_TRUNC)
+        if not got:
+            return False
+        count -= got
+    return True
+
+
+def _exchange(connection: socket.socket, frame: bytes) -> int | None:
+    """Send a frame and drain its answer: the answer's bytes, None if the connection was closed. Raises `TimeoutError`."""
+    try:
+        connection.sendall(frame)
+        size = connection.recv(4, socket.MSG_WAITALL)
+        if len(size) < 4:
+            return None
+        count = int.from_bytes(size, "big")
+        return 4 + count if _drain(connection, count) else None
+    except ConnectionError:
+        return None
+
+
+def _attack(bootstrap: str, frame: bytes, pause_seconds: float, stop: threading.Event, met: Attack) -> None:
+    """One connection; it ends its exchange before it stops."""
+    connection: socket.socket | None = None
+    while not stop.is_set():
+        started = time.monotonic()
+        if connection is None:
+            try:
+                connection = connect(bootstrap)
+            except OSError:
+                stop.wait(REOPEN_SECONDS)
+                continue
+            connection.settimeout(ANSWER_SECONDS_MAX)
+        pause = pause_seconds
+        try:
+            size = _exchange(connection, frame)
+        except TimeoutError:
+            met.unanswered += 1
+            size = None
+        else:
+            met.closed += size is None
+        if size is None:
+            connection.close()
+            connection = None
+            pause = max(pause, REOPEN_SECONDS)
+        else:
+            met.answered += 1
+            met.answer_bytes += size
+        if pause:
+            stop.wait(max(REOPEN_SECONDS, pause - (time.monotonic() - started)))
+    if connection is not None:
+        connection.close()
+
+
+def _sum(met: list[Attack], cpu_seconds: float) -> Attack:
+    return Attack(
+        sum(each.answered for each in met),
+        sum(each.closed for each in met),
+        sum(each.unanswered for each in met),
+        sum(each.answer_bytes for each in met),
+        cpu_seconds,
+    )
+
+
+def _serve_attacks(pipe: Connection) -> None:
+    """Attack as told: (bootstrap, frame, pause) begins, False asks how it goes, True ends the exchanges and the attack."""
+    pipe.send(None)
+    while True:
+        bootstrap, frame, pause_seconds = pipe.recv()
+        stop, met = threading.Event(), [Attack() for _ in range(ATTACKERS)]
+        cpu = time.process_time()
+        threads = [
+            threading.Thread(target=_attack, args=(bootstrap, frame, pause_seconds, stop, each), daemon=True)
+            for each in met
+        ]
+        for thread in threads:
+            thread.start()
+        ends = False
+        while not ends:
+            ends = pipe.recv()
+            if ends:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+            pipe.send(_sum(met, time.process_time() - cpu))
+
+
+@attrs.define
+class Attackers:
+    """The process with the four connections."""
+
+    pipe: Connection
+
+    def begin(self, bootstrap: str, frame: bytes, pause_seconds: float) -> None:
+        """Send `frame` on each connection: one every `pause_seconds`, or the next as soon as one is answered if that is 0."""
+        self.pipe.send((bootstrap, frame, pause_seconds))
+
+    def so_far(self) -> Attack:
+        """What was met since `begin`; the exchanges under way are not in it."""
+        return self._ask(False)
+
+    def end(self) -> Attack:
+        """Wait until the exchanges under way are over, and send no more."""
+        return self._ask(True)
+
+    def _ask(self, ends: bool) -> Attack:
+        self.pipe.send(ends)
+        found: Attack = self.pipe.recv()
+        return found
+
+
+@contextmanager
+def attackers() -> Iterator[Attackers]:
+    """The process, ready to begin."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=_serve_attacks, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()
+        yield Attackers(ours)
+    finally:
+        process.terminate()
+        process.join()
+        ours.close()
+
+
+# -- in the place of a node -----------------------------------------------------------------------------------------
+
+
+def _swallow(connection: socket.socket, answer_bytes: int, seconds: float) -> None:
+    answer = answer_bytes.to_bytes(4, "big") + bytes(answer_bytes)
+    with connection:
+        while size := connection.recv(4, socket.MSG_WAITALL):
+            _drain(connection, int.from_bytes(size, "big"))
+            time.sleep(seconds)
+            connection.sendall(answer)
+
+
+def _serve_sink(pipe: Connection) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pipe.send(listener.getsockname()[1])
+        answer_bytes, seconds = pipe.recv()
+        while True:
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=_swallow, args=(connection, answer_bytes, seconds), daemon=True).start()
+
+
+@contextmanager
+def sink(answer_bytes: int, seconds: float) -> Iterator[str]:
+    """The address of a process that answers each frame after `seconds` with so many bytes, and does nothing else."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=_serve_sink, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        port = ours.recv()
+        ours.send((answer_bytes, seconds))
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.join()
+        ours.close()

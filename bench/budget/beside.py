@@ -1,0 +1,104 @@
+"""Who uses a node beside expensive frames: a probe and ordinary clients, each a process that does little itself.
+
+A client sends the same small frame again and again and takes its time by its own clock, so that a report which comes
+late is still exact.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import attrs
+
+from bench.small_requests import connect
+
+ANSWER_BYTES_MAX = 64 * 1024
+ANSWER_SECONDS_MAX = 120.0
+
+
+@attrs.frozen
+class Served:
+    """What a client has seen since it was last asked."""
+
+    answers: int
+    seconds: float
+    longest_seconds: float
+    """The longest wait for an answer, the one that was under way when it was asked included."""
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.answers / self.seconds
+
+
+def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection) -> None:
+    """Ask again and again until told to end; for each message on the pipe, tell what was `Served` since the last."""
+    answer = memoryview(bytearray(ANSWER_BYTES_MAX))
+    clock = time.perf_counter
+    with connect(bootstrap) as connection:
+        connection.settimeout(ANSWER_SECONDS_MAX)
+        pipe.send(None)
+        answers, longest, since, cpu = 0, 0.0, clock(), time.process_time()
+        while True:
+            if pipe.poll():
+                if pipe.recv() is None:
+                    return
+                now, cpu_now = clock(), time.process_time()
+                pipe.send(Served(answers, now - since, longest, cpu_now - cpu))
+                answers, longest, since, cpu = 0, 0.0, now, cpu_now
+            started = clock()
+            connection.sendall(frame)
+            have, wanted = 0, 4
+            while have < wanted:
+                got = connection.recv_into(answer[have:])
+                if not got:
+                    raise ConnectionError("an ordinary client lost its connection")
+                have += got
+                if have >= 4:
+                    wanted = 4 + int.from_bytes(answer[:4], "big")
+            longest = max(longest, clock() - started)
+            answers += 1
+            if pause_seconds:
+                time.sleep(pause_seconds)
+
+
+@attrs.define
+class Asker:
+    """A client in a process of its own."""
+
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+
+    def since_last(self) -> Served:
+        """What it has seen since the last call. Raises `EOFError` if it has ended."""
+        self.pipe.send(0)
+        found: Served = self.pipe.recv()
+        return found
+
+
+@contextmanager
+def askers(bootstrap: str, frames: Sequence[bytes], pause_seconds: float) -> Iterator[list[Asker]]:
+    """One client for each frame; they have their connections when this returns."""
+    spawn = multiprocessing.get_context("spawn")
+    started: list[Asker] = []
+    try:
+        for frame in frames:
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(
+                target=_ask_on, args=(bootstrap, frame, pause_seconds, theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            started.append(Asker(process, ours))
+        for asker in started:
+            asker.pipe.recv()
+        yield started
+    finally:
+        for asker in started:
+            asker.process.terminate()
+            asker.process.join()
+            asker.pipe.close()
