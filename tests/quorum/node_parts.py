@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.service import MetadataService
 from metadata_quorum.storage_format import VoterEndpoint, find_meta_properties, format_storage
 from odradek.env.ports import Dir, Env
+from sim.weather import Weather
+from sim.world import World
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
@@ -25,6 +27,8 @@ CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
 DIRECTORY_ID = b"directory-number"
 NODE_ID = 1
 PATH = "/data"
+NODE = "n1"
+"""The machine of a lone controller."""
 
 
 class Journal:
@@ -49,6 +53,24 @@ def format_node(root: Dir) -> None:
         voter=VoterEndpoint("CONTROLLER", "127.0.0.1", 9093),
         timestamp_ms=1,
     )
+
+
+def make_world(seed: int = 1, weather: Weather | None = None) -> World:
+    world = World(seed, weather or Weather())
+    format_node(world.machine(NODE).disk.open_dir(PATH, create=True))
+    return world
+
+
+async def run(world: World, main: Callable[[Env], Awaitable[Any]]) -> None:
+    """Start a process on the machine and wait for its end."""
+    await world.start(NODE, main).ended.wait()
+
+
+def again(world: World) -> World:
+    """A new world with the same disk: each world runs once."""
+    other = World(world.seed + 1, Weather())
+    other.machine(NODE).disk = world.machine(NODE).disk
+    return other
 
 
 @asynccontextmanager
