@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from bench.budget.frames import Costly, costly_request, framed
+from bench.budget.frames import Costly, costly_frame
 from bench.budget.stage import Judged
 from bench.markdown import table
 from wire.api_keys import APIS, ApiKey
@@ -38,8 +38,7 @@ class Frame:
         return f"{name}{where} {self.line.name}".strip()
 
     def bytes(self, node: Judged) -> bytes:
-        request = costly_request(self.line, self.api_key, self.version, SIZES[self.size], node.stage)
-        return framed(request, self.version)
+        return costly_frame(self.line, self.api_key, self.version, SIZES[self.size], node.stage)[0]
 
 
 @attrs.define

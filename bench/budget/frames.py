@@ -8,8 +8,7 @@ then lets the field grow until the frame has the size, or holds as many elements
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -85,12 +84,18 @@ def fields_of(cls: type[Structure], version: int) -> Iterator[tuple[str, WireFie
             yield attribute.name, facts
 
 
-@cache
-def _plan(
-    cls: type[Structure], version: int
-) -> tuple[tuple[str, WireField, bool, str | type[Structure]], ...]:
+_Plan: TypeAlias = list[tuple[str, WireField, bool, "str | type[Structure]"]]
+_plans: dict[tuple[type[Structure], int], _Plan] = {}
+_growing_names: dict[type[Structure], list[str]] = {}
+
+
+def _plan(cls: type[Structure], version: int) -> _Plan:
     """Name, wire facts, whether it is an array, and type (of elements) of each field that travels in a version."""
-    return tuple((name, facts, *_element(facts)) for name, facts in fields_of(cls, version))
+    found = _plans.get((cls, version))
+    if found is None:
+        found = [(name, facts, *_element(facts)) for name, facts in fields_of(cls, version)]
+        _plans[cls, version] = found
+    return found
 
 
 def _element(facts: WireField) -> tuple[bool, str | type[Structure]]:
@@ -165,6 +170,19 @@ def grown_path(line: Costly, cls: type[Message], version: int) -> str | None:
 
 def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> Message:
     """A request whose frame has about `bytes_max` bytes and never more (unless the smallest one has)."""
+    return _costly(line, api_key, version, bytes_max, stage)[0]
+
+
+def costly_frame(
+    line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage
+) -> tuple[bytes, Message]:
+    """As `costly_request`; its frame too."""
+    request, body = _costly(line, api_key, version, bytes_max, stage)
+    return _frame(api_key, version, 7, body), request
+
+
+def _costly(line: Costly, api_key: int, version: int, bytes_max: int, stage: Stage) -> tuple[Message, bytes]:
+    """The request, and its bytes."""
     cls = request_class(api_key)
     grown = grown_path(line, cls, version)
 
@@ -173,14 +191,18 @@ def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, sta
         assert isinstance(made, Message)
         return made
 
+    def encoded(count: int) -> tuple[Message, bytes]:
+        made = make(count)
+        return made, encode(made, version)
+
     if grown is None:
-        return make(1)
+        return encoded(1)
     is_array = dict(paths_of(cls, version))[grown]
     room = bytes_max - FRAME_OVERHEAD
     if not is_array:
         smallest = len(encode(make(0), version)) if line.body is None else 0
         room = min(room, 32_767 + smallest) if _type_at(cls, grown, version) == "string" else room
-        return make(max(0, room - smallest - 8))
+        return encoded(max(0, room - smallest - 8))
     few, many = (len(encode(make(count), version)) for count in (1, 65))
     elements = (count_elements(make(65)) - count_elements(make(1))) // 64
     most = (ELEMENTS_MAX - 64) // max(1, elements)
@@ -188,11 +210,10 @@ def costly_request(line: Costly, api_key: int, version: int, bytes_max: int, sta
         most = min(most, line.count)
     count = max(1, min(most, (room - few) * 64 // max(1, many - few)))
     while True:
-        made = make(count)
-        size = len(encode(made, version))
-        if size <= room or count == 1:
-            return made
-        count = max(1, min(count - 1, count * room // size))
+        made, body = encoded(count)
+        if len(body) <= room or count == 1:
+            return made, body
+        count = max(1, min(count - 1, count * room // len(body)))
 
 
 def _type_at(cls: type[Structure], path: str, version: int) -> str | type[Structure]:
@@ -207,20 +228,25 @@ def _type_at(cls: type[Structure], path: str, version: int) -> str | type[Struct
 def framed(message: Message, version: int, correlation_id: int = 7) -> bytes:
     """A request as it stands on the wire, length first."""
     assert message.API_KEY is not None
-    header = RequestHeader(message.API_KEY, version, correlation_id, CLIENT_ID)
-    payload = encode(header, request_header_version(message.API_KEY, version)) + encode(message, version)
+    return _frame(message.API_KEY, version, correlation_id, encode(message, version))
+
+
+def _frame(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
+    header = RequestHeader(api_key, version, correlation_id, CLIENT_ID)
+    payload = encode(header, request_header_version(api_key, version)) + body
     return len(payload).to_bytes(4, "big") + payload
 
 
-@cache
-def _growing(cls: type[Structure]) -> tuple[str, ...]:
+def _growing(cls: type[Structure]) -> list[str]:
     """Names of the fields that are arrays or structures."""
-    names = []
-    for attribute in attrs.fields(cls):
-        is_array, element = _element(_wire_field(attribute))
-        if is_array or not isinstance(element, str):
-            names.append(attribute.name)
-    return tuple(names)
+    names = _growing_names.get(cls)
+    if names is None:
+        names = _growing_names[cls] = []
+        for attribute in attrs.fields(cls):
+            is_array, element = _element(_wire_field(attribute))
+            if is_array or not isinstance(element, str):
+                names.append(attribute.name)
+    return names
 
 
 def count_elements(message: Any) -> int:
@@ -230,7 +256,7 @@ def count_elements(message: Any) -> int:
         value = getattr(message, name)
         if isinstance(value, list):
             found += len(value)
-            if value and isinstance(value[0], Structure):
+            if value and isinstance(value[0], Structure) and _growing(type(value[0])):
                 found += sum(map(count_elements, value))
         elif isinstance(value, Structure):
             found += count_elements(value)

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from bench.budget.broker_lines import encode_subscription
 from bench.budget.frames import Stage, framed
-from bench.budget.lines import encode_subscription
 from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess, free_ports
 from bench.small_requests import connect

@@ -1,0 +1,319 @@
+"""What makes requests expensive that the active controller decides, and those of the metadata quorum."""
+
+from __future__ import annotations
+
+from bench.budget.frames import Costly, Stage, costly_request, framed
+from bench.budget.values import (
+    WITH_TIMEOUT,
+    cluster,
+    distinct,
+    epoch,
+    narrow,
+    partition,
+    wide,
+    wide_id,
+)
+from wire.api_keys import ApiKey
+from wire.principal import encode_principal
+
+
+def _envelope_body(stage: Stage, size: int) -> bytes:
+    line = CONTROLLER_LINES[ApiKey.INCREMENTAL_ALTER_CONFIGS][0]
+    request = costly_request(line, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, size, stage)
+    return framed(request, 1)[4:]
+
+
+_DEFAULTED = {"topics.num_partitions": 1, "topics.replication_factor": 1, "topics.assignments": []}
+_VOTER = {
+    "cluster_id": cluster,
+    "topics.topic_name": "__cluster_metadata",
+    "topics.name": "__cluster_metadata",
+}
+_BROKER = {"broker_id": 2, "broker_epoch": epoch, "cluster_id": cluster}
+
+_JUDGED_TOPICS = Costly(
+    "Each topic is judged with its whole configuration.",
+    ("resources",),
+    {
+        "resources.resource_type": 2,
+        "resources.resource_name": distinct,
+        "resources.configs.name": "retention.ms",
+        "resources.configs.value": "1",
+        "validate_only": True,
+    },
+    "topics",
+)
+
+CONTROLLER_LINES: dict[ApiKey, tuple[Costly, ...]] = {
+    ApiKey.CREATE_TOPICS: (
+        Costly(
+            "Each topic is judged and placed; they are not made, since what is made stays.",
+            ("topics",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": distinct,
+                **_DEFAULTED,
+                "topics.configs": [],
+                "validate_only": True,
+            },
+            "topics",
+        ),
+        Costly(
+            "Each key of a topic's configuration is judged.",
+            ("topics.configs",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": "made",
+                **_DEFAULTED,
+                "topics.configs.name": "retention.ms",
+                "topics.configs.value": "1",
+                "validate_only": True,
+            },
+            "configs",
+        ),
+        Costly(
+            "One number of partitions stands for as many records and replicas.",
+            ("topics",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": distinct,
+                "topics.num_partitions": 10_000,
+                "topics.replication_factor": 1,
+                "topics.assignments": [],
+                "topics.configs": [],
+                "validate_only": True,
+            },
+            "partitions",
+        ),
+        Costly(
+            "Each partition's replicas are told, and judged.",
+            ("topics.assignments",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": "made",
+                "topics.num_partitions": -1,
+                "topics.replication_factor": -1,
+                "topics.assignments.partition_index": lambda _, n: n,
+                "topics.assignments.broker_ids": 1,
+                "topics.configs": [],
+                "validate_only": True,
+            },
+            "assignments",
+        ),
+    ),
+    ApiKey.DELETE_TOPICS: (
+        Costly(
+            "Each name is looked up and answered, repeated ones too.",
+            ("topics", "topic_names"),
+            {**WITH_TIMEOUT, "topics.name": distinct, "topic_names": distinct},
+        ),
+    ),
+    ApiKey.ALTER_CONFIGS: (
+        Costly(
+            "Each key is judged.",
+            ("resources.configs",),
+            {
+                "resources.resource_type": 2,
+                "resources.resource_name": wide,
+                "resources.configs.name": distinct,
+                "resources.configs.value": "1",
+                "validate_only": True,
+            },
+            "keys",
+        ),
+        _JUDGED_TOPICS,
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        Costly(
+            "Each change is judged, and appends to a list that gets longer.",
+            ("resources.configs",),
+            {
+                "resources.resource_type": 2,
+                "resources.resource_name": wide,
+                "resources.configs.name": distinct,
+                "resources.configs.config_operation": 2,
+                "resources.configs.value": "1",
+                "validate_only": True,
+            },
+            "keys",
+        ),
+        _JUDGED_TOPICS,
+    ),
+    ApiKey.CREATE_PARTITIONS: (
+        Costly(
+            "Each topic is judged, and its new partitions are placed.",
+            ("topics",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": narrow,
+                "topics.count": 10_000,
+                "topics.assignments": None,
+                "validate_only": True,
+            },
+            "topics",
+        ),
+        Costly(
+            "Each new partition's replicas are told, and judged.",
+            ("topics.assignments",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": narrow,
+                "topics.count": 10_001,
+                "topics.assignments.broker_ids": 1,
+                "validate_only": True,
+            },
+            "assignments",
+        ),
+    ),
+    ApiKey.ELECT_LEADERS: (
+        Costly(
+            "Each partition is looked up, and answered.",
+            ("topic_partitions.partitions",),
+            {**WITH_TIMEOUT, "topic_partitions.topic": wide, "topic_partitions.partitions": partition},
+        ),
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        Costly(
+            "Each partition's replicas are told, judged, and would be recorded.",
+            ("topics.partitions",),
+            {
+                **WITH_TIMEOUT,
+                "topics.name": wide,
+                "topics.partitions.partition_index": lambda _, n: n,
+                "topics.partitions.replicas": [9, 8],
+            },
+        ),
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (
+        Costly(
+            "Each partition is looked up.",
+            ("topics.partition_indexes",),
+            {**WITH_TIMEOUT, "topics.name": wide, "topics.partition_indexes": partition},
+        ),
+    ),
+    ApiKey.VOTE: (
+        Costly(
+            "Each partition is a vote; a quorum has one.", ("topics.partitions",), {**_VOTER, "voter_id": 1}
+        ),
+    ),
+    ApiKey.BEGIN_QUORUM_EPOCH: (
+        Costly(
+            "Each endpoint is kept; a quorum has one partition.",
+            ("leader_endpoints", "topics.partitions"),
+            _VOTER,
+        ),
+    ),
+    ApiKey.END_QUORUM_EPOCH: (
+        Costly(
+            "Each successor is looked for; a quorum has one partition.",
+            ("topics.partitions.preferred_candidates", "topics.partitions.preferred_successors"),
+            _VOTER,
+        ),
+    ),
+    ApiKey.DESCRIBE_QUORUM: (
+        Costly("Each partition would be described; a quorum has one.", ("topics.partitions",), _VOTER),
+    ),
+    ApiKey.ALTER_PARTITION: (
+        Costly(
+            "Each partition is judged against the image.",
+            ("topics.partitions",),
+            {
+                **_BROKER,
+                "topics.topic_id": wide_id,
+                "topics.partitions.partition_index": partition,
+                "topics.partitions.new_isr": 2,
+                "topics.partitions.new_isr_with_epochs.broker_id": 2,
+                "topics.partitions.new_isr_with_epochs.broker_epoch": -1,
+            },
+        ),
+    ),
+    ApiKey.UPDATE_FEATURES: (
+        Costly(
+            "Each feature is looked up and refused.",
+            ("feature_updates",),
+            {**WITH_TIMEOUT, "feature_updates.feature": distinct, "validate_only": True},
+        ),
+    ),
+    ApiKey.ENVELOPE: (
+        Costly(
+            "The bytes inside are a request of their own, decoded and decided.",
+            ("request_data",),
+            {
+                "request_principal": encode_principal("User:ANONYMOUS"),
+                "client_host_address": b"\x7f\x00\x00\x01",
+            },
+            "",
+            _envelope_body,
+        ),
+    ),
+    ApiKey.FETCH_SNAPSHOT: (
+        Costly(
+            "Each partition would be read; a quorum has one.",
+            ("topics.partitions",),
+            {**_VOTER, "replica_id": 2},
+        ),
+    ),
+    ApiKey.BROKER_REGISTRATION: (
+        Costly(
+            "Each listener, feature and directory is judged, and would be recorded.",
+            ("listeners",),
+            {**_BROKER, "broker_id": 3, "listeners.name": distinct, "listeners.host": "h", "features": []},
+        ),
+    ),
+    ApiKey.BROKER_HEARTBEAT: (
+        Costly(
+            "Each directory that is offline is compared with all replicas of the broker.",
+            ("offline_log_dirs",),
+            {
+                **_BROKER,
+                "offline_log_dirs": lambda _, n: (n + (1 << 64)).to_bytes(16, "big"),
+                "want_fence": True,
+            },
+        ),
+    ),
+    ApiKey.UNREGISTER_BROKER: (Costly("Nothing in it grows.", (), {"broker_id": 99}),),
+    ApiKey.ALLOCATE_PRODUCER_IDS: (Costly("Nothing in it grows.", (), _BROKER),),
+    ApiKey.CONTROLLER_REGISTRATION: (
+        Costly(
+            "Each listener and feature is judged, and would be recorded.",
+            ("listeners",),
+            {"controller_id": 9, "listeners.name": distinct, "listeners.host": "h", "features": []},
+        ),
+    ),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: (
+        Costly(
+            "Each replica is looked up, and would be recorded.",
+            ("directories.topics.partitions",),
+            {
+                **_BROKER,
+                "directories.id": bytes(15) + b"\x09",
+                "directories.topics.topic_id": wide_id,
+                "directories.topics.partitions.partition_index": partition,
+            },
+        ),
+    ),
+    ApiKey.ADD_RAFT_VOTER: (
+        Costly(
+            "Each listener is judged, and would be recorded.",
+            ("listeners",),
+            {
+                **WITH_TIMEOUT,
+                "cluster_id": cluster,
+                "voter_id": 1,
+                "listeners.name": distinct,
+                "listeners.host": "h",
+            },
+        ),
+    ),
+    ApiKey.REMOVE_RAFT_VOTER: (
+        Costly("Nothing in it grows but the cluster's name.", ("cluster_id",), {"voter_id": 9}),
+    ),
+    ApiKey.UPDATE_RAFT_VOTER: (
+        Costly(
+            "Each listener is judged, and would be recorded.",
+            ("listeners",),
+            {"cluster_id": cluster, "voter_id": 9, "listeners.name": distinct, "listeners.host": "h"},
+        ),
+    ),
+}
+"""By API."""

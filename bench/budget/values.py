@@ -1,0 +1,44 @@
+"""What the fields of expensive requests hold: things that exist on the node under judgement, and names without end."""
+
+from __future__ import annotations
+
+from bench.budget.frames import Stage
+
+TIMEOUT_MS = 5000
+WITH_TIMEOUT = {"timeout_ms": TIMEOUT_MS}
+
+
+def wide(stage: Stage, number: int) -> str:
+    return stage.wide
+
+
+def wide_id(stage: Stage, number: int) -> bytes:
+    return stage.wide_id
+
+
+def partition(stage: Stage, number: int) -> int:
+    return number % stage.wide_partitions
+
+
+def narrow(stage: Stage, number: int) -> str:
+    return stage.narrow[number % len(stage.narrow)]
+
+
+def distinct(stage: Stage, number: int) -> str:
+    return f"n{number}"
+
+
+def group(stage: Stage, number: int) -> str:
+    return stage.group
+
+
+def any_group(stage: Stage, number: int) -> str:
+    return stage.groups[number % len(stage.groups)]
+
+
+def cluster(stage: Stage, number: int) -> str:
+    return stage.cluster_id
+
+
+def epoch(stage: Stage, number: int) -> int:
+    return stage.second_broker_epoch
