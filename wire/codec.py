@@ -36,6 +36,7 @@ ELEMENTS_AT_ONCE = 4_000
 
 _decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _bounded_decoders: dict[tuple[type[Message], int, int], Callable[..., Any]] = {}
+_measuring_decoders: dict[tuple[type[Message], int], Callable[..., Any]] = {}
 _encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 
@@ -64,6 +65,15 @@ def bounded_decoder(
     function = _bounded_decoders.get((cls, version, elements_max))
     if function is None:
         function = _bounded_decoders[cls, version, elements_max] = make_decoder(cls, version, elements_max)
+    return function
+
+
+def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
+    """Like `bounded_decoder` with `ELEMENTS_MAX`; in the place of the offset it returns how many elements the message has."""
+    function = _measuring_decoders.get((cls, version))
+    if function is None:
+        function = make_decoder(cls, version, ELEMENTS_MAX, counts=True)
+        _measuring_decoders[cls, version] = function
     return function
 
 

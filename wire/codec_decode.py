@@ -66,10 +66,17 @@ def _skip_tags(buf: memoryview, o: int, count: int) -> int:
 class _DecoderSource:
     """Collects the lines of one function, and the names that they use."""
 
-    def __init__(self, cls: type[Message], version: int, elements_max: int | None = None) -> None:
+    def __init__(
+        self,
+        cls: type[Message],
+        version: int,
+        elements_max: int | None = None,
+        counts: bool = False,
+    ) -> None:
         self.cls = cls
         self.version = version
         self.elements_max = elements_max
+        self.counts = counts
         self.flexible = is_flexible(cls, version)
         self.indent = 2
         self.lines: list[str] = []
@@ -308,6 +315,7 @@ class _DecoderSource:
     def source(self) -> str:
         """The whole function."""
         result = self.structure(self.cls)
+        second = f"{self.elements_max} - left" if self.counts else "o"
         head = [
             "def decode(buf, o):",
             "    if type(buf) is not memoryview: buf = memoryview(buf)",
@@ -316,7 +324,7 @@ class _DecoderSource:
             "    try:",
         ]
         tail = [
-            f"        return {result}, o",
+            f"        return {result}, {second}",
             "    except faults as fault:",
             f"        raise Malformed(f'{self.cls.__name__} version {self.version}: {{fault}}') from None",
         ]
@@ -328,9 +336,14 @@ def decoder_source(cls: type[Message], version: int) -> str:
     return _DecoderSource(cls, version).source()
 
 
-def make_decoder(cls: type[Message], version: int, elements_max: int | None = None) -> Callable[..., Any]:
-    """Compile the decoder of one message class at one version; it refuses more array elements than that in all."""
-    source = _DecoderSource(cls, version, elements_max)
+def make_decoder(
+    cls: type[Message], version: int, elements_max: int | None = None, *, counts: bool = False
+) -> Callable[..., Any]:
+    """Compile the decoder of one message class at one version; it refuses more array elements than that in all.
+
+    It returns the message and the offset behind it; where it `counts`, the message and its elements (of the bound).
+    """
+    source = _DecoderSource(cls, version, elements_max, counts)
     text = source.source()
     exec(compile(text, f"<decoder of {cls.__name__} version {version}>", "exec"), source.names)
     function: Callable[..., Any] = source.names["decode"]

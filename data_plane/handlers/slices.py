@@ -33,8 +33,8 @@ class _Unfinished:
 UNFINISHED = _Unfinished()
 
 
-def run_slice(work: Work[T], units: int = SLICE_UNITS) -> T | _Unfinished:
-    """Do one slice; the result, if that was the last."""
+def run_slice(work: Work[T], units: int = SLICE_UNITS, counted: LongWork | None = None) -> T | _Unfinished:
+    """Do one slice, which is `counted` where somebody keeps a figure; the result, if that was the last."""
     left = units
     try:
         while left > 0:
@@ -42,6 +42,9 @@ def run_slice(work: Work[T], units: int = SLICE_UNITS) -> T | _Unfinished:
     except StopIteration as end:
         result: T = end.value
         return result
+    finally:
+        if counted is not None:
+            counted.described += units - left
     return UNFINISHED
 
 
@@ -57,7 +60,7 @@ async def finish(long_work: LongWork, work: Work[T]) -> T:
     """Do all of it, each slice in a turn of long work."""
     share = long_work.begin()
     while True:
-        result = await share.on_loop(run_slice, work)
+        result = await share.on_loop(run_slice, work, SLICE_UNITS, long_work)
         if not isinstance(result, _Unfinished):
             finished: T = result
             return finished
@@ -85,7 +88,7 @@ def complete_in_slices(
 
 
 def _first_slice(long_work: LongWork, work: Work[T]) -> T | _Unfinished:
-    return run_slice(work, SCANT_UNITS if long_work.is_busy else SLICE_UNITS)
+    return run_slice(work, SCANT_UNITS if long_work.is_busy else SLICE_UNITS, long_work)
 
 
 __all__ = ["SLICE_UNITS", "Work", "complete_in_slices", "finish", "in_slices", "run_slice", "run_through"]

@@ -12,7 +12,14 @@ from typing import Any
 
 from data_plane.handlers.contract import Context, Handler, Result
 from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
-from wire.codec import ELEMENTS_AT_ONCE, ErrorCounts, bounded_decoder, counting_encoder, decoder
+from wire.codec import (
+    ELEMENTS_AT_ONCE,
+    ErrorCounts,
+    bounded_decoder,
+    counting_encoder,
+    decoder,
+    measuring_decoder,
+)
 from wire.errors import RemoteProtocolError
 
 LATENCY_BOUNDS_SECONDS = (
@@ -32,6 +39,7 @@ class ApiEntry:
         "decode_all",
         "decode_large",
         "delayed",
+        "elements",
         "encode",
         "errors",
         "flexible",
@@ -58,7 +66,8 @@ class ApiEntry:
         """As `decode`, for frames of more than `ELEMENTS_AT_ONCE` bytes: it raises `TooManyElements` for what has more
         elements. Compiled when the first one comes."""
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
-        """As `decode`, for frames with up to `ELEMENTS_MAX` elements, beside the loop."""
+        """As `decode`, for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the request and how many
+        elements it has."""
         self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
         self.errors: ErrorCounts = {}
         """Error codes in responses, each occurrence counted."""
@@ -73,6 +82,8 @@ class ApiEntry:
         self.delayed = 0
         """Answered requests that had to wait, for something or behind one that waited."""
         self.request_bytes = 0
+        self.elements = 0
+        """Array elements of the requests that were decoded beside the loop."""
         self.response_bytes = 0
 
     def _decode_first_large(self, frame: Any, offset: int) -> tuple[Any, int]:
@@ -80,7 +91,7 @@ class ApiEntry:
         return self.decode_large(frame, offset)
 
     def _decode_first_of_many(self, frame: Any, offset: int) -> tuple[Any, int]:
-        self.decode_all = bounded_decoder(request_class(self.api_key), self.version)
+        self.decode_all = measuring_decoder(request_class(self.api_key), self.version)
         return self.decode_all(frame, offset)
 
 

@@ -57,6 +57,7 @@ class LongWork:
         "_turns_before",
         "_waiting",
         "_worker",
+        "described",
         "seconds",
         "turns",
     )
@@ -78,6 +79,8 @@ class LongWork:
         """Turns of connections: each adds one."""
         self.seconds = 0.0
         """How long all pieces took."""
+        self.described = 0
+        """What handlers that work in slices have done, in partitions looked up and described."""
 
     @property
     def is_busy(self) -> bool:
@@ -89,7 +92,8 @@ class LongWork:
         return Share(self)
 
     def statistics(self) -> dict[str, float]:
-        return {"seconds": self.seconds, "waiting": len(self._waiting)}
+        """Seconds of all pieces, requests waiting for a turn, and what was looked up and described in slices."""
+        return {"seconds": self.seconds, "waiting": len(self._waiting), "described": self.described}
 
     async def _enter(self, share: Share) -> None:
         """Wait for a turn of long work.

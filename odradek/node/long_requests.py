@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 def decode_beside(
     services: ConnectionServices, entry: ApiEntry, context: Context, frame: memoryview, offset: int
 ) -> Suspend:
-    """What a connection does with a frame of too many elements; the frame is copied, for the receive buffer goes."""
-    copied, asker = memoryview(bytes(frame)), context.for_later()
+    """What a connection does with a frame of too many elements; the frame is copied, for the receive buffer goes.
+
+    The copy can be written to: an append sets offsets and times in place."""
+    copied, asker = memoryview(bytearray(frame)), context.for_later()
 
     async def handle() -> Any:
         share = services.long_work.begin()
-        request, _ = await share.in_worker(entry.decode_all, copied, offset)
+        request, elements = await share.in_worker(entry.decode_all, copied, offset)
+        entry.elements += elements
         result = await share.on_loop(entry.handle, asker, request)
         services.after_turn()
         return result

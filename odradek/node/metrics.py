@@ -88,6 +88,18 @@ def _node(page: MetricsText, sources: MetricsSources) -> None:
     page.one(env.meter.cpu_seconds())
     page.histogram("odradek_loop_late_seconds", "How late the event loop woke a task that was due.")
     page.distribution(LATENCY_BOUNDS_SECONDS, sources.lateness.counts, sources.lateness.seconds)
+    long_work = env.long_work.statistics()
+    page.counter(
+        "odradek_long_work_seconds_total", "Time of the pieces of long requests, on the loop or beside it."
+    )
+    page.one(long_work["seconds"])
+    page.gauge("odradek_long_work_waiting", "Long requests that wait for their next turn.")
+    page.one(long_work["waiting"])
+    page.counter(
+        "odradek_described_total",
+        "Partitions looked up and described for answers; dearer things count as several.",
+    )
+    page.one(long_work["described"])
 
 
 # -- requests -------------------------------------------------------------------------------------------------------
@@ -108,6 +120,7 @@ def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
     for field, metric, described in (
         ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and what closed its connection."),
         ("delayed", "requests_delayed", "Answered requests that had to wait for something, or behind one that did."),
+        ("elements", "request_elements", "Array elements of the requests that have more than 4,000."),
         ("request_bytes", "request_bytes", "Bytes of request frames."),
         ("response_bytes", "response_bytes", "Bytes of response frames."),
     ):  # fmt: skip
