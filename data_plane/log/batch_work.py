@@ -205,6 +205,12 @@ class RequestBudget:
         self.records_left -= count
 
 
+def _kept(error: KafkaError) -> KafkaError:
+    """The error without the frames that it passed: they hold chunks of what was decompressed, and who keeps the error."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 class HandedOff:
     """One batch of which workers do the dear parts, between tries to append it. Used by one thread at a time."""
 
@@ -293,7 +299,7 @@ class HandedOff:
                 at_once_max,
             )
         except KafkaError as error:
-            self.size = error
+            self.size = _kept(error)
 
     def check(self) -> None:
         """Look at each record, as the append has asked for."""
@@ -304,5 +310,5 @@ class HandedOff:
             self._budget.take_records(min(count, RECORDS_PARSED_MAX))
             check()
         except KafkaError as error:
-            self._refusal = error
+            self._refusal = _kept(error)
         self._is_checked = True

@@ -189,6 +189,20 @@ def figures_at_rest(node: Judged) -> dict[str, float]:
         assert time.monotonic() < deadline, held
 
 
+def test_what_refused_batches_took_comes_back(judged: Judged, others: Client) -> None:
+    """Hundreds of batches that inflate to too much, again and again: nothing of what was decompressed is kept."""
+    line = next(line for line in LINES[ApiKey.PRODUCE] if line.name == "zstd")
+    data, _ = costly_frame(line, ApiKey.PRODUCE, 13, FRAME_BYTES, judged.stage)
+    with Client(judged.process.bootstrap) as client:
+        assert client.exchange(data) is not None
+        base = memory_kib(judged.process.pid, "VmRSS")
+        for _ in range(10):
+            assert client.exchange(data) is not None
+    produce_still_works(judged, others)
+    grown = (memory_kib(judged.process.pid, "VmRSS") - base) // 1024
+    assert grown <= PEAK_MIB_MAX, f"ten frames took {grown} MiB for good"
+
+
 @pytest.mark.parametrize("frame", FRAMES, ids=name_of)
 def test_the_most_expensive_frame_stays_within_the_budget(
     judged: Judged,
