@@ -36,7 +36,10 @@ class Served:
 
 
 def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection) -> None:
-    """Ask again and again until told to end; for each message on the pipe, tell what was `Served` since the last."""
+    """Ask again and again; for each message on the pipe, tell what was `Served` since the last.
+
+    After True nothing is asked until the next message, which is not answered.
+    """
     answer = memoryview(bytearray(ANSWER_BYTES_MAX))
     clock = time.perf_counter
     with connect(bootstrap) as connection:
@@ -45,10 +48,12 @@ def _ask_on(bootstrap: str, frame: bytes, pause_seconds: float, pipe: Connection
         answers, longest, since, cpu = 0, 0.0, clock(), time.process_time()
         while True:
             if pipe.poll():
-                if pipe.recv() is None:
-                    return
+                pauses = pipe.recv()
                 now, cpu_now = clock(), time.process_time()
                 pipe.send(Served(answers, now - since, longest, cpu_now - cpu))
+                if pauses:
+                    pipe.recv()
+                    now, cpu_now = clock(), time.process_time()
                 answers, longest, since, cpu = 0, 0.0, now, cpu_now
             started = clock()
             connection.sendall(frame)
@@ -75,7 +80,17 @@ class Asker:
 
     def since_last(self) -> Served:
         """What it has seen since the last call. Raises `EOFError` if it has ended."""
-        self.pipe.send(0)
+        return self._ask(False)
+
+    def pause(self) -> Served:
+        """As `since_last`; then it asks nothing until `resume`."""
+        return self._ask(True)
+
+    def resume(self) -> None:
+        self.pipe.send(False)
+
+    def _ask(self, pauses: bool) -> Served:
+        self.pipe.send(pauses)
         found: Served = self.pipe.recv()
         return found
 

@@ -105,8 +105,8 @@ class Window:
     """CPU seconds of all clients in a second."""
 
 
-def _observe(clients: Sequence[Asker]) -> Window:
-    found = [client.since_last() for client in clients]
+def _observe(clients: Sequence[Asker], *, pauses: bool = False) -> Window:
+    found = [client.pause() if pauses else client.since_last() for client in clients]
     return Window(
         sum(each.rate for each in found),
         max(each.longest_seconds for each in found),
@@ -141,9 +141,12 @@ def attacked(
     until = began + (0.0 if pause_seconds else LONG_WINDOW_SECONDS)
     while attack.so_far().ended < ATTACKERS and time.monotonic() < until:
         time.sleep(0.05)
-    window = _observe(clients)
     met, took = attack.so_far(), time.monotonic() - began
+    window = _observe(clients, pauses=True)
+    # With nobody beside them the exchanges under way end soon.
     unanswered = attack.end().unanswered
+    for client in clients:
+        client.resume()
     return window, attrs.evolve(met, unanswered=unanswered), took
 
 
