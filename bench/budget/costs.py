@@ -14,8 +14,9 @@ request and has no rates: four more clients beside three leave those 43 %. A fra
 budget.
 
 The four connections belong to one process that makes nothing and copies nothing (`bench.budget.attackers`). What is left of its
-share, beside the same clients and a sink in the place of the node (`--instrument`, 2 cores): the attackers use 0.01 to 0.05 CPUs, the three clients 0.5; beside 4 frames of
-1 MiB a second clients keep everything, beside 40 of them 90 to 96 %, since what carries them is the kernel on the same cores.
+share, beside the same clients and a sink in the place of the node (`--instrument`, 2 cores): the attackers use 0.01 to 0.05
+CPUs, the three clients 0.5. Beside 4 frames of 1 MiB a second clients keep everything, beside 40 of them 90 to 96 %, since what
+carries them is the kernel on the same cores.
 """
 
 from __future__ import annotations
