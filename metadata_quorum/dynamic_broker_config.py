@@ -21,7 +21,7 @@ from metadata_quorum.config_values import (
 )
 from metadata_quorum.effective_config import BrokerConfigLayers, broker_value, inherited_text
 from metadata_quorum.image import RESOURCE_BROKER
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, listed
 
 CLEANER_BYTES_PER_THREAD_MIN = 1 << 20
 ALL_DIRECTORIES = "*"
@@ -196,7 +196,7 @@ def _check_directories(changed: BrokerConfigLayers, log_dirs: Collection[str]) -
     if missing:
         raise _required(
             "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
-            f"Missing entries : {', '.join(missing)}"
+            f"Missing entries : {listed(missing)}"
         )
 
 
@@ -214,7 +214,7 @@ def _number(layers: BrokerConfigLayers, name: str, missing: int = -1) -> int:
 
 
 def _listed(names: list[str]) -> str:
-    return "[" + ", ".join(names) + "]"
+    return f"[{listed(names)}]"
 
 
 def _invalid(message: str) -> KafkaError:

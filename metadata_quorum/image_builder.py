@@ -55,6 +55,8 @@ class Interned:
 
     def tuple(self, items: Iterable[T]) -> tuple[T, ...]:
         value = tuple(items)
+        if not value:
+            return value
         if len(self._seen) >= self._LIMIT:
             self._seen.clear()
         return self._seen.setdefault(value, value)

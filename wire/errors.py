@@ -7,6 +7,8 @@ and protocol do not fit: `RemoteProtocolError` when the peer is at fault (the co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wire.error_codes import ErrorCode
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "TooManyElements",
+    "listed",
 ]
 
 
@@ -41,6 +44,17 @@ class TooManyElements(MalformedMessage):
 
 
 MESSAGE_CHARACTERS_MAX = 4000
+
+
+def listed(names: Iterable[str], separator: str = ", ") -> str:
+    """Names for the text of an error: no more of them than it holds."""
+    some, left = list[str](), MESSAGE_CHARACTERS_MAX
+    for name in names:
+        some.append(name)
+        left -= len(name) + len(separator)
+        if left < 0:
+            break
+    return separator.join(some)
 
 
 class KafkaError(Exception):

@@ -75,15 +75,28 @@ def _prefixed(prefix: int, message: Message, version: int) -> bytes:
 
 def encode_metadata_record(record: Message, version: int | None = None) -> bytes:
     """Frame a metadata record, at its last version unless another is given."""
+    cls = type(record)
+    chosen = record.VALID_VERSIONS[1] if version is None else version
+    prefix = _prefixes.get((cls, chosen))
+    if prefix is None:
+        prefix = _prefixes[cls, chosen] = _metadata_prefix(cls, chosen)
+    w = bytearray(prefix)
+    encoder(cls, chosen)(w, record, None)
+    return bytes(w)
+
+
+_prefixes: dict[tuple[type[Message], int], bytes] = {}
+
+
+def _metadata_prefix(cls: type[Message], version: int) -> bytes:
+    """What is before the message in a metadata record of this type and version."""
     from wire.messages.metadata_records import RECORDS
 
-    if record.API_KEY is None or RECORDS.get(record.API_KEY) is not type(record):
-        raise LocalProtocolError(f"{type(record).__name__} is no metadata record")
-    chosen = record.VALID_VERSIONS[1] if version is None else version
+    if cls.API_KEY is None or RECORDS.get(cls.API_KEY) is not cls:
+        raise LocalProtocolError(f"{cls.__name__} is no metadata record")
     w = bytearray([_FRAME_VERSION])
-    write_uvarint(w, record.API_KEY)
-    write_uvarint(w, chosen)
-    encoder(type(record), chosen)(w, record, None)
+    write_uvarint(w, cls.API_KEY)
+    write_uvarint(w, version)
     return bytes(w)
 
 

@@ -33,7 +33,10 @@ class _Place:
 def place_replicas(
     brokers: list[BrokerImage], partition_count: int, replication_factor: int, random: Random
 ) -> list[list[int]]:
-    """The replicas of each partition, leader first. Raises `TooFewBrokers`."""
+    """The replicas of each partition, leader first. Raises `TooFewBrokers`.
+
+    Partitions far from each other may have the same list: it is not to be changed.
+    """
     usable = [
         broker
         for broker in brokers
@@ -51,10 +54,14 @@ def place_replicas(
     start = random.randrange(len(active))
     shift = random.randrange(len(ring))
     assignments = []
+    placed: dict[tuple[int, int], list[int]] = {}
     for number in range(partition_count):
-        turn = start + number
-        leader = active[turn % len(active)]
-        assignments.append(_replicas(ring, leader, replication_factor, shift + turn // len(active)))
+        rounds, at = divmod(start + number, len(active))
+        turned = (shift + rounds) % max(1, len(ring) - 1)
+        replicas = placed.get((at, turned))
+        if replicas is None:
+            replicas = placed[at, turned] = _replicas(ring, active[at], replication_factor, turned)
+        assignments.append(replicas)
     return assignments
 
 
@@ -79,9 +86,7 @@ def _interleave(groups: list[list[_Place]]) -> list[_Place]:
 def _replicas(ring: list[_Place], leader: _Place, count: int, shift: int) -> list[int]:
     at = ring.index(leader)
     others = [ring[(at + step) % len(ring)] for step in range(1, len(ring))]
-    if others:
-        shift %= len(others)
-        others = others[shift:] + others[:shift]
+    others = others[shift:] + others[:shift]
     chosen = [leader]
     racks, hosts = Counter([leader.rack]), Counter([(leader.rack, leader.host)])
     while len(chosen) < count:
