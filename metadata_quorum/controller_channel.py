@@ -17,19 +17,34 @@ Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and tho
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
+from metadata_quorum.controller.parts import LongRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
 from metadata_quorum.peers import Peer, PeerCall, PeerConnections
+from metadata_quorum.raft.describe import refuse_description
 from metadata_quorum.state_machine import Deferred
+from odradek.env.long_work import Share
 from odradek.env.ports import ConnectionLost, Env, Event
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
+from wire.codec import decode, encode
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.structure import Message
 
-__all__ = ["QUORUM_APIS", "ControllerChannel", "Quorum", "Service", "answer_request"]
+__all__ = [
+    "LONG_BYTES",
+    "QUORUM_APIS",
+    "ControllerChannel",
+    "Quorum",
+    "Service",
+    "answer_in_turns",
+    "answer_request",
+    "takes_long",
+]
 
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.1
@@ -65,6 +80,11 @@ SENT_PLAIN = frozenset(
 )
 """What nodes ask in their own name: never in an envelope."""
 
+LONG_BYTES = 4_000
+"""What is enclosed in an envelope is written and read by a worker if it is longer: a millisecond or more."""
+LONG_ELEMENTS = 400
+"""A message of so many elements is copied by a worker."""
+
 
 class Quorum(Protocol):
     """What is asked of `RaftQuorum`."""
@@ -88,7 +108,12 @@ class Service(Protocol):
     @property
     def quorum(self) -> Quorum: ...
 
+    @property
+    def env(self) -> Env: ...
+
     def submit(self, request: Any, api_version: int | None = None) -> Deferred: ...
+
+    def long_request(self, request: Any) -> LongRequest | None: ...
 
 
 def answer_request(service: Service, request: Message, version: int, respond: Callable[[Any], None]) -> None:
@@ -97,6 +122,73 @@ def answer_request(service: Service, request: Message, version: int, respond: Ca
         service.quorum.receive(request, version, respond)
     else:
         service.submit(request, version).on_release(respond)
+
+
+def takes_long(service: Service, request: Message) -> bool:
+    """Whether `answer_in_turns` is to be asked rather than `answer_request`."""
+    return service.long_request(request) is not None or _describes_too_much(request)
+
+
+def _describes_too_much(request: Message) -> bool:
+    """There is one partition that DescribeQuorum tells of: who names many is refused, whatever the quorum does."""
+    return isinstance(request, DescribeQuorumRequest) and _is_long(request)
+
+
+async def answer_in_turns(service: Service, share: Share, request: Message, version: int) -> Any:
+    """The answer of this node's quorum or controller, which takes turns with others where it takes long."""
+    if _describes_too_much(request):
+        return await share.in_worker(refuse_description, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    long = service.long_request(request)
+    if long is not None:
+        return await _answer_in_parts(service, share, long, version)
+    answered = service.env.event()
+    answers: list[Any] = []
+
+    def respond(response: Any) -> None:
+        answers.append(response)
+        answered.set()
+
+    answer_request(service, request, version, respond)
+    await answered.wait()
+    return answers[0]
+
+
+def _is_long(message: Message) -> bool:
+    return names_more_than(message, LONG_ELEMENTS)
+
+
+def _through_codec(message: Message, version: int) -> Message:
+    """A copy, as it would arrive over the network."""
+    return decode(type(message), version, encode(message, version))
+
+
+async def _answer_in_parts(service: Service, share: Share, long: LongRequest, version: int) -> Any:
+    """The joined answer of all parts, when everything is committed that they tell."""
+    try:
+        parts = await share.in_worker(long.split)
+        if parts.trials:
+            counts = await _submit_all(service, share, parts.trials, version)
+            if sum(count or 0 for count in counts) > RECORDS_PER_REQUEST_MAX:
+                raise batch_too_large()
+    except KafkaError as error:
+        return await share.in_worker(long.refuse, error)
+    responses = await _submit_all(service, share, parts.requests, version)
+    return await share.in_worker(parts.join, responses)
+
+
+async def _submit_all(service: Service, share: Share, requests: Sequence[Any], version: int) -> list[Any]:
+    """The responses, when all of them are released; each request is decided in a turn of its own."""
+    deferred = [await share.on_loop(service.submit, request, version) for request in requests]
+    for each in deferred:
+        await _wait_released(service, each)
+    return [each.response for each in deferred]
+
+
+async def _wait_released(service: Service, deferred: Deferred) -> None:
+    if not deferred.is_released:
+        released = service.env.event()
+        deferred.on_release(lambda _: released.set())
+        await released.wait()
 
 
 class ControllerChannel:
@@ -159,31 +251,34 @@ class ControllerChannel:
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
         # A large decision takes its time; heartbeats must neither wait behind it nor cost it the connection.
         peer = self._peers.channel(*address, "clients")
-        envelope = seal_request(message, version, sender)
+        envelope = await self._piece(_is_long(message), seal_request, message, version, sender)
         sealed = await self._ask_there(peer, envelope, 0, deadline)
-        return open_response(sealed, message.API_KEY, version)
+        is_long = len(sealed.response_data or b"") > LONG_BYTES
+        return await self._piece(is_long, open_response, sealed, message.API_KEY, version)
 
     async def _ask_here(self, message: Any, deadline: float, version: int) -> Any:
         """The message is copied, so both sides keep what is theirs."""
-        answered = self._env.event()
-        answers: list[Any] = []
-
-        def respond(response: Any) -> None:
-            answers.append(response)
-            answered.set()
-
-        answer_request(self._service, copy.deepcopy(message), version, respond)
+        share = self._env.long_work.begin()
+        response: Any = None
         with self._env.clock.timeout_at(deadline):
-            await answered.wait()
-        if not answers:
+            if _is_long(message):
+                copied = await share.in_worker(_through_codec, message, version)
+            else:
+                copied = copy.deepcopy(message)
+            response = await answer_in_turns(self._service, share, copied, version)
+        if response is None:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        response = answers[0]
         if not isinstance(response, response_class(message.API_KEY)):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         # Only a controller that resigned meanwhile has said so.
-        if not self._service.is_active and tells_of(response, version, ErrorCode.NOT_CONTROLLER):
+        if not self._service.is_active and await self._piece(
+            _is_long(response), tells_of, response, version, ErrorCode.NOT_CONTROLLER
+        ):
             return None
         return response
+
+    async def _piece(self, is_long: bool, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._env.long_work.begin().in_worker(function, *args) if is_long else function(*args)
 
     async def _ask_there(self, peer: Peer, message: Message, version: int, deadline: float) -> Any:
         call = peer.send(message, version)

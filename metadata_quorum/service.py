@@ -26,6 +26,7 @@ from metadata_quorum.controller.controller import (
     periodic_tasks,
     session_check_ms,
 )
+from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
 from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.decision_figures import DecisionFigures
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
@@ -188,6 +189,11 @@ class MetadataService:
     # -- what others ask --------------------------------------------------------------------------------------------
 
     @property
+    def env(self) -> Env:
+        """The node's."""
+        return self._env
+
+    @property
     def is_active(self) -> bool:
         """Whether this node is the active controller: it decides."""
         return self._is_active
@@ -222,6 +228,12 @@ class MetadataService:
         if self.quorum.log_end_offset > end_offset:
             deferred.on_release(lambda _: self._note_commit(machine, clock.monotonic() - began_at))
         return deferred
+
+    def long_request(self, request: Any) -> LongRequest | None:
+        """The request if it is to be submitted in parts."""
+        image = self._publisher.image if self._machine is None else self._machine.state
+        weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
+        return self._controller.long_request(image, request, weight_max)
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:

@@ -14,7 +14,7 @@ import attrs
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
-from data_plane.handlers.topics import ask_controller, sender_of
+from data_plane.handlers.topics import ask_controller, names_many, sender_of
 from metadata_quorum.config_defs import broker_defs
 from metadata_quorum.controller.configs import Operation, combine_items, list_operation
 from metadata_quorum.dynamic_broker_config import check_broker_change
@@ -26,7 +26,7 @@ from metadata_quorum.image import (
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, listed
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.alter_configs import AlterConfigsResource as AbsoluteResource
 from wire.messages.alter_configs import AlterConfigsResourceResponse as AbsoluteResult
@@ -40,8 +40,9 @@ from wire.messages.incremental_alter_configs import (
 
 Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _DONE: Outcome = (ErrorCode.NONE, None)
-RESOURCES_PER_DECISION = 500
-"""About 20 ms of the controller; resources are decided one by one, so a long request need not be one decision."""
+_NAMED_TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+THINGS_PER_TURN = 400
+"""Resources and their keys that are judged in one turn: a few milliseconds."""
 _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
@@ -55,7 +56,7 @@ class IncrementalAlterConfigsHandler:
         version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
-            judged = _judge_all(self._judge, request)
+            judged = await _judge_all(self._broker, self._judge, request)
             outcomes = await _decide(self._broker, sender, request, judged, version)
             return IncrementalAlterConfigsResponse(
                 0,
@@ -65,7 +66,7 @@ class IncrementalAlterConfigsHandler:
                 ],
             )
 
-        return Suspend(ask)
+        return Suspend(ask, is_long=names_many(request))
 
     def _judge(
         self, resource: AlterConfigsResource, request: IncrementalAlterConfigsRequest
@@ -99,7 +100,7 @@ class AlterConfigsHandler:
         version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
-            judged = _judge_all(self._judge, request)
+            judged = await _judge_all(self._broker, self._judge, request)
             outcomes = await _decide(self._broker, sender, request, judged, version)
             return AlterConfigsResponse(
                 0,
@@ -109,7 +110,7 @@ class AlterConfigsHandler:
                 ],
             )
 
-        return Suspend(ask)
+        return Suspend(ask, is_long=names_many(request))
 
     def _judge(self, resource: AbsoluteResource, request: AlterConfigsRequest) -> Outcome | None:
         _check_shape(resource.configs, [c.name for c in resource.configs])
@@ -142,19 +143,45 @@ def parse_node_id(name: str) -> int | None:
     return number if -(1 << 31) <= number < 1 << 31 else None
 
 
-def _judge_all(judge: Callable[[Any, Any], Outcome | None], request: Any) -> list[Outcome | None]:
-    """What this broker has to say of each resource; None leaves it to the controller."""
+async def _judge_all(
+    broker: Broker, judge: Callable[[Any, Any], Outcome | None], request: Any
+) -> list[Outcome | None]:
+    """What this broker has to say of each resource, some milliseconds at a time; None leaves it to the controller."""
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    outcomes: list[Outcome | None] = []
-    for resource in request.resources:
-        if counts[(resource.resource_type, resource.resource_name)] > 1:
-            outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
-            continue
-        try:
-            outcomes.append(judge(resource, request))
-        except KafkaError as error:
-            outcomes.append((error.code, error.message))
-    return outcomes
+
+    def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
+        return [
+            _NAMED_TWICE
+            if counts[(each.resource_type, each.resource_name)] > 1
+            else _judged(judge, each, request)
+            for each in resources
+        ]
+
+    groups = _groups(request.resources)
+    if len(groups) == 1:
+        return judge_some(groups[0])
+    share = broker.long_work.begin()
+    return [outcome for group in groups for outcome in await share.on_loop(judge_some, group)]
+
+
+def _groups(resources: Sequence[Any]) -> list[list[Any]]:
+    """Consecutive resources that are judged in one turn."""
+    groups: list[list[Any]] = [[]]
+    things = 0
+    for resource in resources:
+        if things >= THINGS_PER_TURN:
+            groups.append([])
+            things = 0
+        things += 1 + len(resource.configs)
+        groups[-1].append(resource)
+    return groups
+
+
+def _judged(judge: Callable[[Any, Any], Outcome | None], resource: Any, request: Any) -> Outcome | None:
+    try:
+        return judge(resource, request)
+    except KafkaError as error:
+        return error.code, error.message
 
 
 async def _decide(
@@ -167,15 +194,15 @@ async def _decide(
         if outcome is None
     ]
     decided: list[Outcome] = []
-    for start in range(0, len(left), RESOURCES_PER_DECISION):
-        asked = attrs.evolve(request, resources=left[start : start + RESOURCES_PER_DECISION])
+    if left:
+        asked = attrs.evolve(request, resources=left)
         try:
             response = await ask_controller(
                 broker, sender, asked, broker.settings.request_timeout_ms, version
             )
-            decided += [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
+            decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
         except KafkaError as error:
-            decided += [(error.code, error.message or None)] * len(asked.resources)
+            decided = [(error.code, error.message or None)] * len(left)
     rest = iter(decided)
     return [next(rest) if outcome is None else outcome for outcome in judged]
 
@@ -194,7 +221,7 @@ def _check_shape(configs: Sequence[Any], with_value: Sequence[str]) -> None:
     wanted = frozenset(with_value)
     without = [config.name for config in configs if config.value is None and config.name in wanted]
     if without:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(without)}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {listed(without)}")
 
 
 def _check_is_own(broker: Broker, name: str) -> None:

@@ -13,16 +13,23 @@ import attrs
 
 from data_plane.handlers.api_versions import ApiVersionsHandler
 from data_plane.handlers.configs import DescribeConfigsHandler
-from data_plane.handlers.contract import Context, Delayed, Handler, Result
+from data_plane.handlers.contract import Context, Delayed, Handler, Result, Suspend
 from data_plane.handlers.metadata import BROKERS_ENDPOINT, CLUSTER_OPERATIONS, NOT_REQUESTED
 from data_plane.handlers.table import ApiTable
 from data_plane.log_levels import LogLevels
-from metadata_quorum.controller_channel import QUORUM_APIS, Service, answer_request
+from metadata_quorum.controller_channel import (
+    LONG_BYTES,
+    QUORUM_APIS,
+    Service,
+    answer_in_turns,
+    answer_request,
+    takes_long,
+)
 from metadata_quorum.effective_config import BrokerConfigLayers, layers_for
-from metadata_quorum.envelope import open_request, seal_response
+from metadata_quorum.envelope import Enclosed, open_request, seal_response
 from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.image import MetadataImage
-from odradek.env.long_work import LongWork
+from odradek.env.long_work import LongWork, Share
 from wire.api import api_versions, response_class
 from wire.api_keys import APIS, ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -95,8 +102,14 @@ class AskHere:
         self._service = service
 
     def handle(self, context: Context, request: Message) -> Result:
+        service, version = self._service, context.api_version
+        if takes_long(service, request):
+            return Suspend(
+                lambda: answer_in_turns(service, service.env.long_work.begin(), request, version),
+                is_long=True,
+            )
         delayed = Delayed()
-        answer_request(self._service, request, context.api_version, delayed.complete)
+        answer_request(service, request, version, delayed.complete)
         return delayed
 
 
@@ -110,22 +123,48 @@ class EnvelopeHandler:
     def handle(self, context: Context, envelope: EnvelopeRequest) -> Result:
         if not self._service.is_active:
             return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
+        if len(envelope.request_data) > LONG_BYTES:
+            return Suspend(lambda: self._open_in_turns(envelope))
+        enclosed = self._opened(envelope)
+        if isinstance(enclosed, EnvelopeResponse):
+            return enclosed
+        service = self._service
+        if takes_long(service, enclosed.request):
+            return Suspend(lambda: self._answer_in_turns(service.env.long_work.begin(), enclosed))
+        delayed = Delayed()
+
+        def respond(response: Any) -> None:
+            delayed.complete(_sealed(enclosed, response))
+
+        answer_request(service, enclosed.request, enclosed.api_version, respond)
+        return delayed
+
+    def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
+        """What is in it, or the answer to what cannot be."""
         try:
             enclosed = open_request(envelope)
         except KafkaError as error:
             return EnvelopeResponse(None, error.code)
         if enclosed.api_key not in self._enclosable:
             return EnvelopeResponse(None, ErrorCode.INVALID_REQUEST)
-        delayed = Delayed()
+        return enclosed
 
-        def respond(response: Any) -> None:
-            if isinstance(response, response_class(enclosed.api_key)):
-                delayed.complete(seal_response(enclosed, response))
-            else:
-                delayed.complete(EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR))
+    async def _open_in_turns(self, envelope: EnvelopeRequest) -> EnvelopeResponse:
+        share = self._service.env.long_work.begin()
+        enclosed = await share.in_worker(self._opened, envelope)
+        if isinstance(enclosed, EnvelopeResponse):
+            return enclosed
+        return await self._answer_in_turns(share, enclosed)
 
-        answer_request(self._service, enclosed.request, enclosed.api_version, respond)
-        return delayed
+    async def _answer_in_turns(self, share: Share, enclosed: Enclosed) -> EnvelopeResponse:
+        response = await answer_in_turns(self._service, share, enclosed.request, enclosed.api_version)
+        return await share.in_worker(_sealed, enclosed, response)
+
+
+def _sealed(enclosed: Enclosed, response: Any) -> EnvelopeResponse:
+    if isinstance(response, response_class(enclosed.api_key)):
+        return seal_response(enclosed, response)
+    return EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class DescribeControllersHandler:

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Handler, Result, Suspend
-from data_plane.handlers.topics import ask_controller, sender_of
+from data_plane.handlers.topics import ask_controller, names_many, refuse_in_turn, sender_of
 from metadata_quorum.controller.refusals import refusal
 from wire.api_keys import ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -54,9 +54,15 @@ class ForwardingHandler:
                 timeout_ms = self._broker.settings.request_timeout_ms
                 return await ask_controller(self._broker, sender, request, timeout_ms, version)
             except KafkaError as error:
-                return self._refuse(request, error.code, error.message or None)
+                return await refuse_in_turn(self._broker, self._refuse, request, error)
 
-        return Suspend(ask)
+        return Suspend(ask, is_long=_means_all(request) or names_many(request))
+
+
+def _means_all(request: Any) -> bool:
+    """Whether it asks about all partitions of the cluster."""
+    lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
+    return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None
 
 
 def forwarding_handlers(broker: Broker) -> dict[int, Handler]:

@@ -8,7 +8,7 @@ from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
 from data_plane.handlers.metadata import INTERNAL_TOPICS, TOPIC_OPERATIONS, availability
 from data_plane.handlers.slices import Work, in_slices
-from data_plane.handlers.topics import ask_controller, sender_of
+from data_plane.handlers.topics import ask_controller, names_many, refuse_in_turn, sender_of
 from metadata_quorum.controller.partitions import refuse_create_partitions
 from metadata_quorum.image import TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
@@ -36,9 +36,9 @@ class CreatePartitionsHandler:
             try:
                 return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
-                return refuse_create_partitions(request, error.code, error.message or None)
+                return await refuse_in_turn(self._broker, refuse_create_partitions, request, error)
 
-        return Suspend(ask)
+        return Suspend(ask, is_long=names_many(request))
 
 
 class DescribeTopicPartitionsHandler:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.handlers.contract import Context, Result, Suspend
-from metadata_quorum.controller.limits import check_named
+from metadata_quorum.controller.limits import check_named, names_more_than
+from metadata_quorum.controller.topics import refuse_create_topics, refuse_delete_topics
+from metadata_quorum.controller_channel import LONG_ELEMENTS
 from metadata_quorum.envelope import Sender
 from odradek.env.ports import ConnectionLost, Event
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.structure import Message
 
 NO_PRODUCER = -1
 
@@ -31,17 +35,9 @@ class CreateTopicsHandler:
             try:
                 return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
-                return CreateTopicsResponse(
-                    0,
-                    [
-                        CreatableTopicResult(
-                            name=topic.name, error_code=error.code, error_message=error.message or None
-                        )
-                        for topic in request.topics
-                    ],
-                )
+                return await refuse_in_turn(self._broker, refuse_create_topics, request, error)
 
-        return Suspend(ask)
+        return Suspend(ask, is_long=names_many(request))
 
 
 class DeleteTopicsHandler:
@@ -57,17 +53,24 @@ class DeleteTopicsHandler:
             try:
                 return await ask_controller(self._broker, sender, request, request.timeout_ms, version)
             except KafkaError as error:
-                named = [(topic.name, topic.topic_id) for topic in request.topics]
-                named += [(name, bytes(16)) for name in request.topic_names]
-                return DeleteTopicsResponse(
-                    0,
-                    [
-                        DeletableTopicResult(name, topic_id, error.code, error.message or None)
-                        for name, topic_id in named
-                    ],
-                )
+                return await refuse_in_turn(self._broker, refuse_delete_topics, request, error)
 
-        return Suspend(ask)
+        return Suspend(ask, is_long=names_many(request))
+
+
+def names_many(request: Message) -> bool:
+    """Whether what is about all of a request's things takes more than a millisecond."""
+    return names_more_than(request, LONG_ELEMENTS)
+
+
+async def refuse_in_turn(
+    broker: Broker, refuse: Callable[[Any, ErrorCode, Any], Any], request: Message, error: KafkaError
+) -> Any:
+    """One error for all of a request's things."""
+    text = error.message or None
+    if names_many(request):
+        return await broker.long_work.begin().in_worker(refuse, request, error.code, text)
+    return refuse(request, error.code, text)
 
 
 def sender_of(context: Context) -> Sender:
@@ -81,7 +84,8 @@ async def ask_controller(broker: Broker, sender: Sender, request: Any, timeout_m
     Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for what a
     controller would refuse for its size. What has no time is not even tried.
     """
-    check_named(request)
+    if names_many(request):
+        await broker.long_work.begin().in_worker(check_named, request)
     if timeout_ms <= 0:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "")
     timeout_ms = min(timeout_ms, broker.settings.request_timeout_ms)

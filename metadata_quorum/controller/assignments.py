@@ -12,6 +12,19 @@ Assignment = tuple[list[int], list[int]]
 """Replicas and in-sync replicas."""
 
 
+def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
+    """Replicas as they were placed, with those in sync. None of the sets in sync is empty: the placer gives no partition
+    that has no active broker."""
+    found: dict[tuple[int, ...], Assignment] = {}
+    assignments = []
+    for replicas in placed:
+        key = tuple(replicas)
+        if key not in found:
+            found[key] = (replicas, active_replicas(image, replicas))
+        assignments.append(found[key])
+    return assignments
+
+
 def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
     """Those of registered brokers that may be in sync from the start."""
     return [replica for replica in replicas if image.brokers[replica].is_active]
@@ -44,20 +57,30 @@ def bad_assignment(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def partition_record(
-    image: MetadataImage, topic_id: bytes, number: int, replicas: list[int], isr: list[int]
-) -> PartitionRecord:
-    """A new partition, led by the first in sync."""
-    return PartitionRecord(
-        partition_id=number,
-        topic_id=topic_id,
-        replicas=replicas,
-        isr=isr,
-        leader=isr[0],
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=[default_directory(image, replica) for replica in replicas],
-    )
+def partition_records(
+    image: MetadataImage, topic_id: bytes, first: int, assignments: Iterable[Assignment]
+) -> list[PartitionRecord]:
+    """New partitions from number `first` on, each led by the first in sync. Records share the lists that are equal."""
+    directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
+    told: dict[tuple[int, ...], list[bytes]] = {}
+    records = []
+    for number, (replicas, isr) in enumerate(assignments, first):
+        key = tuple(replicas)
+        if key not in told:
+            told[key] = [directories[replica] for replica in replicas]
+        records.append(
+            PartitionRecord(
+                partition_id=number,
+                topic_id=topic_id,
+                replicas=replicas,
+                isr=isr,
+                leader=isr[0],
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=told[key],
+            )
+        )
+    return records
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:

@@ -7,7 +7,8 @@ the shape of the request and, for its own values, at what a running node can cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TypeVar
 
@@ -127,18 +128,21 @@ def alter_configs(
 
 def _each(
     image: MetadataImage,
-    resources: Iterable[Resource],
+    resources: Sequence[Resource],
     changes_of: Callable[[Resource, Mapping[str, str]], Changes],
     response_class: Callable[[int, str | None, int, str], Response],
     settings: ControllerSettings,
 ) -> tuple[list[Message], list[Response]]:
     """The records of all resources together, and what became of each."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[Message] = []
     responses = []
     for resource in resources:
         kind, name = resource.resource_type, resource.resource_name
         code, message = ErrorCode.NONE, None
         try:
+            if counts[kind, name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
             changes = changes_of(resource, _in_force(image, kind, name))
             records += _alter(image, kind, name, changes, settings, RECORDS_PER_REQUEST_MAX - len(records))
         except KafkaError as error:

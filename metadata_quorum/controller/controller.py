@@ -27,6 +27,7 @@ from metadata_quorum.controller import (
 from metadata_quorum.controller.brokers import FenceExpiredBrokers
 from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
+from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
 from metadata_quorum.controller.refusals import refusal
 from metadata_quorum.controller.sessions import BrokerSessions
 from metadata_quorum.controller.settings import ControllerSettings
@@ -89,6 +90,7 @@ class Controller:
         self._of_clients = _of_clients(self.sessions, settings)
         self._table: dict[type, _Decide] = {
             Activate: self._activate,
+            Trial: self._try,
             **_of_nodes(self.sessions, settings),
             **self._of_clients,
             **_of_timers(self.sessions, settings),
@@ -108,6 +110,12 @@ class Controller:
                 return Decision([], refusal(request, error.code, error.message))
         return self._table[type(request)](state, request, context)
 
+    def long_request(
+        self, state: MetadataImage, request: Any, weight_max: int = PART_WEIGHT_MAX
+    ) -> LongRequest | None:
+        """The request if it is to be decided in parts, of at most so much."""
+        return long_request(state, request, self.settings, weight_max)
+
     def replay(
         self, state: MetadataImage, base_offset: int, epoch: int, records: Sequence[Message]
     ) -> tuple[MetadataImage, MetadataDelta]:
@@ -120,6 +128,9 @@ class Controller:
     def refuse(self, request: Any, code: ErrorCode) -> Any:
         """A response that carries only an error."""
         return refusal(request, code)
+
+    def _try(self, image: MetadataImage, trial: Trial, context: DecisionContext) -> Decision:
+        return Decision((), len(self.decide(image, trial.request, context).records))
 
     def _activate(self, image: MetadataImage, request: Activate, context: DecisionContext) -> Decision:
         self.sessions.start(image, context.now_ms)

@@ -59,10 +59,12 @@ def assign_replicas_to_dirs(
             answers = []
             for asked in topic.partitions:
                 key = (topic.topic_id, asked.partition_index)
-                code, record = _assign(image, broker, *key, directory.id, settings)
-                if record is not None and key not in told:
-                    told[key] = None
-                    records.append(record)
+                code = ErrorCode.NONE
+                if key not in told:
+                    code, record = _assign(image, broker, *key, directory.id, settings)
+                    if record is not None:
+                        told[key] = None
+                        records.append(record)
                 answers.append(AssignReplicasToDirsResponsePartitionData(asked.partition_index, code))
             topics.append(AssignReplicasToDirsResponseTopicData(topic.topic_id, answers))
         directories.append(AssignReplicasToDirsResponseDirectoryData(directory.id, topics))

@@ -1,4 +1,4 @@
-"""How much one decision may write."""
+"""How much one request may write, and name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ ELECTIONS_PER_TURN_MAX = 1_000
 def check_batch(records: Sized) -> None:
     """Raises `KafkaError` POLICY_VIOLATION when a request writes too much."""
     if len(records) > RECORDS_PER_REQUEST_MAX:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+        raise batch_too_large()
+
+
+def batch_too_large() -> KafkaError:
+    """The error of a request that writes too much."""
+    return KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def check_named(request: Structure) -> None:
@@ -31,8 +36,14 @@ def check_named(request: Structure) -> None:
 
     What is sound and names more would write more than `RECORDS_PER_REQUEST_MAX` records, or change nothing.
     """
-    left = NAMED_PER_REQUEST_MAX
-    structures = [request]
+    if names_more_than(request, NAMED_PER_REQUEST_MAX):
+        raise batch_too_large()
+
+
+def names_more_than(message: Structure, things_max: int) -> bool:
+    """Whether so many things are listed in a message; nothing beyond them is looked at."""
+    left = things_max
+    structures = [message]
     while structures:
         structure = structures.pop()
         for field in attrs.fields(type(structure)):
@@ -40,8 +51,7 @@ def check_named(request: Structure) -> None:
             if type(value) is list and value and field.name not in _OF_ONE_THING:
                 left -= len(value)
                 if left < 0:
-                    raise KafkaError(
-                        ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
-                    )
+                    return True
                 if isinstance(value[0], Structure):
                     structures += value
+    return False

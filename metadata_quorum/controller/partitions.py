@@ -5,9 +5,10 @@ from __future__ import annotations
 from metadata_quorum.controller.assignments import (
     Assignment,
     active_replicas,
+    assigned,
     bad_assignment,
     check_told_replicas,
-    partition_record,
+    partition_records,
 )
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
@@ -60,6 +61,18 @@ def refuse_create_partitions(
     return CreatePartitionsResponse(0, [CreatePartitionsTopicResult(name, code, message) for name in names])
 
 
+def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
+    """By how many a topic would grow; 0 where the request is wrong."""
+    topic: TopicImage | None = image.topics.get(asked.name)
+    additional = 0 if topic is None else max(0, asked.count - len(topic.partitions))
+    return additional if asked.assignments is None or len(asked.assignments) == additional else 0
+
+
+def too_many_partitions() -> KafkaError:
+    """The error of a topic that would grow by too many."""
+    return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
 def _grow(
     image: MetadataImage, asked: CreatePartitionsTopic, context: DecisionContext, records_max: int
 ) -> list[Message]:
@@ -81,7 +94,7 @@ def _grow(
             f"{len(asked.assignments)} assignment(s) were specified."
         )
     if additional > records_max:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        raise too_many_partitions()
     factor = len(topic.partitions[0].replicas)
     if asked.assignments is None:
         assignments = _place(image, context, additional, factor)
@@ -90,10 +103,7 @@ def _grow(
         assignments = [
             _as_told(image, number, replicas, factor) for number, replicas in enumerate(told, present)
         ]
-    return [
-        partition_record(image, topic.topic_id, number, replicas, isr)
-        for number, (replicas, isr) in enumerate(assignments, present)
-    ]
+    return [*partition_records(image, topic.topic_id, present, assignments)]
 
 
 def _place(image: MetadataImage, context: DecisionContext, count: int, factor: int) -> list[Assignment]:
@@ -101,7 +111,7 @@ def _place(image: MetadataImage, context: DecisionContext, count: int, factor: i
         placed = place_replicas(list(image.brokers.values()), count, factor, context.random)
     except TooFewBrokers as error:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
-    return [(replicas, active_replicas(image, replicas)) for replicas in placed]
+    return assigned(image, placed)
 
 
 def _as_told(image: MetadataImage, number: int, replicas: list[int], factor: int) -> Assignment:

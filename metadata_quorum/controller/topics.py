@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from metadata_quorum.config_defs import ConfigError, validate_topic_configs
 from metadata_quorum.controller.assignments import (
     Assignment,
     active_replicas,
+    assigned,
     bad_assignment,
     check_told_replicas,
-    partition_record,
+    partition_records,
 )
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
 from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
@@ -22,7 +25,7 @@ from metadata_quorum.image import (
 )
 from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC, invalid_topic_name_reason
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, listed
 from wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -43,18 +46,12 @@ def create_topics(
     image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, settings: ControllerSettings
 ) -> Decision:
     """One atomic batch with the records of all topics that can be created; the others get their errors."""
-    counts: dict[str, int] = {}
-    for topic in request.topics:
-        counts[topic.name] = counts.get(topic.name, 0) + 1
+    counts = Counter(topic.name for topic in request.topics)
     records: list[Message] = []
     results = []
     described: Described = {}
     try:
-        asked = sum(_partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
-        if asked > RECORDS_PER_REQUEST_MAX:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
-            )
+        check_partitions_asked(request, settings)
         for topic in request.topics:
             if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC:
                 result, topic_records = _create_or_refuse(image, topic, context, settings, described)
@@ -72,18 +69,29 @@ def create_topics(
     return Decision([] if request.validate_only else records, CreateTopicsResponse(0, results))
 
 
-def _partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int:
+def check_partitions_asked(request: CreateTopicsRequest, settings: ControllerSettings) -> None:
+    """Raises `KafkaError` POLICY_VIOLATION for a request that asks for too many."""
+    counts = Counter(topic.name for topic in request.topics)
+    asked = sum(partitions_asked(topic, settings) for topic in request.topics if counts[topic.name] == 1)
+    if asked > RECORDS_PER_REQUEST_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
+def partitions_asked(topic: CreatableTopic, settings: ControllerSettings) -> int:
+    """How many partitions a new topic gets."""
     if topic.assignments:
         return len(topic.assignments)
     return settings.num_partitions if topic.num_partitions == -1 else max(0, topic.num_partitions)
 
 
-def refuse_create_topics(request: CreateTopicsRequest, code: ErrorCode, message: str) -> CreateTopicsResponse:
+def refuse_create_topics(
+    request: CreateTopicsRequest, code: ErrorCode, message: str | None
+) -> CreateTopicsResponse:
     """One error for every topic."""
     return CreateTopicsResponse(0, [_refused(topic.name, code, message) for topic in request.topics])
 
 
-def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message)
 
 
@@ -103,10 +111,7 @@ def _create_or_refuse(
     topic_id = _new_topic_id(image, context)
     records: list[Message] = [TopicRecord(topic.name, topic_id)]
     records += [ConfigRecord(RESOURCE_TOPIC, topic.name, name, value) for name, value in configs.items()]
-    records += [
-        partition_record(image, topic_id, number, replicas, isr)
-        for number, (replicas, isr) in enumerate(assignments)
-    ]
+    records += partition_records(image, topic_id, 0, assignments)
     alike = tuple(configs.items())
     if alike not in described:
         layers = layers_for(image, settings.static_config)
@@ -143,7 +148,8 @@ def _check_configs(topic: CreatableTopic, settings: ControllerSettings) -> dict[
     without_value = [config.name for config in topic.configs if config.value is None]
     if without_value:
         raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(without_value)}"
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {listed(without_value, ',')}",
         )
     configs = {config.name: config.value for config in topic.configs if config.value is not None}
     try:
@@ -178,8 +184,7 @@ def _assign(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): {error}",
         ) from error
-    # The placer never gives a partition that has no active broker, so no in-sync set is empty.
-    return [(replicas, active_replicas(image, replicas)) for replicas in placed]
+    return assigned(image, placed)
 
 
 def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignment]:
@@ -193,11 +198,11 @@ def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignm
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
-    assigned: dict[int, Assignment] = {}
+    told: dict[int, Assignment] = {}
     factor: int | None = None
     for assignment in topic.assignments:
         number = assignment.partition_index
-        if number in assigned:
+        if number in told:
             raise bad_assignment(f"Found multiple manual partition assignments for partition {number}")
         replicas = list(assignment.broker_ids)
         check_told_replicas(image, replicas, factor)
@@ -208,10 +213,10 @@ def _assign_as_told(image: MetadataImage, topic: CreatableTopic) -> list[Assignm
                 "All brokers specified in the manual partition assignment for "
                 f"partition {number} are fenced or in controlled shutdown."
             )
-        assigned[number] = (replicas, isr)
-    if any(number not in assigned for number in range(len(assigned))):
+        told[number] = (replicas, isr)
+    if any(number not in told for number in range(len(told))):
         raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
-    return [assigned[number] for number in range(len(assigned))]
+    return [told[number] for number in range(len(told))]
 
 
 def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
@@ -286,11 +291,15 @@ def _find_topics(
     return [topic for topic in found.values() if topic is not None]
 
 
-def _not_deleted(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> DeletableTopicResult:
+def _not_deleted(
+    name: str | None, topic_id: bytes, code: ErrorCode, message: str | None
+) -> DeletableTopicResult:
     return DeletableTopicResult(name, topic_id, code, message)
 
 
-def refuse_delete_topics(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> DeleteTopicsResponse:
+def refuse_delete_topics(
+    request: DeleteTopicsRequest, code: ErrorCode, message: str | None
+) -> DeleteTopicsResponse:
     """One error for every topic."""
     results = [_not_deleted(name, ZERO_UUID, code, message) for name in request.topic_names]
     results += [_not_deleted(state.name, state.topic_id, code, message) for state in request.topics]

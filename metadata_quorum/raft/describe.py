@@ -17,7 +17,7 @@ from wire.messages.describe_quorum import (
     ReplicaState,
 )
 
-__all__ = ["describe_quorum"]
+__all__ = ["describe_quorum", "refuse_description"]
 
 OBSERVER_SECONDS = 300.0
 """A replica that is no voter is forgotten when it has not fetched for so long (Kafka's constant)."""
@@ -27,17 +27,16 @@ def describe_quorum(
     core: RaftCore, request: DescribeQuorumRequest, high_watermark: int, now: float, wall_ms: int
 ) -> DescribeQuorumResponse:
     """`now` and `wall_ms` are the same moment by the two clocks; the answer's times are wall-clock milliseconds."""
-    wrong = [
+    named = [
         (topic.topic_name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-        if (topic.topic_name, partition.partition_index) != (METADATA_TOPIC, 0)
+        for topic in request.topics[:2]
+        for partition in topic.partitions[:2]
     ]
-    if wrong or len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return _refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if named != [(METADATA_TOPIC, 0)] or len(request.topics) != 1:
+        return refuse_description(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     role = core.role
     if not isinstance(role, Leader):
-        answer = _refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        answer = refuse_description(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition = answer.topics[0].partitions[0]
         partition.leader_id = NOBODY if core.leader_id is None else core.leader_id
         partition.leader_epoch = core.epoch
@@ -80,17 +79,27 @@ def _wall_ms(moment: float, now: float, wall_ms: int) -> int:
     return -1 if moment == float("-inf") else wall_ms - round((now - moment) * 1000)
 
 
-def _refuse(request: DescribeQuorumRequest, code: ErrorCode) -> DescribeQuorumResponse:
+def refuse_description(request: DescribeQuorumRequest, code: ErrorCode) -> DescribeQuorumResponse:
+    """One error for all partitions that are named. There may be tens of thousands: those with the same number share a
+    result."""
+    text, nobody = code.message, list[ReplicaState]()
+    refused: dict[int, DescribeQuorumResponsePartitionData] = {}
+
+    def result(number: int) -> DescribeQuorumResponsePartitionData:
+        found = refused.get(number)
+        if found is None:
+            found = refused[number] = DescribeQuorumResponsePartitionData(
+                number, code, text, 0, 0, 0, nobody, nobody
+            )
+        return found
+
     return DescribeQuorumResponse(
         0,
         "",
         [
             DescribeQuorumResponseTopicData(
                 topic.topic_name,
-                [
-                    DescribeQuorumResponsePartitionData(partition.partition_index, code, code.message)
-                    for partition in topic.partitions
-                ],
+                [result(partition.partition_index) for partition in topic.partitions],
             )
             for topic in request.topics
         ],

@@ -117,7 +117,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:
     """What this node has decided as the active controller."""
     for number, name, described in (
-        (decided.decisions, "decisions", "Requests and timers that this node has decided as the active controller."),
+        (decided.decisions, "decisions", "Requests, parts of long requests, and timers that this node has decided as the active controller."),
         (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),
         (decided.commits, "commits", "Decisions of this node that wrote records, and are committed."),
         (decided.commit_seconds, "commit_seconds", "Time from these decisions to their commits, in sum."),

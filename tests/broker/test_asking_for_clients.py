@@ -84,6 +84,57 @@ def test_the_controller_is_told_who_asks(handler: Any, request_message: Any) -> 
     assert (version, deadline in (105.0, 107.0)) == (1, True)
 
 
+class Turns:
+    """The long work of a node: notes how many resources a turn judges."""
+
+    def __init__(self) -> None:
+        self.judged: list[int] = []
+        self.is_busy = False
+
+    def begin(self) -> Turns:
+        return self
+
+    async def on_loop(self, function: Any, resources: Any) -> Any:
+        self.judged.append(len(resources))
+        return function(resources)
+
+    async def in_worker(self, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+
+def test_a_broker_judges_a_long_request_in_turns_and_asks_once() -> None:
+    """Results are in the order of the request: its own refusals in their places, the controller's in the others."""
+    names = [f"g{number}" for number in range(1000)]
+    names[7] = names[990]
+    resources = [
+        AlterConfigsResource(32, name, [AlterableConfig("consumer.session.timeout.ms", 0, "50000")])
+        for name in names
+    ]
+    resources[500] = AlterConfigsResource(77, "what", [])
+    controller, turns = Controller(), Turns()
+    broker = SimpleNamespace(
+        controller=controller,
+        clock=SimpleNamespace(monotonic=lambda: 100.0),
+        long_work=turns,
+        settings=SimpleNamespace(request_timeout_ms=7000, node_id=1),
+    )
+    handler = IncrementalAlterConfigsHandler(cast(Broker, broker))
+    suspended = handler.handle(Context("PLAINTEXT", "10.0.0.7"), IncrementalAlterConfigsRequest(resources))
+
+    async def run() -> Any:
+        return await suspended.run()
+
+    response = trio.run(run)
+    codes = [each.error_code for each in response.responses]
+    assert [each.resource_name for each in response.responses] == [each.resource_name for each in resources]
+    own = {7, 500, 990}
+    assert {at for at, code in enumerate(codes) if code == ErrorCode.INVALID_REQUEST} == own
+    assert all(code == ErrorCode.POLICY_VIOLATION for at, code in enumerate(codes) if at not in own)
+    assert len(controller.asked) == 1
+    assert len(turns.judged) > 4
+    assert max(turns.judged) < 400
+
+
 def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
     """KIP-590: auto-creation is the client's act, so its principal is the one that the controller holds against ACLs."""
     controller = Controller()

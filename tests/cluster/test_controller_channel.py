@@ -11,6 +11,8 @@ import trio
 
 from data_plane.handlers.controller_table import DescribedController, build_controller_table
 from data_plane.log_levels import LogLevels
+from metadata_quorum.controller.parts import LongRequest, long_request
+from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller_channel import ControllerChannel
 from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
@@ -34,7 +36,12 @@ from wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.messages.vote import VoteRequest
 from wire.principal import decode_principal, encode_principal
@@ -70,19 +77,26 @@ class Quorum:
 class Service:
     """A controller that answers with its own node's number; `held` keeps what `silent` lets it not answer."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, env: Env) -> None:
         self.node_id = node_id
+        self.env = env
         self.quorum = Quorum()
         self.silent = False
         self.held: list[Deferred] = []
         self.asked: list[Any] = []
+        self.on_asked: Callable[[Any], None] | None = None
 
     @property
     def is_active(self) -> bool:
         return self.quorum.leader_id == self.node_id
 
+    def long_request(self, request: Any) -> LongRequest | None:
+        return long_request(MetadataImage(), request, ControllerSettings())
+
     def submit(self, request: Any, api_version: int | None = None) -> Deferred:
         self.asked.append(request)
+        if self.on_asked is not None:
+            self.on_asked(request)
         code = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
         response: Any = BrokerHeartbeatResponse(self.node_id, code)
         if isinstance(request, CreateTopicsRequest):
@@ -101,7 +115,7 @@ class Node:
 
     def __init__(self, node_id: int, env: Env, tasks: TaskGroup) -> None:
         self.env = env
-        self.service = Service(node_id)
+        self.service = Service(node_id, env)
         self.peers = PeerConnections(env, tasks, client_id=f"node-{node_id}", log=Log())
         self.channel = ControllerChannel(node_id, env, self.service, self.peers, log=Log())
         self.answers: list[Any] = []
@@ -178,6 +192,83 @@ def test_every_node_reaches_the_controller(message: Any) -> None:
         assert [(await node.ask(message)).throttle_time_ms for node in nodes.values()] == [2, 2, 2]
         assert nodes[2].service.asked[0] is not message
         assert not nodes[1].service.asked
+
+    play(script)
+
+
+MANY = CreateTopicsRequest([CreatableTopic(f"t{number}", 1, 1, [], []) for number in range(1000)])
+
+
+@pytest.mark.parametrize("asking", [1, 2], ids=["in an envelope", "in its own process"])
+def test_a_long_request_is_decided_in_turns_with_others(asking: int) -> None:
+    """Whoever asks while it is decided is not the last; the answer is one, in the order of the request."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        asked = nodes[2].service.asked
+        spawned = []
+
+        def ask_in_between(request: Any) -> None:
+            if isinstance(request, CreateTopicsRequest) and not spawned:
+                spawned.append(world.spawn(nodes[2].ask, HEARTBEAT))
+
+        nodes[2].service.on_asked = ask_in_between
+        response = await nodes[asking].ask(MANY)
+        assert [each.name for each in response.topics] == [each.name for each in MANY.topics]
+        kinds = [type(each) for each in asked]
+        assert len(kinds) > 4
+        assert 0 < kinds.index(BrokerHeartbeatRequest) < len(kinds) - 1
+
+    play(script)
+
+
+@pytest.mark.parametrize("asking", [1, 2], ids=["in an envelope", "in its own process"])
+def test_a_long_request_is_asked_again_where_the_controller_is_lost_halfway(asking: int) -> None:
+    """All of it, of the next one: no topic is left with NOT_CONTROLLER."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+
+        def resign(request: Any) -> None:
+            if len(nodes[2].service.asked) == 2:
+                elect(nodes, 3)
+
+        nodes[2].service.on_asked = resign
+        response = await nodes[asking].ask(MANY)
+        assert {each.error_code for each in response.topics} == {ErrorCode.NONE}
+        assert len(response.topics) == 1000
+        assert nodes[3].service.asked
+        assert nodes[asking].channel.statistics()["retries"] == 1
+
+    play(script)
+
+
+def test_a_long_request_that_the_log_does_not_commit_in_time_is_given_up() -> None:
+    """REQUEST_TIMED_OUT at its deadline, and nothing more of it is decided."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        nodes[2].service.silent = True
+        answer = await nodes[2].ask(MANY, 1.0)
+        assert answer.code == ErrorCode.REQUEST_TIMED_OUT
+        decided = len(nodes[2].service.asked)
+        await world.sleep(1.0)
+        assert len(nodes[2].service.asked) == decided
+
+    play(script)
+
+
+@pytest.mark.parametrize("asking", [1, 2])
+def test_who_describes_many_partitions_of_the_quorum_is_refused(asking: int) -> None:
+    """There is one: each of the others is unknown, in their order."""
+    partitions = [DescribeQuorumRequestPartitionData(number) for number in range(1000)]
+    request = DescribeQuorumRequest([DescribeQuorumRequestTopicData("t", partitions)])
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        (topic,) = (await nodes[asking].ask(request)).topics
+        assert [each.partition_index for each in topic.partitions] == [*range(1000)]
+        assert {each.error_code for each in topic.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
     play(script)
 

@@ -119,7 +119,7 @@ OVER_BUDGET = (
     OverBudget("every API", "1,000 tagged fields in a request's header", "the connection closes"),
     OverBudget(
         "CreateTopics, DeleteTopics, CreatePartitions, AlterPartitionReassignments, ListPartitionReassignments, "
-        "ElectLeaders, UpdateFeatures; AlterConfigs and IncrementalAlterConfigs at a controller's listener",
+        "ElectLeaders, UpdateFeatures, AlterConfigs, IncrementalAlterConfigs",
         "20,000 things that it names: topics, keys, partitions, resources; replicas are not counted",
         "POLICY_VIOLATION for all of them",
     ),
@@ -191,6 +191,12 @@ NOT_SEEN = (
         "A request to the controller that names more than 20,000 things",
         "(topics, partitions, resources, configurations; replicas are not counted) gets POLICY_VIOLATION for all of "
         "them. Kafka refuses so what would write more than 10,000 records, after it has looked at everything.",
+    ),
+    Remark(
+        "A request to the controller about hundreds of things",
+        "is decided in parts, one after the other, so that it holds nobody up. If the controller dies halfway, what it has "
+        "committed stays, and the rest is asked again of the next one. Kafka's CreateTopics and CreatePartitions are all "
+        "or nothing then.",
     ),
     Remark(
         "A member that joins with more metadata than its group's record can hold",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
 import trio
 
 from metadata_quorum.features import SUPPORTED_FEATURES
+from metadata_quorum.image import RESOURCE_GROUP
 from metadata_quorum.metadata_batches import read_batches
+from metadata_quorum.peers import PeerConnections
 from metadata_quorum.raft.wire_messages import METADATA_TOPIC_ID
 from metadata_quorum.snapshots import SnapshotSettings
 from odradek.env.ports import Env
 from sim.weather import Weather
 from sim.world import World
-from tests.quorum.controllers import Controllers, calm_world, directory_of, host_of, register
+from tests.quorum.controllers import PORT, Controllers, calm_world, directory_of, host_of, register
 from tests.quorum.node_parts import CLUSTER_ID
 from wire.connection import RequestReceived, ServerConnection
 from wire.errors import ErrorCode
@@ -31,6 +33,11 @@ from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from wire.messages.end_quorum_epoch import EndQuorumEpochRequestPartitionData as EndPartition
 from wire.messages.end_quorum_epoch import EndQuorumEpochRequestTopicData as EndTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from wire.messages.vote import VoteRequest
 from wire.messages.vote import VoteRequestPartitionData as VotePartition
@@ -312,6 +319,72 @@ def test_the_leader_describes_the_quorum() -> None:
         assert (refused.error_code, refused.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.node_id)
 
     play(script, observers=(4,))
+
+
+def group_timeouts(groups: Iterable[int], timeout_ms: int) -> IncrementalAlterConfigsRequest:
+    return IncrementalAlterConfigsRequest(
+        [
+            AlterConfigsResource(
+                RESOURCE_GROUP,
+                f"g{number}",
+                [AlterableConfig("consumer.session.timeout.ms", 0, f"{timeout_ms}")],
+            )
+            for number in groups
+        ]
+    )
+
+
+def test_a_long_request_and_the_next_of_its_connection_keep_their_order() -> None:
+    """What comes behind a request that is decided in parts is decided behind all of them."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        asking = world.node_env("client")
+        peers = PeerConnections(asking, world.tasks, client_id="test", log=leader.journal)
+        channel = peers.channel(host_of(leader.node_id), PORT)
+        calls = [
+            channel.send(group_timeouts(range(1000), 50_000), 1),
+            channel.send(group_timeouts([999], 55_000), 1),
+        ]
+        answers = [await channel.answer(call, asking.clock.monotonic() + 10) for call in calls]
+        peers.close()
+        assert [len(answer.responses) for answer in answers] == [1000, 1]
+        assert {each.error_code for answer in answers for each in answer.responses} == {ErrorCode.NONE}
+        configs = leader.service.committed_image.configs
+        assert sum(kind == RESOURCE_GROUP for kind, _ in configs) == 1000
+        assert configs[RESOURCE_GROUP, "g999"] == {"consumer.session.timeout.ms": "55000"}
+
+    play(script)
+
+
+def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -> None:
+    """What it has decided is taken back; what comes behind that is decided no more. The answer is one, and complete."""
+
+    async def script(world: World, controllers: Controllers) -> None:
+        leader = await controllers.leader()
+        decided: list[Any] = []
+        submit = leader.service.submit
+
+        def submit_and_cut(request: Any, version: int | None = None) -> Any:
+            decided.append(submit(request, version))
+            if len(decided) == 2:
+                for each in {1, 2, 3} - {leader.node_id}:
+                    world.partition(host_of(leader.node_id), host_of(each))
+            return decided[-1]
+
+        leader.service.submit = submit_and_cut  # type: ignore[method-assign]
+        asking = world.node_env("client")
+        peers = PeerConnections(asking, world.tasks, client_id="test", log=leader.journal)
+        channel = peers.channel(host_of(leader.node_id), PORT)
+        response = await channel.request(
+            group_timeouts(range(1000), 50_000), asking.clock.monotonic() + 30, version=1
+        )
+        peers.close()
+        assert len(decided) > 2
+        assert [each.resource_name for each in response.responses] == [f"g{number}" for number in range(1000)]
+        assert {each.error_code for each in response.responses} == {ErrorCode.NOT_CONTROLLER}
+
+    play(script)
 
 
 def add(node_id: int) -> AddRaftVoterRequest:

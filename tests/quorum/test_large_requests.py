@@ -1,4 +1,4 @@
-"""What one request of an administrator may name: a decision is not sliced, so it has a bound."""
+"""What one request of an administrator may name has a bound."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 POINTS = {
     "client.drop_connection",
     "connection.close_after_answer",
+    "controller.small_parts",
     "fetch.short_read",
     "isr.look_ahead",
     "log.early_roll",
