@@ -19,12 +19,12 @@ costs what moves and not what is followed (a thousand partitions took 5 ms of ea
 from __future__ import annotations
 
 import random as _random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 import attrs
 
 from wire.errors import ErrorCode
-from wire.messages.fetch import FetchRequest
+from wire.messages.fetch import FetchPartition, FetchRequest
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -67,6 +67,14 @@ class FetchedPartition:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
 
+    def ask_as(self, other: FetchedPartition) -> None:
+        """Take over what a request says of the same partition."""
+        self.fetch_offset = other.fetch_offset
+        self.current_leader_epoch = other.current_leader_epoch
+        self.last_fetched_epoch = other.last_fetched_epoch
+        self.log_start_offset = other.log_start_offset
+        self.max_bytes = other.max_bytes
+
 
 class FollowerCursor(FetchedPartition):
     """One partition of a follower's session; see the module."""
@@ -91,6 +99,11 @@ class FollowerCursor(FetchedPartition):
             session.stirred[self.key] = self
         if wakes and session.wake is not None:
             session.wake()
+
+    def begin_anew(self) -> None:
+        """It was named: it may have left out what it was told in another state of its log."""
+        self.sent_high_watermark = -1
+        self.stir(wakes=False)
 
     def end(self) -> None:
         """The session fetches this no more. The partition may still know the cursor: what it tells leads nowhere."""
@@ -132,6 +145,15 @@ class FetchSession:
 
 
 @attrs.frozen(slots=True)
+class NamedPartitions:
+    """What a request of many partitions names, put together before it changes any session."""
+
+    partitions: dict[PartitionKey, FetchedPartition]
+    unknown: int
+    """How many of them are not hosted here."""
+
+
+@attrs.frozen(slots=True)
 class FetchPlan:
     """What to read for one request. `session` is None for a sessionless fetch; `incremental` omits old news."""
 
@@ -168,10 +190,29 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
         self._evictions = 0
 
-    def plan(self, request: FetchRequest, by_id: bool, now_ms: int) -> FetchPlan:
-        """Apply the request to its session and say what to read."""
+    def name(self, request: FetchRequest, by_id: bool) -> Generator[int, None, NamedPartitions]:
+        """What the request names, for `plan`: the part of its work that grows, in pieces. Changes nothing."""
+        partitions: dict[PartitionKey, FetchedPartition] = {}
+        unknown = 0
+        for topic in request.topics:
+            name: TopicKey = topic.topic_id if by_id else topic.topic
+            for asked in topic.partitions:
+                key = (name, asked.partition)
+                fetched = partitions.get(key)
+                if fetched is None:
+                    fetched = partitions[key] = FetchedPartition(key)
+                    fetched.is_unknown = not self._is_known(key)
+                    unknown += fetched.is_unknown
+                _ask(fetched, asked)
+                yield 1
+        return NamedPartitions(partitions, unknown)
+
+    def plan(
+        self, request: FetchRequest, by_id: bool, now_ms: int, named: NamedPartitions | None = None
+    ) -> FetchPlan:
+        """Apply the request to its session and say what to read. `named` is what `name` made of the same request."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            return self._plan_full(request, by_id, now_ms)
+            return self._plan_full(request, by_id, now_ms, named)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None, False, ())
@@ -179,7 +220,10 @@ class FetchSessions:
             return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, None, False, ())
         if session.uses_topic_ids != by_id:
             return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None, False, ())
-        self._update(session.partitions, request, by_id, session)
+        if named is None:
+            self._update(session.partitions, request, by_id, session)
+        else:
+            self._take(session.partitions, named, session)
         self._forget(session, request, by_id)
         session.used_ms = now_ms
         if not session.partitions or self._unknown > UNKNOWN_MAX:
@@ -188,7 +232,9 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         return FetchPlan(ErrorCode.NONE, session, True, session.to_read())
 
-    def _plan_full(self, request: FetchRequest, by_id: bool, now_ms: int) -> FetchPlan:
+    def _plan_full(
+        self, request: FetchRequest, by_id: bool, now_ms: int, named: NamedPartitions | None
+    ) -> FetchPlan:
         if request.session_id != NO_SESSION:
             self._end(request.session_id)
         partitions: dict[PartitionKey, FetchedPartition] = {}
@@ -198,13 +244,16 @@ class FetchSessions:
             privileged = replica_id >= 0
             size = sum(len(topic.partitions) for topic in request.topics)
             is_welcome = (
-                self._is_follower(request, by_id) if privileged else self._has_room_for(request, by_id)
+                self._is_follower(request, by_id) if privileged else self._has_room_for(request, by_id, named)
             )
             if is_welcome and self._make_room(size, now_ms, privileged, replica_id):
                 session = FetchSession(self._new_id(), by_id, now_ms, now_ms, 1, partitions, privileged)
                 session.replica_id = replica_id
                 self._sessions[session.session_id] = session
-        self._update(partitions, request, by_id, session)
+        if named is None:
+            self._update(partitions, request, by_id, session)
+        else:
+            self._take(partitions, named, session)
         return FetchPlan(ErrorCode.NONE, session, False, tuple(partitions.values()))
 
     def _update(
@@ -227,16 +276,41 @@ class FetchSessions:
                         fetched.is_unknown = True
                         session.unknown += 1
                         self._unknown += 1
-                fetched.fetch_offset = asked.fetch_offset
                 if isinstance(fetched, FollowerCursor):
-                    # It may have left out what it was told in another state of its log.
-                    fetched.sent_high_watermark = -1
-                    fetched.stir(wakes=False)
-                # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
+                    fetched.begin_anew()
+                # Here and not in a function: a client without a session names all it reads in each request.
+                fetched.fetch_offset = asked.fetch_offset
                 fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
                 fetched.last_fetched_epoch = asked.last_fetched_epoch
                 fetched.log_start_offset = asked.log_start_offset
                 fetched.max_bytes = asked.partition_max_bytes
+
+    def _take(
+        self,
+        partitions: dict[PartitionKey, FetchedPartition],
+        named: NamedPartitions,
+        session: FetchSession | None,
+    ) -> None:
+        """As `_update`, of what was put together before."""
+        follows = session if session is not None and session.privileged else None
+        if not partitions and follows is None:
+            partitions.update(named.partitions)
+            if session is not None:
+                session.unknown += named.unknown
+                self._unknown += named.unknown
+            return
+        for key, asked in named.partitions.items():
+            fetched = partitions.get(key)
+            if fetched is None:
+                fetched = partitions[key] = asked if follows is None else FollowerCursor(key, follows)
+                fetched.is_unknown = asked.is_unknown
+                if session is not None and asked.is_unknown:
+                    session.unknown += 1
+                    self._unknown += 1
+            if isinstance(fetched, FollowerCursor):
+                fetched.begin_anew()
+            if fetched is not asked:
+                fetched.ask_as(asked)
 
     def _forget(self, session: FetchSession, request: FetchRequest, by_id: bool) -> None:
         for topic in request.forgotten_topics_data:
@@ -249,8 +323,10 @@ class FetchSessions:
                 if isinstance(gone, FollowerCursor):
                     gone.end()
 
-    def _has_room_for(self, request: FetchRequest, by_id: bool) -> bool:
+    def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
         """Whether what a consumer names and is not hosted here fits what sessions may keep of such."""
+        if named is not None:
+            return self._unknown + named.unknown <= UNKNOWN_MAX
         unknown = sum(
             not self._is_known((topic.topic_id if by_id else topic.topic, asked.partition))
             for topic in request.topics
@@ -313,6 +389,16 @@ class FetchSessions:
             "unknown_partitions": self._unknown,
             "evictions": self._evictions,
         }
+
+
+def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
+    """What a request says of a partition."""
+    fetched.fetch_offset = asked.fetch_offset
+    # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
+    fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)
+    fetched.last_fetched_epoch = asked.last_fetched_epoch
+    fetched.log_start_offset = asked.log_start_offset
+    fetched.max_bytes = asked.partition_max_bytes
 
 
 def replica_of(request: FetchRequest) -> int:

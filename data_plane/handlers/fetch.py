@@ -15,6 +15,7 @@ from followers since version 11 (KIP-392), up to what the follower has heard of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from data_plane.broker import Broker
@@ -22,6 +23,7 @@ from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCurso
 from data_plane.handlers.contract import Context, Delayed, Result
 from data_plane.handlers.fetch_waits import Wait, what_to_wait_for
 from data_plane.handlers.leader_hints import leader_endpoints
+from data_plane.handlers.slices import Work, in_slices
 from data_plane.log.partition_log import FileRange, PartitionLog
 from data_plane.replication.partition import Partition
 from data_plane.replication.read_replica import preferred_read_replica
@@ -48,6 +50,13 @@ REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
 WARM_CHUNK_BYTES = 1024 * 1024
+PARTITIONS_AT_ONCE = 2_000
+"""A fetch that names or reads more goes in slices; a follower's session is always read at once, so that it knows what stirred
+since."""
+CHUNK = 64
+"""So many partitions are read and told between two looks at whether a slice is over."""
+READ_UNITS = 3
+"""What reading a partition counts like, in partitions looked up."""
 INLINE_BYTES_MAX = 32 * 1024
 """So much of an answer is read at once if it is in memory: one call, where a range is probed, and sent in three parts."""
 
@@ -132,16 +141,50 @@ class FetchJob:
         hosted = self.broker.topics_by_id.get(name) if self.by_id else self.broker.topics.get(name)  # type: ignore[arg-type]  # by_id says which
         return None if hosted is None else hosted.partitions.get(index)
 
-    def _partitions(self) -> tuple[FetchedPartition, ...]:
-        """What there is to look at now: all, or what was stirred in a follower's session."""
-        session = self.plan.session
-        return self.plan.partitions if session is None or not session.privileged else session.to_read()
-
     def read(self, *, is_first: bool = False) -> FetchRound:
-        """Read every partition of the plan, in order, within the limits. The first time counts for a follower."""
+        """Read every partition of the plan, in order, within the limits. The first time counts for a follower.
+
+        Of a follower's session what was stirred is looked at.
+        """
         attempt = FetchRound()
-        room = self.max_bytes
-        for fetched in self._partitions():
+        session = self.plan.session
+        some = self.plan.partitions if session is None or not session.privileged else session.to_read()
+        self._read(attempt, some, self.max_bytes, is_first)
+        return attempt
+
+    def reading(self) -> Work[FetchRound]:
+        """As the first `read`, in pieces; for whoever is no follower.
+
+        What happens meanwhile to a partition that was read already might be missed by who then waits for it: so too little is
+        looked for again, at once, if anything has happened.
+        """
+        attempt = FetchRound()
+        seen: list[tuple[Partition, int, int]] = []
+        try:
+            for start in range(0, len(self.plan.partitions), CHUNK):
+                some = self.plan.partitions[start : start + CHUNK]
+                self._read(attempt, some, max(0, self.max_bytes - attempt.bytes_read), True)
+                hosted = [partition for partition in map(self.hosted, some) if partition is not None]
+                seen += [
+                    (partition, self.upper_bound(partition.log), partition.leader_epoch)
+                    for partition in hosted
+                ]
+                yield len(some) + (READ_UNITS - 1) * len(hosted)
+        except BaseException:
+            attempt.release()
+            raise
+        if self.has_enough(attempt) or all(
+            self.upper_bound(partition.log) == bound and partition.leader_epoch == epoch
+            for partition, bound, epoch in seen
+        ):
+            return attempt
+        attempt.release()
+        return self.read()
+
+    def _read(
+        self, attempt: FetchRound, partitions: Sequence[FetchedPartition], room: int, is_first: bool
+    ) -> None:
+        for fetched in partitions:
             partition = self.hosted(fetched)
             if partition is None:
                 answer = self._error(fetched, None, self._missing_error(fetched))
@@ -152,7 +195,6 @@ class FetchJob:
             if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
                 attempt.must_answer = True
             attempt.answers.append((fetched, answer))
-        return attempt
 
     def _read_partition(
         self,
@@ -361,6 +403,29 @@ class FetchJob:
                 self.broker.image, self.listener, leaders, NodeEndpoint
             )
         return response
+
+    def responding(self, attempt: FetchRound) -> Work[FetchResponse]:
+        """As `respond`, in pieces: each is a response about some partitions."""
+        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+        endpoints: dict[int, NodeEndpoint] = {}
+        try:
+            for start in range(0, len(attempt.answers), CHUNK):
+                some = FetchRound()
+                some.answers = attempt.answers[start : start + CHUNK]
+                some.must_answer = attempt.must_answer
+                response = self.respond(some)
+                for each in response.responses:
+                    topic = topics.setdefault((each.topic, each.topic_id), each)
+                    if topic is not each:
+                        topic.partitions += each.partitions
+                endpoints.update((each.node_id, each) for each in response.node_endpoints)
+                yield CHUNK
+        except BaseException:
+            attempt.release()
+            raise
+        return FetchResponse(
+            0, 0, self.plan.session_id, list(topics.values()), [endpoints[key] for key in sorted(endpoints)]
+        )
 
     def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
         """Look at it no more until it is stirred: the follower has all and has heard all."""
@@ -600,26 +665,65 @@ class FetchHandler:
 
     def handle(self, context: Context, request: FetchRequest) -> Result:
         broker = self._broker
-        api_version = context.api_version
-        by_id = api_version >= TOPIC_IDS_SINCE
+        named = 0
+        for topic in request.topics:
+            named += len(topic.partitions)
+        if named > PARTITIONS_AT_ONCE:
+            return in_slices(broker.long_work, self._answer_many(context.for_later(), request))
+        by_id = context.api_version >= TOPIC_IDS_SINCE
         plan = broker.sessions.plan(request, by_id, broker.clock.wall_ms())
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], _NO_ENDPOINTS)
         job = FetchJob(broker, plan, request, context)
+        if len(plan.partitions) > PARTITIONS_AT_ONCE and not _is_followers(plan):
+            return in_slices(broker.long_work, self._read_many(job, request.max_wait_ms))
         attempt = job.read(is_first=True)
-        may_wait = bool(plan.partitions) or plan.session is not None
-        if request.max_wait_ms > 0 and may_wait and not job.has_enough(attempt):
+        if request.max_wait_ms > 0 or attempt.ranges:
+            delayed = self._wait(job, attempt, request.max_wait_ms)
+            if delayed is not None:
+                return delayed
+        return job.respond(attempt)
+
+    def _wait(self, job: FetchJob, attempt: FetchRound, wait_ms: int) -> Delayed | None:
+        """What waits until there is more, or until cold pages are there; None for what can be answered now."""
+        plan = job.plan
+        if wait_ms > 0 and not job.has_enough(attempt) and (plan.partitions or plan.session is not None):
             waits_for = what_to_wait_for(job, attempt)
             if waits_for is not None:
                 attempt.release()
-                return DelayedFetch(job, request.max_wait_ms, waits_for)
+                return DelayedFetch(job, wait_ms, waits_for)
         if attempt.ranges:
             cold = cold_ranges(attempt)
             if cold:
                 warming = WarmingFetch()
-                broker.tasks.start_soon(answer_when_warm, warming, job, attempt, cold)
+                self._broker.tasks.start_soon(answer_when_warm, warming, job, attempt, cold)
                 return warming
-        return job.respond(attempt)
+        return None
+
+    def _answer_many(self, context: Context, request: FetchRequest) -> Work[Result]:
+        """As `handle`. The session changes in one piece, when all that the request names is put together."""
+        broker = self._broker
+        by_id = context.api_version >= TOPIC_IDS_SINCE
+        named = yield from broker.sessions.name(request, by_id)
+        plan = broker.sessions.plan(request, by_id, broker.clock.wall_ms(), named)
+        if plan.error:
+            return FetchResponse(0, plan.error, 0, [], _NO_ENDPOINTS)
+        job = FetchJob(broker, plan, request, context)
+        if _is_followers(plan):
+            attempt = job.read(is_first=True)
+            return self._wait(job, attempt, request.max_wait_ms) or job.respond(attempt)
+        return (yield from self._read_many(job, request.max_wait_ms))
+
+    def _read_many(self, job: FetchJob, wait_ms: int) -> Work[Result]:
+        attempt = yield from job.reading()
+        delayed = self._wait(job, attempt, wait_ms)
+        if delayed is not None:
+            return delayed
+        return (yield from job.responding(attempt))
+
+
+def _is_followers(plan: FetchPlan) -> bool:
+    return plan.session is not None and plan.session.privileged
 
 
 def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
