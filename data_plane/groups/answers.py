@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.membership import join_refused, sync_refused
+from data_plane.groups.membership import LeaveMembers, join_refused, sync_refused
 from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, FetchedOffsets, FetchOffsets
 from data_plane.groups.turn import Ask
 from wire.errors import ErrorCode
@@ -34,7 +34,7 @@ def refusal(ask: Ask, code: ErrorCode) -> Any:
         return [code] * len(request.partitions)
     if isinstance(request, FetchOffsets):
         return FetchedOffsets(code, {})
-    if isinstance(request, DeleteOffsets):
+    if isinstance(request, (DeleteOffsets, LeaveMembers)):
         return code, ()
     if isinstance(request, DescribeGroup):
         return DescribedGroup(code, None, request.group_id)

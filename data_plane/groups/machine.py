@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from data_plane.groups.answers import refusal
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
-from data_plane.groups.membership import Membership
+from data_plane.groups.membership import LeaveMembers, Membership
 from data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,
@@ -50,6 +50,7 @@ class GroupMachine:
             JoinGroupRequest: self.membership.join,
             SyncGroupRequest: self.membership.sync,
             LeaveGroupRequest: self.membership.leave,
+            LeaveMembers: self.membership.leave_many,
             CommitOffsets: offsets.commit,
             FetchOffsets: offsets.fetch,
             DeleteOffsets: offsets.delete,

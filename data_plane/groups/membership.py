@@ -20,7 +20,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import attrs
 
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
 from data_plane.groups.records import group_metadata_record
@@ -57,6 +59,14 @@ def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResp
 
 def sync_refused(code: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=code)
+
+
+@attrs.frozen
+class LeaveMembers:
+    """A LeaveGroup of very many members. Answered by an error code, and one of each member if that is NONE."""
+
+    group_id: str
+    members: Sequence[MemberIdentity]
 
 
 class Membership:
@@ -471,15 +481,9 @@ class Membership:
         members = request.members
         if ask.version < LEAVE_MANY_SINCE:
             members = [MemberIdentity(request.member_id)]
-        if not request.group_id:
-            return turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.INVALID_GROUP_ID))
-        group = self.find(turn, request.group_id)
-        codes = [
-            ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave(turn, group, each)
-            for each in members
-        ]
-        if group is not None and ErrorCode.NONE in codes:
-            self._after_removal(turn, group)
+        code, codes = self._leave_all(turn, request.group_id, members)
+        if code:
+            return turn.answer(ask.reply, LeaveGroupResponse(0, code))
         if ask.version < LEAVE_MANY_SINCE:
             return turn.answer(ask.reply, LeaveGroupResponse(0, codes[0]))
         results = [
@@ -487,6 +491,24 @@ class Membership:
             for each, code in zip(members, codes, strict=True)
         ]
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
+
+    def leave_many(self, turn: Turn, ask: Ask) -> None:
+        """As `leave`; whoever asked describes the members."""
+        request: LeaveMembers = ask.request
+        turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))
+
+    def _leave_all(
+        self, turn: Turn, group_id: str, members: Sequence[MemberIdentity]
+    ) -> tuple[ErrorCode, Sequence[ErrorCode]]:
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID, ()
+        group = self.find(turn, group_id)
+        if group is None:
+            return ErrorCode.NONE, (ErrorCode.UNKNOWN_MEMBER_ID,) * len(members)
+        codes = [self._leave(turn, group, each) for each in members]
+        if ErrorCode.NONE in codes:
+            self._after_removal(turn, group)
+        return ErrorCode.NONE, codes
 
     def _leave(self, turn: Turn, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         member_id, instance_id = identity.member_id, identity.group_instance_id
@@ -591,4 +613,4 @@ def _dashed(uuid: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-__all__ = ["Membership", "join_refused", "sync_refused"]
+__all__ = ["LeaveMembers", "Membership", "join_refused", "sync_refused"]

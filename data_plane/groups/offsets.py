@@ -8,6 +8,7 @@ a living consumer group, after its commit if nobody reads its topic any more (KI
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import attrs
 
@@ -28,9 +29,8 @@ RECORD_OVERHEAD_BYTES = 128
 INT64_MAX = (1 << 63) - 1
 
 
-@attrs.frozen
-class PartitionCommit:
-    """One offset to commit."""
+class PartitionCommit(NamedTuple):
+    """One offset to commit: a tuple, since a request may have many thousands."""
 
     topic: str
     topic_id: bytes
@@ -51,6 +51,13 @@ class CommitOffsets:
     retention_ms: int
     """-1: the coordinator's own."""
     partitions: tuple[PartitionCommit, ...]
+    bytes_of_all: int = 0
+    """Where this is a part of a request: what all of it takes in the log, which has one limit."""
+
+
+def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:
+    """About what a committed offset takes in the log, and never less."""
+    return group_bytes + len(commit.topic) + 3 * len(commit.metadata) + RECORD_OVERHEAD_BYTES
 
 
 @attrs.frozen
@@ -116,8 +123,8 @@ class OffsetStore:
                 continue
             taken.append(each)
             codes.append(ErrorCode.NONE)
-            size += group_bytes + len(each.topic) + 3 * len(each.metadata) + RECORD_OVERHEAD_BYTES
-        if size > self._settings.append_bytes_max:
+            size += record_bytes(group_bytes, each)
+        if max(size, request.bytes_of_all) > self._settings.append_bytes_max:
             return turn.answer(ask.reply, [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(request.partitions))
         for each in taken:
             value = OffsetCommitValue(

@@ -17,6 +17,7 @@ from data_plane.handlers.group_offsets import OffsetCommitHandler, OffsetDeleteH
 from data_plane.handlers.groups import (
     DeleteGroupsHandler,
     DescribeGroupsHandler,
+    LeaveGroupHandler,
     ListGroupsHandler,
     MemberRequestHandler,
     SyncGroupHandler,
@@ -45,7 +46,7 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         ApiKey.FIND_COORDINATOR: FindCoordinatorHandler(broker).handle,
         ApiKey.JOIN_GROUP: MemberRequestHandler(broker).handle,
         ApiKey.HEARTBEAT: MemberRequestHandler(broker).handle,
-        ApiKey.LEAVE_GROUP: MemberRequestHandler(broker).handle,
+        ApiKey.LEAVE_GROUP: LeaveGroupHandler(broker).handle,
         ApiKey.SYNC_GROUP: SyncGroupHandler(broker).handle,
         ApiKey.DESCRIBE_GROUPS: DescribeGroupsHandler(broker).handle,
         ApiKey.LIST_GROUPS: ListGroupsHandler(broker).handle,

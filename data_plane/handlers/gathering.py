@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.groups.turn import Ask
-from data_plane.handlers.contract import Context, Delayed, Result
-from data_plane.handlers.slices import Work, complete_in_slices, in_slices
+from data_plane.handlers.contract import Delayed, Result
+from data_plane.handlers.slices import Work, complete_in_slices
 
 DECISION_UNITS = 5
 """What a coordinator's decision about one group counts like, in partitions described."""
@@ -33,15 +33,20 @@ class Gather(Delayed):
 
     __slots__ = ("_broker", "_combine", "_missing", "_parts")
 
-    def __init__(self, broker: Broker, count: int, combine: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, broker: Broker, combine: Callable[[list[Any]], Any]) -> None:
         super().__init__()
         self._broker = broker
         self._combine = combine
-        self._missing = count
-        self._parts: list[Any] = [None] * count
+        self._missing = 1
+        """Parts without an answer; the one more is whoever asks for them."""
+        self._parts: list[Any] = []
 
     def take(self, index: int, response: Any) -> None:
         self._parts[index] = response
+        self.close()
+
+    def close(self) -> None:
+        """One answer is missing less; called once by who asks, when all parts are asked for."""
         self._missing -= 1
         if not self._missing:
             combined = self._combine(self._parts)
@@ -50,28 +55,28 @@ class Gather(Delayed):
             else:
                 self.complete(combined)
 
-    def part(self, index: int) -> _Part:
-        return _Part(self, index)
+    def part(self) -> _Part:
+        """Where the next answer goes."""
+        self._parts.append(None)
+        self._missing += 1
+        return _Part(self, len(self._parts) - 1)
 
 
-def ask_groups(
+def asking(
     broker: Broker,
-    context: Context,
-    asked: Sequence[tuple[str, Any]],
+    version: int,
+    asked: Iterable[tuple[str, Any]],
     combine: Callable[[list[Any]], Any],
-) -> Result:
-    """Ask the coordinator of each (group id, request) and combine their answers, in order: see `Gather`."""
-    if not asked:
-        combined = combine([])
-        return in_slices(broker.long_work, combined) if isinstance(combined, Generator) else combined
-    version, wall_ms = context.api_version, broker.clock.wall_ms()
-    gather = Gather(broker, len(asked), combine)
+    units: int = DECISION_UNITS,
+) -> Work[Result]:
+    """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
+    wall_ms = broker.clock.wall_ms()
+    gather = Gather(broker, combine)
+    for group_id, request in asked:
+        broker.groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))
+        yield units
+    gather.close()
+    return gather if gather.response is None else gather.response
 
-    def submit() -> Work[Gather]:
-        for index, (group_id, request) in enumerate(asked):
-            broker.groups.submit(group_id, Ask(request, version, gather.part(index), wall_ms))
-            yield DECISION_UNITS
-        return gather
 
-    result = in_slices(broker.long_work, submit())
-    return result if result is not gather or gather.response is None else gather.response
+__all__ = ["DECISION_UNITS", "Gather", "asking"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from data_plane.broker import Broker
@@ -11,10 +12,11 @@ from data_plane.groups.offsets import (
     FetchedOffsets,
     FetchOffsets,
     PartitionCommit,
+    record_bytes,
 )
 from data_plane.handlers.answer_size import TOO_LARGE, RepeatedSize
 from data_plane.handlers.contract import Context, Result
-from data_plane.handlers.gathering import ask_groups
+from data_plane.handlers.gathering import asking
 from data_plane.handlers.slices import Work, in_slices
 from metadata_quorum.image import MetadataImage
 from wire.errors import ErrorCode
@@ -48,6 +50,17 @@ GROUPS_SINCE = 8
 GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
 PARTITION_BYTES = 24
+PARTITIONS_PER_DECISION = 500
+"""What more partitions a request names is decided, written and answered in parts: each stands for itself."""
+DECIDED_UNITS = 4
+"""What deciding and writing one offset counts like, in partitions looked up."""
+
+P = TypeVar("P")
+
+
+def _parts(partitions: Sequence[P]) -> Iterator[Sequence[P]]:
+    for start in range(0, len(partitions), PARTITIONS_PER_DECISION):
+        yield partitions[start : start + PARTITIONS_PER_DECISION]
 
 
 T = TypeVar("T", OffsetCommitResponseTopic, OffsetDeleteResponseTopic)
@@ -89,35 +102,42 @@ class OffsetCommitHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetCommitRequest) -> Result:
-        by_id = context.api_version >= TOPIC_IDS_SINCE
+        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
+
+    def _answer(self, version: int, request: OffsetCommitRequest) -> Work[Result]:
+        by_id = version >= TOPIC_IDS_SINCE
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         image = self._broker.image
+        metadata_bytes_max = self._broker.groups.settings.offset_metadata_bytes_max
         answers: Merged[OffsetCommitResponseTopic] = Merged()
         commits: list[PartitionCommit] = []
         accepted: list[OffsetCommitResponsePartition] = []
+        size = 0
+        group_bytes = len(request.group_id.encode())
         for asked in request.topics:
             topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
             good, bad = [], []
             for each in asked.partitions:
-                answer = OffsetCommitResponsePartition(each.partition_index, ErrorCode.NONE)
+                yield 1
+                index = each.partition_index
                 if topic is None:
-                    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    answer.error_code = unknown
-                    bad.append(answer)
-                elif each.partition_index not in topic.partitions:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    bad.append(answer)
+                    bad.append(OffsetCommitResponsePartition(index, unknown))
+                elif index not in topic.partitions:
+                    bad.append(OffsetCommitResponsePartition(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
                 else:
-                    good.append(answer)
-                    commits.append(
-                        PartitionCommit(
-                            topic.name,
-                            topic.topic_id,
-                            each.partition_index,
-                            each.committed_offset,
-                            each.committed_leader_epoch,
-                            each.committed_metadata or "",
-                        )
+                    good.append(OffsetCommitResponsePartition(index, ErrorCode.NONE))
+                    metadata = each.committed_metadata or ""
+                    commit = PartitionCommit(
+                        topic.name,
+                        topic.topic_id,
+                        index,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        metadata,
                     )
+                    commits.append(commit)
+                    if len(metadata) <= metadata_bytes_max:
+                        size += record_bytes(group_bytes, commit)
             accepted += good
             key = asked.topic_id if by_id else asked.name
             answers.add_refused(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, bad))
@@ -126,20 +146,29 @@ class OffsetCommitHandler:
         if not commits:
             return response
 
-        def combine(answers: list[list[ErrorCode]]) -> OffsetCommitResponse:
-            for partition, code in zip(accepted, answers[0], strict=True):
-                partition.error_code = code
+        def combine(answers: list[list[ErrorCode]]) -> Work[OffsetCommitResponse]:
+            told = iter(accepted)
+            for codes in answers:
+                for code, partition in zip(codes, told, strict=False):
+                    partition.error_code = code
+                    yield 1
             return response
 
-        commit = CommitOffsets(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            request.retention_time_ms,
-            tuple(commits),
-        )
-        return ask_groups(self._broker, context, [(request.group_id, commit)], combine)
+        parts = [
+            CommitOffsets(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                request.retention_time_ms,
+                tuple(part),
+                size,
+            )
+            for part in _parts(commits)
+        ]
+        asked_all = [(request.group_id, part) for part in parts]
+        units = DECIDED_UNITS * min(len(commits), PARTITIONS_PER_DECISION)
+        return (yield from asking(self._broker, version, asked_all, combine, units))
 
 
 class OffsetFetchHandler:
@@ -149,36 +178,37 @@ class OffsetFetchHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetFetchRequest) -> Result:
-        version = context.api_version
-        if version < GROUPS_SINCE:
-            named = request.topics
-            topics = (
-                None
-                if named is None
-                else [
-                    OffsetFetchRequestTopics(each.name, ZERO_UUID, each.partition_indexes) for each in named
-                ]
-            )
-            groups = [OffsetFetchRequestGroup(request.group_id, None, -1, topics)]
-        else:
-            groups = request.groups
+        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
 
-        asked: dict[FetchOffsets, None] = {}
+    def _answer(self, version: int, request: OffsetFetchRequest) -> Work[Result]:
+        groups = request.groups
+        if version < GROUPS_SINCE:
+            topics: list[OffsetFetchRequestTopics] | None = None if request.topics is None else []
+            for each in request.topics or ():
+                assert topics is not None
+                topics.append(OffsetFetchRequestTopics(each.name, ZERO_UUID, each.partition_indexes))
+                yield 1
+            groups = [OffsetFetchRequestGroup(request.group_id, None, -1, topics)]
+        asked: dict[tuple[str, str | None, int], FetchOffsets] = {}
         for group in groups:
-            asked[FetchOffsets(group.group_id, group.member_id, group.member_epoch)] = None
+            key = (group.group_id, group.member_id, group.member_epoch)
+            if key not in asked:
+                asked[key] = FetchOffsets(*key)
+            yield 1
 
         def combine(answers: list[FetchedOffsets]) -> Work[OffsetFetchResponse]:
             fetched = dict(zip(asked, answers, strict=True))
             telling = _Telling(self._broker.image, version)
             told = []
             for group in groups:
-                key = FetchOffsets(group.group_id, group.member_id, group.member_epoch)
+                key = (group.group_id, group.member_id, group.member_epoch)
                 told.append((yield from telling.tell(group, fetched[key])))
             if version >= GROUPS_SINCE:
                 return OffsetFetchResponse(0, groups=told)
-            return _single(told[0], version)
+            return (yield from _single(told[0]))
 
-        return ask_groups(self._broker, context, [(each.group_id, each) for each in asked], combine)
+        named = [(each.group_id, each) for each in asked.values()]
+        return (yield from asking(self._broker, version, named, combine))
 
 
 class _Telling:
@@ -288,24 +318,22 @@ def _fetched_partition(
     )
 
 
-def _single(group: OffsetFetchResponseGroup, version: int) -> OffsetFetchResponse:
+def _single(group: OffsetFetchResponseGroup) -> Work[OffsetFetchResponse]:
     """Versions before 8 have one group in fields of their own."""
-    topics = [
-        OffsetFetchResponseTopic(
-            topic.name,
-            [
-                OffsetFetchResponsePartition(
-                    each.partition_index,
-                    each.committed_offset,
-                    each.committed_leader_epoch,
-                    each.metadata,
-                    each.error_code,
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in group.topics
-    ]
+    topics = []
+    for topic in group.topics:
+        partitions = [
+            OffsetFetchResponsePartition(
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.metadata,
+                each.error_code,
+            )
+            for each in topic.partitions
+        ]
+        topics.append(OffsetFetchResponseTopic(topic.name, partitions))
+        yield 1 + len(partitions) // 2
     return OffsetFetchResponse(0, topics, group.error_code)
 
 
@@ -316,9 +344,9 @@ class OffsetDeleteHandler:
         self._broker = broker
 
     def handle(self, context: Context, request: OffsetDeleteRequest) -> Result:
-        return in_slices(self._broker.long_work, self._answer(context.for_later(), request))
+        return in_slices(self._broker.long_work, self._answer(context.api_version, request))
 
-    def _answer(self, context: Context, request: OffsetDeleteRequest) -> Work[Result]:
+    def _answer(self, version: int, request: OffsetDeleteRequest) -> Work[Result]:
         image = self._broker.image
         answers: Merged[OffsetDeleteResponseTopic] = Merged()
         deletions: list[tuple[str, int]] = []
@@ -339,13 +367,19 @@ class OffsetDeleteHandler:
             answers.add_accepted(asked.name, OffsetDeleteResponseTopic(asked.name, good))
         response = OffsetDeleteResponse(ErrorCode.NONE, 0, answers.topics())
 
-        def combine(answers: list[tuple[ErrorCode, tuple[ErrorCode, ...]]]) -> OffsetDeleteResponse:
-            code, codes = answers[0]
-            if code:
-                return OffsetDeleteResponse(code)
-            for partition, each in zip(accepted, codes, strict=True):
-                partition.error_code = each
+        def combine(answers: list[tuple[ErrorCode, tuple[ErrorCode, ...]]]) -> Work[OffsetDeleteResponse]:
+            if answers[0][0]:
+                return OffsetDeleteResponse(answers[0][0])
+            told = iter(accepted)
+            for part, (code, codes) in zip(parts, answers, strict=True):
+                # What only later parts are refused for is told of their partitions.
+                for each, partition in zip(codes or (code,) * len(part.partitions), told, strict=False):
+                    partition.error_code = each
+                    yield 1
             return response
 
-        delete = DeleteOffsets(request.group_id, tuple(deletions))
-        return ask_groups(self._broker, context, [(request.group_id, delete)], combine)
+        parts = [DeleteOffsets(request.group_id, tuple(part)) for part in _parts(deletions)]
+        parts = parts or [DeleteOffsets(request.group_id, ())]
+        units = DECIDED_UNITS * min(len(deletions), PARTITIONS_PER_DECISION)
+        named = [(request.group_id, part) for part in parts]
+        return (yield from asking(self._broker, version, named, combine, 1 + units))

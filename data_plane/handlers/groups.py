@@ -6,15 +6,16 @@ from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from data_plane.groups.membership import sync_refused
+from data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
 from data_plane.groups.turn import Ask
 from data_plane.handlers.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from data_plane.handlers.contract import Context, Result
-from data_plane.handlers.gathering import Gather, ask_groups
-from data_plane.handlers.slices import Work
+from data_plane.handlers.gathering import Gather, asking
+from data_plane.handlers.slices import SLICE_UNITS, Work, in_slices
 from wire.errors import ErrorCode
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from wire.messages.sync_group import SyncGroupRequest
 
@@ -25,13 +26,39 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
 class MemberRequestHandler:
-    """JoinGroup, Heartbeat and LeaveGroup (APIs 11, 12, 13)."""
+    """JoinGroup and Heartbeat (APIs 11, 12)."""
 
     def __init__(self, broker: Broker) -> None:
         self._groups = broker.groups
 
     def handle(self, context: Context, request: Any) -> Result:
         return self._groups.answer(context, request.group_id, request)
+
+
+class LeaveGroupHandler:
+    """API 13. Of many members from version 3 on (KIP-345)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: LeaveGroupRequest) -> Result:
+        broker = self._broker
+        if context.api_version < LEAVE_MANY_SINCE or len(request.members) <= SLICE_UNITS:
+            return broker.groups.answer(context, request.group_id, request)
+
+        def combine(answers: list[tuple[ErrorCode, list[ErrorCode]]]) -> Work[LeaveGroupResponse]:
+            code, codes = answers[0]
+            if code:
+                return LeaveGroupResponse(0, code)
+            results = []
+            for each, left in zip(request.members, codes, strict=True):
+                results.append(MemberResponse(each.member_id, each.group_instance_id, left))
+                yield 1
+            return LeaveGroupResponse(0, ErrorCode.NONE, results)
+
+        # One decision: whoever leaves with others causes one rebalance.
+        asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
+        return in_slices(broker.long_work, asking(broker, context.api_version, asked, combine, SLICE_UNITS))
 
 
 class SyncGroupHandler:
@@ -72,13 +99,11 @@ class ListGroupsHandler:
                 groups = [group for group in groups if group.group_type.lower() in types]
             return ListGroupsResponse(0, ErrorCode.NONE, groups)
 
-        shards = [shard for _, shard in sorted(self._broker.groups.shards.items())]
-        if not shards:
-            return combine([])
-        gather = Gather(self._broker, len(shards), combine)
+        gather = Gather(self._broker, combine)
         wall_ms = self._broker.clock.wall_ms()
-        for index, shard in enumerate(shards):
-            shard.submit(Ask(ListGroups(), context.api_version, gather.part(index), wall_ms))
+        for _, shard in sorted(self._broker.groups.shards.items()):
+            shard.submit(Ask(ListGroups(), context.api_version, gather.part(), wall_ms))
+        gather.close()
         return gather if gather.response is None else gather.response
 
 
@@ -110,8 +135,8 @@ class DescribeGroupsHandler:
             return DescribeGroupsResponse(0, told)
 
         named = dict.fromkeys(request.groups)
-        asked = [(group_id, DescribeGroup(group_id)) for group_id in named]
-        return ask_groups(self._broker, context, asked, combine)
+        asked = ((group_id, DescribeGroup(group_id)) for group_id in named)
+        return in_slices(self._broker.long_work, asking(self._broker, context.api_version, asked, combine))
 
 
 def _described_bytes(group: DescribedGroup) -> int:
@@ -130,9 +155,12 @@ class DeleteGroupsHandler:
     def handle(self, context: Context, request: DeleteGroupsRequest) -> Result:
         names = list(dict.fromkeys(request.groups_names))
 
-        def combine(answers: list[ErrorCode]) -> DeleteGroupsResponse:
-            return DeleteGroupsResponse(
-                0, [DeletableGroupResult(name, code) for name, code in zip(names, answers, strict=True)]
-            )
+        def combine(answers: list[ErrorCode]) -> Work[DeleteGroupsResponse]:
+            results = []
+            for name, code in zip(names, answers, strict=True):
+                results.append(DeletableGroupResult(name, code))
+                yield 1
+            return DeleteGroupsResponse(0, results)
 
-        return ask_groups(self._broker, context, [(name, DeleteGroup(name)) for name in names], combine)
+        asked = ((name, DeleteGroup(name)) for name in names)
+        return in_slices(self._broker.long_work, asking(self._broker, context.api_version, asked, combine))
