@@ -57,7 +57,9 @@ _DOC_SCOPES = {
 }
 RESOURCE_UNITS = 20
 """A topic's configuration counts like so many partitions: 50 of them are a slice."""
+REFUSED_UNITS = 3
 ENTRY_BYTES = 80
+_NONE: list[DescribeConfigsResourceResult] = []
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 """Any name of these is described; those without a configuration of their own look all the same."""
 Owner = tuple[int, str | None]
@@ -84,11 +86,14 @@ class Described(Protocol):
 class _Told:
     """What one answer shows already, by whose it is and the keys that are wanted."""
 
-    __slots__ = ("entries", "repeated", "shown")
+    __slots__ = ("each", "entries", "repeated", "shown")
 
     def __init__(self) -> None:
         self.entries: dict[Owner, list[ConfigEntry]] = {}
-        self.shown: dict[tuple[Owner, frozenset[str]], list[DescribeConfigsResourceResult]] = {}
+        self.each: dict[tuple[int, str], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
+        """What was shown last of a key, by the kind of its resources: most have it from the same place."""
+        self.shown: dict[tuple[Owner, frozenset[str]], tuple[list[DescribeConfigsResourceResult], int]] = {}
+        """And about how many bytes that takes."""
         self.repeated = RepeatedSize()
 
 
@@ -117,37 +122,51 @@ class DescribeConfigsHandler:
             try:
                 if not sound:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                shown = self._describe(resource, request, told)
-                results.append(DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown))
+                shown, units = self._describe(resource, request, told)
+                if shown is None:
+                    results.append(DescribeConfigsResult(TOO_LARGE, TOO_LARGE_MESSAGE, kind, name, _NONE))
+                else:
+                    results.append(DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown))
             except KafkaError as error:
-                results.append(DescribeConfigsResult(error.code, error.message, kind, name, []))
-            yield RESOURCE_UNITS
+                results.append(DescribeConfigsResult(error.code, error.message, kind, name, _NONE))
+                units = REFUSED_UNITS
+            yield units
         return DescribeConfigsResponse(0, results)
 
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
-    ) -> list[DescribeConfigsResourceResult]:
-        """What is shown of a resource, one list for all that show the same. Raises `KafkaError`."""
+    ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
+        """What is shown of a resource, one list for all that show the same; None for a repetition too many; and the units.
+
+        Raises `KafkaError`.
+        """
         kind, name = resource.resource_type, resource.resource_name
         wanted = frozenset(resource.configuration_keys or ())
         of_none = kind in NAMED_FREELY and name and (kind, name) not in self._broker.image.configs
         owner = (kind, None if of_none else name)
-        shown = told.shown.get((owner, wanted))
-        if shown is not None:
-            size = sum(ENTRY_BYTES + len(each.documentation or "") for each in shown)
-            if not told.repeated.has_room(size):
-                raise KafkaError(TOO_LARGE, TOO_LARGE_MESSAGE)
-            return shown
+        before = told.shown.get((owner, wanted))
+        if before is not None:
+            return (before[0] if told.repeated.has_room(before[1]) else None), 1
         entries = told.entries.get(owner)
         if entries is None:
             entries = told.entries[owner] = self._entries(kind, name)
         shown = [
-            _shown(entry, request.include_synonyms, _doc(kind, entry.name, request.include_documentation))
-            for entry in entries
-            if not wanted or entry.name in wanted
+            self._show(entry, kind, request, told) for entry in entries if not wanted or entry.name in wanted
         ]
-        told.shown[owner, wanted] = shown
-        return shown
+        size = sum(ENTRY_BYTES + len(each.documentation or "") for each in shown)
+        told.shown[owner, wanted] = shown, size
+        return shown, RESOURCE_UNITS
+
+    def _show(
+        self, entry: ConfigEntry, kind: int, request: DescribeConfigsRequest, told: _Told
+    ) -> DescribeConfigsResourceResult:
+        before = told.each.get((kind, entry.name))
+        if before is not None and before[0] is entry:
+            return before[1]
+        doc = _doc(kind, entry.name, request.include_documentation)
+        result = _shown(entry, request.include_synonyms, doc)
+        told.each[kind, entry.name] = entry, result
+        return result
 
     def _entries(self, kind: int, name: str) -> list[ConfigEntry]:
         if kind == RESOURCE_TOPIC:

@@ -55,9 +55,13 @@ class DescribeTopicPartitionsHandler:
         cursor = request.cursor
         first = "" if cursor is None else cursor.topic_name
         every = not request.topics
-        asked = topics if every else (topic.name for topic in request.topics)
-        names = sorted({name for name in asked if name >= first})
-        if cursor is not None and (cursor.partition_index < 0 or (not every and first not in names)):
+        wanted: dict[str, None] = {}
+        for name in topics if every else (topic.name for topic in request.topics):
+            if name >= first:
+                wanted[name] = None
+            yield 1
+        names = sorted(wanted)
+        if cursor is not None and (cursor.partition_index < 0 or (not every and first not in wanted)):
             return _refused(request, ErrorCode.INVALID_REQUEST)
         response = DescribeTopicPartitionsResponse(0, [], None)
         room = max(1, min(self._broker.settings.request_partitions_max, request.response_partition_limit))
