@@ -41,8 +41,9 @@ class ProduceRest:
     __slots__ = (
         "_batches",
         "_broker",
-        "_places",
+        "_left",
         "_share",
+        "_starts",
         "_turns_at_once",
         "answers",
         "budget",
@@ -65,36 +66,37 @@ class ProduceRest:
         self._broker = broker
         self._share = broker.long_work.begin()
         self._turns_at_once = TURNS_AT_ONCE
-        self._batches: list[HandedOff] = []
-        self._places: dict[tuple[int, int], int] = {}
+        self._left: list[tuple[memoryview, LogConfig]] = []
+        """Batches, with what holds for their topics."""
+        self._batches: dict[int, HandedOff] = {}
+        """Of those that are looked at."""
+        self._starts: dict[int, int] = {}
+        """Where the partitions of a topic begin among those that are left."""
         first_topic, first_partition = place
-        left = [
-            (topic, at, data)
-            for at, topic in enumerate(request.topic_data)
-            if at >= first_topic
-            for data in topic.partition_data[first_partition if at == first_topic else 0 :]
-        ]
-        self.budget = RequestBudget(
-            sum(len(data.records or b"") for _, _, data in left), broker.produce_workers.inflated
-        )
-        counted = {first_topic: first_partition}
-        for topic, at, data in left:
-            records = memoryview(bytearray(data.records or b""))
-            if data.records is not None:
-                data.records = records
+        size = 0
+        for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
             hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
-            number = counted.get(at, 0)
-            counted[at] = number + 1
-            self._places[at, number] = len(self._batches)
-            self._batches.append(
-                HandedOff(
-                    records, _OF_NO_TOPIC if hosted is None else hosted.config, self.budget, broker.loop_work
-                )
-            )
+            config = _OF_NO_TOPIC if hosted is None else hosted.config
+            first = first_partition if at == first_topic else 0
+            self._starts[at] = len(self._left) - first
+            for data in topic.partition_data[first:]:
+                records = memoryview(bytearray(data.records or b""))
+                if data.records is not None:
+                    data.records = records
+                size += len(records)
+                self._left.append((records, config))
+        self.budget = RequestBudget(size, broker.produce_workers.inflated)
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
         """What is known of this batch."""
-        return self._batches[self._places[topic, partition]]
+        return self._batch(self._starts[topic] + partition)
+
+    def _batch(self, index: int) -> HandedOff:
+        batch = self._batches.get(index)
+        if batch is None:
+            batch = HandedOff(*self._left[index], self.budget, self._broker.loop_work)
+            self._batches[index] = batch
+        return batch
 
     def keep(self, responses: list[Any], answers: list[Any], failed: bool) -> None:
         """The next turn begins behind these."""
@@ -117,12 +119,12 @@ class ProduceRest:
         What needs none of it goes on when others have had a turn.
         """
         broker, workers = self._broker, self._broker.produce_workers
-        at = self._places[self.place]
-        batch = self._batches[at]
+        at = self._starts[self.place[0]] + self.place[1]
+        batch = self._batch(at)
         if batch.wants_check:
             await (workers.small if batch.is_small else workers.large).run(batch.check)
         elif batch.is_compressed and batch.size is None:
-            some = self._batches[at : at + PARTITIONS_PER_TURN]
+            some = [self._batch(each) for each in range(at, min(at + PARTITIONS_PER_TURN, len(self._left)))]
             if await workers.small.run(_inflate, some, self.budget):
                 await workers.large.run(batch.inflate, ANY_SIZE)
             batch.tell_size()
