@@ -22,6 +22,7 @@ from data_plane.fetch_sessions import (
     move_to_end,
     replica_of,
 )
+from data_plane.handlers.slices import run_through
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 
@@ -31,6 +32,9 @@ ID = bytes(range(16))
 
 class Cache:
     """A cache of sessions, asked in few words; partitions are those of topic `t`."""
+
+    in_pieces = False
+    """Whether what a request names is put together first, as of requests that name thousands."""
 
     def __init__(
         self,
@@ -67,7 +71,8 @@ class Cache:
             request.replica_state = replica
         request.topics = [FetchTopic(name, topic_id, asked)]
         request.forgotten_topics_data = [ForgottenTopic(name, topic_id, list(forget))]
-        return self.sessions.plan(request, by_id, now_ms)
+        named = run_through(self.sessions.name(request, by_id)) if self.in_pieces else None
+        return self.sessions.plan(request, by_id, now_ms, named)
 
     def open(self, size: int = 1, *, now_ms: int = 0, by_id: bool = False) -> int:
         """Ask for a session; its id, 0 when there is none."""
@@ -78,6 +83,11 @@ class Cache:
     def holds(self, session_id: int) -> bool:
         """Whether the session is known, without touching it."""
         return self.ask(EPOCH_MAX, session_id=session_id).error != ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["at once", "in pieces"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cache, "in_pieces", request.param)
 
 
 def offsets(plan: FetchPlan) -> dict[int, int]:
