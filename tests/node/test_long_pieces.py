@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from odradek.env.long_work import Share
+from odradek.node.node import Node
 from sim.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
@@ -48,11 +49,16 @@ class Pieces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
+        self.node: Any = None
+        self.then: dict[int, Callable[[], None]] = {}
+        """What happens behind a piece, by its number."""
         on_loop = Share.on_loop
 
         async def counted(share: Share, function: Callable[..., Any], *args: object) -> Any:
+            result = await on_loop(share, function, *args)
             self.count += 1
-            return await on_loop(share, function, *args)
+            self.then.pop(self.count, lambda: None)()
+            return result
 
         monkeypatch.setattr(Share, "on_loop", counted)
 
@@ -62,7 +68,10 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Pieces:
     return Pieces(monkeypatch)
 
 
-def with_topic(script: Callable[[World, Ask, Callable[[], Awaitable[Client]]], Awaitable[None]]) -> None:
+def with_topic(
+    script: Callable[[World, Ask, Callable[[], Awaitable[Client]]], Awaitable[None]],
+    pieces: Pieces | None = None,
+) -> None:
     """Run it beside a node with a topic `t` and coordinators."""
 
     async def prepared(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
@@ -80,8 +89,13 @@ def with_topic(script: Callable[[World, Ask, Callable[[], Awaitable[Client]]], A
             await world.sleep(0.1)
         raise AssertionError("no coordinator came")
 
+    def made(node: Node) -> None:
+        if pieces is not None:
+            pieces.node = node
+
     play(
         prepared,
+        made=made,
         offsets_topic_num_partitions="2",
         offsets_topic_replication_factor="1",
         log_message_timestamp_type="LogAppendTime",
@@ -177,6 +191,27 @@ def test_a_fetch_of_very_many_partitions_that_waits_is_answered_with_what_comes(
         assert told == {2_400}
 
     with_topic(script)
+
+
+def test_records_that_come_between_two_pieces_of_a_fetch_end_its_wait(pieces: Pieces) -> None:
+    """A partition that was empty when it was read, and is not when the fetch would park, is no cause to park."""
+
+    async def script(world: World, ask: Ask, connect: Any) -> None:
+        created = await ask(CreateTopicsRequest([CreatableTopic("wide", 2_500, 1, [], [])], 60_000, False), 5)
+        assert created.topics[0].error_code == 0
+        await world.sleep(20.0)
+        partition = pieces.node.broker.topics["wide"].partitions[0]
+        pieces.then[pieces.count + 5] = lambda: partition.append_as_leader(memoryview(good_batch()), 0)
+        asked_at = world.now
+        answer = await ask(fetch([fetched_topic("wide", 2_500)], wait_ms=600_000), 11)
+        assert pieces.then == {}
+        assert world.now - asked_at < 60
+        told = {
+            each.partition_index for topic in answer.responses for each in topic.partitions if each.records
+        }
+        assert told == {0}
+
+    with_topic(script, pieces)
 
 
 def test_offsets_of_very_many_partitions_are_committed_and_deleted_in_pieces(pieces: Pieces) -> None:
