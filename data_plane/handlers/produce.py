@@ -276,6 +276,8 @@ class ProduceHandler:
                     if error.code in PRODUCER_ERRORS and data.records is not None:
                         self._refusals.tell(context, log, data.records, error)
                     failed = True
+                    # A batch may keep its error, whose frames hold all of the request: a circle until the next collection.
+                    error.__traceback__ = None
                     continue
                 except DiskError as error:
                     broker.disk_errors.tell(

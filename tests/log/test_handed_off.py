@@ -1,0 +1,38 @@
+"""Batches that workers look at: what is left of one that was refused."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from bench.budget.lines import batch
+from data_plane.log.batch_work import HandedOff, LoopWork, RequestBudget
+from data_plane.log.config import LogConfig
+from wire.compression import CompressionType, Inflated, compress
+from wire.errors import ErrorCode, KafkaError
+
+BOMB = batch(CompressionType.ZSTD, compress(CompressionType.ZSTD, bytes(1 << 20), None))
+ROOM_BYTES = 1 << 30
+
+
+def test_a_batch_that_inflates_too_far_holds_nothing_when_it_is_forgotten() -> None:
+    """Its memory, and its decompressor's, are free at once: a request has hundreds of such batches."""
+    config = LogConfig.from_properties({"max.message.bytes": "2000"})
+    budget = RequestBudget(0, Inflated())
+    budget.bytes_left = 1_000
+    received = bytearray(BOMB)
+    gc.collect()
+    gc.disable()
+    try:
+        handed_off = HandedOff(memoryview(received), config, budget, LoopWork(lambda _: None))
+        handed_off.inflate(ROOM_BYTES)
+        assert isinstance(handed_off.size, KafkaError)
+        with pytest.raises(KafkaError) as raised:
+            handed_off.size_of(CompressionType.ZSTD, memoryview(b""), ROOM_BYTES)
+        assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        raised.value.__traceback__ = None
+        del raised, handed_off
+        received.clear()  # raises BufferError while anybody has a view of it
+    finally:
+        gc.enable()
