@@ -14,8 +14,9 @@ import resource
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
@@ -94,19 +95,47 @@ class RealWorkers:
     async def run(self, function: Callable[..., T], *args: object) -> T:
         has_begun = False
 
-        def begin() -> T:
+        def begin() -> tuple[T | None, Exception | None]:
             nonlocal has_begun
             has_begun = True
-            return function(*args)
+            try:
+                return function(*args), None
+            except Exception as error:  # noqa: BLE001  # it is raised to whoever waits
+                return None, _without_frames(error)
 
         while True:
             try:
-                return await trio.to_thread.run_sync(begin, limiter=self._limiter)
+                result, failure = await trio.to_thread.run_sync(begin, limiter=self._limiter)
+                break
             except (RuntimeError, MemoryError):
                 # "can't start new thread": the limit of processes or of memory, which others may give back.
                 if has_begun:
                     raise
                 await trio.sleep(NO_THREAD_RETRY_SECONDS)
+        if failure is None:
+            return cast("T", result)
+        try:
+            raise failure
+        finally:
+            del failure
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error with a note of where it was raised, instead of the calls themselves.
+
+    The thread's own calls know the error, and it would know them. Whatever they and all later ones hold, megabytes of a request,
+    would stay until a full collection of garbage.
+    """
+    places = [
+        f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    error.add_note("raised in a worker: " + " > ".join(places[1:]))
+    chained: BaseException | None = error
+    while chained is not None:
+        chained.__traceback__ = None
+        chained = chained.__cause__ or chained.__context__
+    return error
 
 
 class RealMeter:

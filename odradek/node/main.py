@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.config import NodeConfig
+from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
@@ -82,11 +82,6 @@ def _with_remedy(reason: BaseException) -> str:
     return text
 
 
-STARTING_GC_THRESHOLD = 100_000
-"""A start makes a million objects that stay and next to no garbage: usual collections look at them again and again
-(a sixth of the CPU time of a start with 10,000 partitions)."""
-
-
 async def _serve(
     config: NodeConfig,
     started: Callable[[Mapping[str, Any]], None] | None,
@@ -100,14 +95,11 @@ async def _serve(
         log.warning("config.warning", message=warning)
     stop = env.event()
 
-    usual = gc.get_threshold()
-    gc.set_threshold(STARTING_GC_THRESHOLD)
+    collections = Collections()
+    collections.begin_start()
 
     def on_started(facts: Mapping[str, Any]) -> None:
-        gc.set_threshold(*usual)
-        # What exists now lives as long as the node: keep it out of every later collection.
-        gc.collect()
-        gc.freeze()
+        collections.begin_service()
         if started is not None:
             started(facts)
 

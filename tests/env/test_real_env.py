@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -68,6 +70,38 @@ async def test_workers_run_beside_the_loop_under_a_limit() -> None:
     assert threading.get_ident() not in results
     with pytest.raises(ZeroDivisionError):
         await env.workers.run(divmod, 1, 0)
+
+
+async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
+    """Whoever handles the error has all that the work was given back at once, without a collection of garbage."""
+    env = RealEnv()
+
+    class Large:
+        pass
+
+    given = Large()
+    seen = weakref.ref(given)
+
+    async def refused(large: Large) -> str:
+        try:
+            await env.long_work.begin().in_worker(fail, large)
+        except ValueError as error:
+            (note,) = error.__notes__
+            assert note.startswith("raised in a worker: test_real_env.py:")
+            return str(error)
+        return ""
+
+    def fail(large: Large) -> None:
+        raise ValueError("no")
+
+    gc.disable()
+    try:
+        assert await refused(given) == "no"
+        del given
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_started_work_is_waited_for_when_cancelled() -> None:
