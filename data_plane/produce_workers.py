@@ -11,7 +11,6 @@ from wire.compression import Inflated
 T = TypeVar("T")
 
 SMALL_THREADS = 2
-LARGE_THREADS = 1
 
 
 class CountedWorkers:
@@ -32,13 +31,13 @@ class CountedWorkers:
 
 
 class ProduceWorkers:
-    """`small` take what needs little room, `large` the rest, one at a time."""
+    """`small` take what needs little room, `large` the rest, one at a time and with rests: it is long work."""
 
     __slots__ = ("inflated", "large", "small")
 
     def __init__(self, env: Env) -> None:
         self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
-        self.large = CountedWorkers(env.new_workers(LARGE_THREADS))
+        self.large = env.long_work.beside(env.new_workers(1))
         self.inflated = Inflated()
         """By workers."""
 

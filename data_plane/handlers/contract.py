@@ -113,7 +113,7 @@ class Context:
     def for_later(self) -> Context:
         """What is known of the current request, for a handler that goes on with it after its dispatch."""
         later = copy(self)
-        later.of_connection = self
+        later.of_connection = self if self.of_connection is None else self.of_connection
         return later
 
     def note_append(self) -> Context:

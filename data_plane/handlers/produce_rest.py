@@ -10,8 +10,9 @@ stood. Anything may have happened in between: leadership, log, topic, limits and
 the bytes themselves decide is kept (what they decompress to, whether their records keep the rules).
 
 These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
-done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, of which there
-is one at a time: that bounds the memory, and large ones hold up large ones only.
+done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, and so do the
+batches behind it when a request has become unusually much. There is one `large` at a time, with rests between them
+(`odradek.env.long_work`): that bounds memory and time, and large ones hold up large ones only.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from wire.messages.produce import ProduceRequest
 
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""
-TURNS_AT_ONCE = 4
-"""Producers write to a thousand partitions in one request; what has more appends the rest in turns of long work."""
+TURNS_AT_ONCE = 2
+"""Producers write to hundreds of partitions in one request; what has more appends the rest in turns of long work."""
 SLICE_BYTES = 4 << 20
 """A worker that has decompressed so much for one request lets the appends go on."""
 ANY_SIZE = 1 << 62
@@ -41,6 +42,7 @@ class ProduceRest:
     __slots__ = (
         "_batches",
         "_broker",
+        "_large",
         "_left",
         "_share",
         "_starts",
@@ -65,6 +67,7 @@ class ProduceRest:
         self.place = place
         self._broker = broker
         self._share = broker.long_work.begin()
+        self._large = broker.produce_workers.large.begin()
         self._turns_at_once = TURNS_AT_ONCE
         self._left: list[tuple[memoryview, LogConfig]] = []
         """Batches, with what holds for their topics."""
@@ -111,7 +114,7 @@ class ProduceRest:
             try:
                 await workers.small.run(batch.recompress, handed_off, SMALL_BYTES_MAX)
             except LargerThanThought:
-                await workers.large.run(batch.recompress, handed_off, ANY_SIZE)
+                await self._large.in_worker(batch.recompress, handed_off, ANY_SIZE)
 
     async def work(self, go_on: Callable[[], Any]) -> Any:
         """Let workers do what the next append needs, and maybe some of those behind it; what `go_on` returns then.
@@ -122,11 +125,14 @@ class ProduceRest:
         at = self._starts[self.place[0]] + self.place[1]
         batch = self._batch(at)
         if batch.wants_check:
-            await (workers.small if batch.is_small else workers.large).run(batch.check)
+            if batch.is_small:
+                await workers.small.run(batch.check)
+            else:
+                await self._large.in_worker(batch.check)
         elif batch.is_compressed and batch.size is None:
             some = [self._batch(each) for each in range(at, min(at + PARTITIONS_PER_TURN, len(self._left)))]
-            if await workers.small.run(_inflate, some, self.budget):
-                await workers.large.run(batch.inflate, ANY_SIZE)
+            if self.budget.is_unusual or await workers.small.run(_inflate, some, self.budget):
+                await self._large.in_worker(batch.inflate, ANY_SIZE)
             batch.tell_size()
         elif self._turns_at_once > 0:
             self._turns_at_once -= 1

@@ -159,13 +159,27 @@ class LoopWork:
 class RequestBudget:
     """What workers may still do for one request of `size` bytes of batches. `inflated` counts for the node."""
 
-    __slots__ = ("_of_node", "bytes_inflated", "bytes_left", "bytes_max", "records_left", "records_max")
+    __slots__ = (
+        "_of_node",
+        "bytes_inflated",
+        "bytes_left",
+        "bytes_max",
+        "bytes_usual",
+        "records_left",
+        "records_max",
+    )
 
     def __init__(self, size: int, inflated: Inflated) -> None:
         self.bytes_inflated = 0
         self._of_node = inflated
         self.bytes_max = self.bytes_left = REQUEST_BYTES_MIN + REQUEST_RATIO * size
+        self.bytes_usual = SMALL_BYTES_MAX + REQUEST_RATIO * size
         self.records_max = self.records_left = RECORDS_PARSED_MAX + size // RECORD_BYTES
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether its batches have become more than batches do."""
+        return self.bytes_inflated > self.bytes_usual
 
     def inflate(self, compression_type: int, data: memoryview, size_max: int, at_once_max: int) -> int:
         """As `decompressed_size`, and within the budget.

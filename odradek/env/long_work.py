@@ -7,7 +7,7 @@ milliseconds (`Share.on_loop`), or one thread beside it for as long as it takes 
 under way at a time. Two rules say when the next one begins:
 
 * **Others first.** A connection has had a turn since the last piece began: then the loop is theirs for `REST_FACTOR` times
-  as long as that piece took. So all long work of a node together takes a sixth of the loop from those who use it, however many
+  as long as that piece took. So all long work of a node together takes an eighth of the loop from those who use it, however many
   connections ask for it. A loop that nobody else uses goes on at once.
 * **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that wait, the one
   that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996): a request of two pieces
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REST_FACTOR = 5
-"""Others keep five sixths of the loop."""
+REST_FACTOR = 7
+"""Others keep seven eighths of the loop."""
 
 
 class _Waiter:
@@ -53,17 +53,26 @@ class LongWork:
         "_is_taken",
         "_new_event",
         "_number",
+        "_of_node",
         "_rest_until",
         "_turns_before",
         "_waiting",
         "_worker",
         "described",
+        "in_progress",
         "seconds",
         "turns",
     )
 
-    def __init__(self, clock: Clock, new_event: Callable[[], Event], worker: Workers) -> None:
-        """`worker` is a thread for this alone."""
+    def __init__(
+        self,
+        clock: Clock,
+        new_event: Callable[[], Event],
+        worker: Workers,
+        of_node: LongWork | None = None,
+    ) -> None:
+        """`worker` is a thread for this alone. `of_node` is the node's, where this is another beside it."""
+        self._of_node = self if of_node is None else of_node
         self._clock = clock
         self._new_event = new_event
         self._worker = worker
@@ -79,6 +88,8 @@ class LongWork:
         """Turns of connections: each adds one."""
         self.seconds = 0.0
         """How long all pieces took."""
+        self.in_progress = 0
+        """Requests that wait for a turn or have one."""
         self.described = 0
         """What handlers that work in slices have done, in partitions looked up and described."""
 
@@ -86,6 +97,10 @@ class LongWork:
     def is_busy(self) -> bool:
         """Whether a piece is under way or somebody waits for one."""
         return self._is_taken
+
+    def beside(self, worker: Workers) -> LongWork:
+        """Work of the same node with a thread and turns of its own: neither waits for the other's pieces."""
+        return LongWork(self._clock, self._new_event, worker, self)
 
     def begin(self) -> Share:
         """For one request."""
@@ -102,6 +117,7 @@ class LongWork:
         ended a piece has come back by that time, and may be the one with the smallest share.
         """
         share.taken = max(share.taken, self._floor)
+        self.in_progress += 1
         self._number += 1
         mine = _Waiter(share.taken, self._number, self._new_event())
         heappush(self._waiting, mine)
@@ -121,6 +137,7 @@ class LongWork:
                     break
                 chooses, mine.event = True, self._new_event()
         except BaseException:
+            self.in_progress -= 1
             if not mine.is_next:
                 self._waiting.remove(mine)
                 heapify(self._waiting)
@@ -134,12 +151,13 @@ class LongWork:
         clock = self._clock
         await clock.sleep_until(0.0)
         await clock.sleep_until(0.0)
-        if self.turns != self._turns_before and clock.monotonic() < self._rest_until:
+        if self._of_node.turns != self._turns_before and clock.monotonic() < self._rest_until:
             await clock.sleep_until(self._rest_until)
 
-    def _account(self, share: Share, began: float, turns: int) -> None:
+    def _end(self, share: Share, began: float, turns: int) -> None:
         ended = self._clock.monotonic()
         took = ended - began
+        self.in_progress -= 1
         share.taken += took
         self.seconds += took
         self._turns_before = turns
@@ -167,22 +185,22 @@ class Share:
         """Wait for a turn, then do one piece here. Raises what the function raises."""
         work = self._work
         await work._enter(self)
-        began, turns = work._clock.monotonic(), work.turns
+        began, turns = work._clock.monotonic(), work._of_node.turns
         try:
             return function(*args)
         finally:
-            work._account(self, began, turns)
+            work._end(self, began, turns)
             work._leave()
 
     async def in_worker(self, function: Callable[..., T], *args: object) -> T:
         """Wait for a turn, then do one piece in the thread. Raises what the function raises."""
         work = self._work
         await work._enter(self)
-        began, turns = work._clock.monotonic(), work.turns
+        began, turns = work._clock.monotonic(), work._of_node.turns
         try:
             return await work._worker.run(function, *args)
         finally:
-            work._account(self, began, turns)
+            work._end(self, began, turns)
             work._leave()
 
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from bench.budget.lines import batch
+from bench.budget.broker_lines import batch
 from data_plane.log.batch_work import HandedOff, LoopWork, RequestBudget
 from data_plane.log.config import LogConfig
 from wire.compression import CompressionType, Inflated, compress
