@@ -144,7 +144,7 @@ def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
             broker = SimpleNamespace(
                 controller=controller,
                 clock=SimpleNamespace(monotonic=lambda: 100.0),
-                long_work=SimpleNamespace(is_busy=False),
+                long_work=SimpleNamespace(is_busy=False, described=0),
                 settings=SimpleNamespace(request_timeout_ms=7000, node_id=1, auto_create_topics_enable=True),
                 image=MetadataImage(),
                 config_layers=BrokerConfigLayers({}),

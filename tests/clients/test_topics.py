@@ -114,5 +114,6 @@ def test_timestamps_by_log_append(node: RunningNode, fresh_topic: Callable[[str]
     records = [Sent(b"x", timestamp_ms=1), Sent(b"y", timestamp_ms=2)]
     driver.produce(topic, records, codec="zstd", idempotent=False, acks=-1)
     received = driver.consume(topic, {0: 0}, 2)
-    assert {record.timestamp_ms for record in received} == {received[0].timestamp_ms}
-    assert before_ms <= received[0].timestamp_ms <= int(time.time() * 1000) + 1
+    after_ms = int(time.time() * 1000) + 1
+    # Two batches, if the client was slow between the two records.
+    assert all(before_ms <= record.timestamp_ms <= after_ms for record in received)

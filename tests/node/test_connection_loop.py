@@ -43,6 +43,7 @@ class Entry:
         self.errors: dict[int, int] = {}
         self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
         self.latency_seconds = 0.0
+        self.elements = 0
         self.answered_in_turn = self.unanswered = self.delayed = self.request_bytes = self.response_bytes = 0
 
     @staticmethod

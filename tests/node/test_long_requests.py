@@ -37,7 +37,7 @@ class LongEntry(Entry):
         if text.startswith(b"bad"):
             raise MalformedMessage("bad to the end")
         self.decoded_beside.append(text.rstrip(b"."))
-        return text.rstrip(b"."), len(frame)
+        return text.rstrip(b"."), ELEMENTS_AT_ONCE + 1
 
     def encode(  # type: ignore[override]  # of an instance
         self, frame: bytearray, response: Any, spills: list[tuple[int, Any]], errors: dict[int, int]
@@ -71,6 +71,7 @@ def test_a_connection_goes_on_when_its_long_request_is_handled() -> None:
     node, entry = run(script)
     assert entry.decoded_beside == [b"echo:2", b"echo:4"]
     assert entry.errors == {7: 4}
+    assert entry.elements == 2 * (ELEMENTS_AT_ONCE + 1)
     assert node.services.held.bytes_held == 0
 
 

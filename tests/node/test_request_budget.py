@@ -26,7 +26,9 @@ from bench.budget.stage import Client, Judged, judged_node
 from bench.processes import memory_kib
 from bench.small_requests import record_batch
 from data_plane.handlers.configs import RESOURCE_UNITS
+from data_plane.handlers.fetch import READ_UNITS
 from data_plane.handlers.gathering import DECISION_UNITS
+from data_plane.handlers.group_offsets import DECIDED_UNITS
 from data_plane.log.batch_work import RATION
 from wire.api import request_class, request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
@@ -55,7 +57,15 @@ DESCRIBED = "odradek_described_total"
 INFLATED = "odradek_broker_loop_inflated_bytes"
 CLOSED = "odradek_protocol_errors_total"
 COUNTED = (DECODED, DESCRIBED, INFLATED, CLOSED)
-WEIGHTS = {ApiKey.DESCRIBE_CONFIGS: RESOURCE_UNITS, ApiKey.DELETE_GROUPS: DECISION_UNITS}
+OFFSET_UNITS = 1 + DECIDED_UNITS + 1
+"""An offset is looked up, decided and told."""
+WEIGHTS = {
+    ApiKey.DESCRIBE_CONFIGS: RESOURCE_UNITS,
+    ApiKey.DELETE_GROUPS: DECISION_UNITS,
+    ApiKey.FETCH: READ_UNITS,
+    ApiKey.OFFSET_COMMIT: OFFSET_UNITS,
+    ApiKey.OFFSET_DELETE: OFFSET_UNITS,
+}
 """What looking up one element counts like, where it is dearer than a partition."""
 HELD = (
     "odradek_receive_buffer_bytes",
