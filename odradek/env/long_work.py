@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REST_FACTOR = 7
-"""Others keep seven eighths of the loop."""
+REST_FACTOR = 11
+"""Others keep eleven twelfths of the loop."""
 
 
 class _Waiter:
