@@ -374,30 +374,19 @@ def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
     """
     if compression_type == CompressionType.NONE:
         return bytes(data)
-    try:
-        chunks = _CHUNKS[compression_type]
-    except KeyError:
-        raise _unknown(compression_type) from None
-    size = 0
     # BytesIO.getvalue() hands out its own buffer, so joining costs no second copy.
     whole: BytesIO | None = None
-    first = b""
-    try:
-        for chunk in chunks(memoryview(data), size_max):
-            size += len(chunk)
-            if size > size_max:
-                raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
-            if whole is not None:
-                whole.write(chunk)
-            elif first:
-                whole = BytesIO()
-                whole.write(first)
-                whole.write(chunk)
-            else:
-                first = chunk
-    except _LIBRARY_ERRORS as error:
-        raise _corrupt(compression_type, error) from error
-    return first if whole is None else whole.getvalue()
+    first: Buffer = b""
+    for chunk in decompressed_chunks(compression_type, data, size_max):
+        if whole is not None:
+            whole.write(chunk)
+        elif first:
+            whole = BytesIO()
+            whole.write(first)
+            whole.write(chunk)
+        else:
+            first = chunk
+    return bytes(first) if whole is None else whole.getvalue()
 
 
 def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:

@@ -37,7 +37,7 @@ class Attack:
     """Frames without an answer for `ANSWER_SECONDS_MAX`."""
     answer_bytes: int = 0
     cpu_seconds: float = 0.0
-    """Of the attackers' process."""
+    """CPU of the attackers' process."""
 
     @property
     def ended(self) -> int:

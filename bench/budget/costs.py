@@ -181,7 +181,7 @@ def measure_rates(node: Judged, costs: Sequence[Cost], seconds: float) -> None:
 
 
 def costliest(costs: Sequence[Cost], over_ms: float) -> list[Cost]:
-    """Of each line the largest frame that took most CPU, if it took so many milliseconds."""
+    """The largest frame of each line that took most CPU, if it took so many milliseconds."""
     found = []
     for of_line in by_line(costs):
         largest = max(of_line, key=lambda cost: SIZES[cost.frame.size]).frame.size

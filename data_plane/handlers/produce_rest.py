@@ -72,7 +72,7 @@ class ProduceRest:
         self._left: list[tuple[memoryview, LogConfig]] = []
         """Batches, with what holds for their topics."""
         self._batches: dict[int, HandedOff] = {}
-        """Of those that are looked at."""
+        """What is known of those that are looked at."""
         self._starts: dict[int, int] = {}
         """Where the partitions of a topic begin among those that are left."""
         first_topic, first_partition = place

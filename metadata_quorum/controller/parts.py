@@ -15,6 +15,7 @@ A part shares its things with the request it comes from: neither is changed by a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -43,7 +44,7 @@ from wire.structure import Message
 __all__ = ["PART_WEIGHT_MAX", "LongRequest", "Parts", "Trial", "long_request"]
 
 PART_WEIGHT_MAX = 400
-"""Of one part, about 10 ms: a topic, resource or partition weighs one, and so does each thing that is about it."""
+"""The most that one part weighs, about 10 ms: a topic, resource or partition weighs one, and so does each thing that is about it."""
 
 
 @attrs.frozen
@@ -158,30 +159,30 @@ def _divided(things: Sequence[_Thing], weight_max: int) -> list[list[int]]:
     return groups
 
 
-class _Kind:
+class _Kind(ABC):
     """How requests of one kind are taken apart, and their responses put together."""
 
+    @abstractmethod
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
-        """Of its things, roughly: looked at only until they are too much."""
-        raise NotImplementedError
+        """The weights of its things, roughly: looked at only until they are too much."""
 
     def named(self, image: MetadataImage, request: Any) -> Any:
         """The request where it names its things, one that names them where it means all."""
         return request
 
+    @abstractmethod
     def things(
         self, image: MetadataImage, request: Any, settings: ControllerSettings
     ) -> tuple[list[_Thing], Ready]:
         """Raises `KafkaError` for what is refused as a whole."""
-        raise NotImplementedError
 
+    @abstractmethod
     def part(self, request: Any, things: Sequence[_Thing]) -> Any:
         """A request about these things."""
-        raise NotImplementedError
 
+    @abstractmethod
     def join(self, request: Any, groups: Groups, responses: Sequence[Any], ready: Ready) -> Any:
         """One response."""
-        raise NotImplementedError
 
     def of_all(self, response: Any) -> Any:
         """The response to a request that means all, of the response to one that names them."""
