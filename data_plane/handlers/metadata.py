@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.contract import Context, Result
-from data_plane.handlers.slices import SLICE_UNITS, Work, in_slices
+from data_plane.handlers.slices import SCANT_UNITS, SLICE_UNITS, Work, in_slices
 from data_plane.handlers.topics import sender_of
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.effective_config import broker_value
@@ -54,27 +54,62 @@ class MetadataHandler:
         """Topics that the controller has been asked for and that it has not answered yet."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
-        version, listener = context.api_version, context.listener
-        return in_slices(self._broker.long_work, self._answer(request, version, listener, sender_of(context)))
+        """Most clients ask about one small topic: that needs no slices."""
+        broker, version = self._broker, context.api_version
+        image, asked_topics = broker.image, request.topics
+        if asked_topics is None or (version == 0 and not asked_topics):
+            everything = [topic for _, topic in sorted(image.topics.items())]
+            return in_slices(broker.long_work, self._answer(image, everything, request, context.listener))
+        if version < QUERY_BY_ID_SINCE and any(
+            asked.name is None or asked.topic_id != ZERO_UUID for asked in asked_topics
+        ):
+            code = ErrorCode.INVALID_REQUEST
+            refused = [_missing(asked.name or "", asked.topic_id, code) for asked in asked_topics]
+            return MetadataResponse(0, [], None, -1, refused, NOT_REQUESTED, code)
+        if len(asked_topics) == 1:
+            unknown: dict[str, None] = {}
+            found = self._find(asked_topics[0], image, request, version, unknown)
+            if unknown:
+                self._create_some(unknown, sender_of(context))
+            if not isinstance(found, TopicImage):
+                return self._respond([found], image, request, context.listener)
+            if len(found.partitions) <= SCANT_UNITS:
+                broker.long_work.described += 1 + len(found.partitions)
+                described = _describe_all(sorted(found.partitions.items()), image)
+                return self._respond([_found(found, described, request)], image, request, context.listener)
+        wanted = self._find_all(asked_topics, image, request, version, sender_of(context))
+        return in_slices(broker.long_work, self._answer(image, wanted, request, context.listener))
 
     def _answer(
-        self, request: MetadataRequest, version: int, listener: str, sender: Sender
+        self,
+        image: MetadataImage,
+        wanted: Iterable[TopicImage | MetadataResponseTopic | None],
+        request: MetadataRequest,
+        listener: str,
     ) -> Work[MetadataResponse]:
-        image = self._broker.image
-        wants_all = request.topics is None or (version == 0 and not request.topics)
-        if wants_all:
-            topics = []
-            for _, topic in sorted(image.topics.items()):
-                topics.append((yield from self._describe(topic, image.brokers, request)))
-        else:
-            asked_topics = request.topics or []
-            if version < QUERY_BY_ID_SINCE and any(
-                asked.name is None or asked.topic_id != ZERO_UUID for asked in asked_topics
-            ):
-                code = ErrorCode.INVALID_REQUEST
-                refused = [_missing(asked.name or "", asked.topic_id, code) for asked in asked_topics]
-                return MetadataResponse(0, [], None, -1, refused, NOT_REQUESTED, code)
-            topics = yield from self._find_all(asked_topics, image, request, version, sender)
+        """What is `wanted`: topics to describe, answers about missing ones, and `None` for what was asked for before."""
+        topics: list[MetadataResponseTopic] = []
+        for found in wanted:
+            yield 1
+            if isinstance(found, TopicImage):
+                of_topic = sorted(found.partitions.items())
+                described: list[MetadataResponsePartition] = []
+                for start in range(0, len(of_topic), SLICE_UNITS):
+                    some = of_topic[start : start + SLICE_UNITS]
+                    described += _describe_all(some, image)
+                    yield len(some)
+                topics.append(_found(found, described, request))
+            elif found is not None:
+                topics.append(found)
+        return self._respond(topics, image, request, listener)
+
+    def _respond(
+        self,
+        topics: list[MetadataResponseTopic],
+        image: MetadataImage,
+        request: MetadataRequest,
+        listener: str,
+    ) -> MetadataResponse:
         brokers = [
             MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
@@ -99,31 +134,33 @@ class MetadataHandler:
         request: MetadataRequest,
         version: int,
         sender: Sender,
-    ) -> Work[list[MetadataResponseTopic]]:
-        """Each topic once, however often it is asked for, by name or by id. Those that may be created are."""
-        answers: dict[tuple[str | None, bytes], MetadataResponseTopic] = {}
-        asked_for: dict[str | bytes, None] = {}
+    ) -> Iterator[TopicImage | MetadataResponseTopic | None]:
+        """What is found of each; `None` for one found before, by name or by id. Those that may be created are."""
+        told: set[tuple[str | None, bytes]] = set()
         unknown: dict[str, None] = {}
         for asked in asked_topics:
-            name = asked.name
-            if name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
-                key: str | bytes = asked.topic_id
-                topic: TopicImage | None = image.topics_by_id.get(asked.topic_id)
-            else:
-                key, topic = name, image.topics.get(name)
-            yield 1
-            if key in asked_for:
-                continue
-            asked_for[key] = None
-            if topic is None:
-                missing = self._missing(key, request, unknown)
-                answers[missing.name, missing.topic_id] = missing
-            elif (topic.name, topic.topic_id) not in answers:
-                described = yield from self._describe(topic, image.brokers, request)
-                answers[topic.name, topic.topic_id] = described
+            found = self._find(asked, image, request, version, unknown)
+            key = (found.name, found.topic_id)
+            yield None if key in told else found
+            told.add(key)
         if unknown:
             self._create_some(unknown, sender)
-        return list(answers.values())
+
+    def _find(
+        self,
+        asked: MetadataRequestTopic,
+        image: MetadataImage,
+        request: MetadataRequest,
+        version: int,
+        unknown: dict[str, None],
+    ) -> TopicImage | MetadataResponseTopic:
+        """The topic, or the answer about one that does not exist."""
+        name = asked.name
+        if name is None or (asked.topic_id != ZERO_UUID and version >= QUERY_BY_ID_SINCE):
+            by_id = image.topics_by_id.get(asked.topic_id)
+            return self._missing(asked.topic_id, request, unknown) if by_id is None else by_id
+        by_name = image.topics.get(name)
+        return self._missing(name, request, unknown) if by_name is None else by_name
 
     def _missing(
         self, key: str | bytes, request: MetadataRequest, unknown: dict[str, None]
@@ -183,24 +220,13 @@ class MetadataHandler:
             for name in names:
                 del self._creating[name]
 
-    def _describe(
-        self, topic: TopicImage, brokers: Mapping[int, BrokerImage], request: MetadataRequest
-    ) -> Work[MetadataResponseTopic]:
-        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
-        of_topic = sorted(topic.partitions.items())
-        described: list[MetadataResponsePartition] = []
-        for start in range(0, len(of_topic), SLICE_UNITS):
-            some = of_topic[start : start + SLICE_UNITS]
-            described += [_describe_partition(index, partition, brokers) for index, partition in some]
-            yield len(some)
-        return MetadataResponseTopic(
-            ErrorCode.NONE,
-            topic.name,
-            topic.topic_id,
-            topic.name in INTERNAL_TOPICS,
-            described,
-            operations,
-        )
+
+def _found(
+    topic: TopicImage, described: list[MetadataResponsePartition], request: MetadataRequest
+) -> MetadataResponseTopic:
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
+    internal = topic.name in INTERNAL_TOPICS
+    return MetadataResponseTopic(ErrorCode.NONE, topic.name, topic.topic_id, internal, described, operations)
 
 
 def _missing(
@@ -225,19 +251,17 @@ def availability(
     return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE, offline
 
 
-def _describe_partition(
-    index: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]
-) -> MetadataResponsePartition:
-    code, offline = availability(partition, brokers)
-    return MetadataResponsePartition(
-        code,
-        index,
-        partition.leader,
-        partition.leader_epoch,
-        list(partition.replicas),
-        list(partition.isr),
-        offline,
-    )
+def _describe_all(
+    partitions: Iterable[tuple[int, PartitionImage]], image: MetadataImage
+) -> list[MetadataResponsePartition]:
+    brokers = image.brokers
+    described = []
+    for index, partition in partitions:
+        code, offline = availability(partition, brokers)
+        replicas, isr = list(partition.replicas), list(partition.isr)
+        leader, epoch = partition.leader, partition.leader_epoch
+        described.append(MetadataResponsePartition(code, index, leader, epoch, replicas, isr, offline))
+    return described
 
 
 class DescribeClusterHandler:

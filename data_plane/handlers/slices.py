@@ -91,4 +91,13 @@ def _first_slice(long_work: LongWork, work: Work[T]) -> T | _Unfinished:
     return run_slice(work, SCANT_UNITS if long_work.is_busy else SLICE_UNITS, long_work)
 
 
-__all__ = ["SLICE_UNITS", "Work", "complete_in_slices", "finish", "in_slices", "run_slice", "run_through"]
+__all__ = [
+    "SCANT_UNITS",
+    "SLICE_UNITS",
+    "Work",
+    "complete_in_slices",
+    "finish",
+    "in_slices",
+    "run_slice",
+    "run_through",
+]
