@@ -31,7 +31,7 @@ from bench.kafka_server import kafka_server
 from bench.loopback import enter_own_network
 from bench.odradek_server import odradek_server
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
+from odradek.client.shells.blocking import Client
 
 OURS = "odradek"
 PURE_PYTHON = ("kafka-python", "aiokafka")

@@ -33,8 +33,8 @@ from bench.recycled_pages import RecycledPages
 from bench.report import NAMES, OURS, REFERENCE, machine
 from bench.supervised import run_client
 from jepsen_tests import probe
-from jepsen_tests.cluster import Cluster
 from jepsen_tests.network import Loopback
+from jepsen_tests.real_cluster import Cluster
 from jepsen_tests.systems import ApacheKafka, Odradek, Unavailable
 
 MEASURES = ("produce", "latency", "failover")

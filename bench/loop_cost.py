@@ -16,13 +16,13 @@ from typing import Any
 import trio
 
 from bench.small_requests import KINDS, request_frame
-from data_plane.handlers.contract import Context
-from data_plane.handlers.table import ApiTable
 from odradek.env.ports import Buffer, ConnectionLost, File
 from odradek.env.real import RealEnv
-from odradek.node.buffers import ReceiveBuffers
-from odradek.node.connection_loop import Connection
-from odradek.node.connection_services import ConnectionServices
+from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.connection_loop import Connection
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.serving.api_table import ApiTable
+from odradek.serving.contract import Context
 from wire.api import ApiKey
 from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 

@@ -26,9 +26,9 @@ from bench.odradek_server import launch_odradek, prepare_odradek
 from bench.processes import ServerProcess
 from bench.report import footprint_table
 from bench.small_requests import connect, exchange, framed
-from metadata_quorum.image import MetadataImage
-from metadata_quorum.image_builder import ImageBuilder, Interned
-from metadata_quorum.image_records import records_of
+from metadata_quorum.image.image_builder import ImageBuilder, Interned
+from metadata_quorum.image.image_records import records_of
+from metadata_quorum.image.metadata_image import MetadataImage
 from wire.api_keys import ApiKey
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

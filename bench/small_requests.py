@@ -23,12 +23,12 @@ import cattrs
 
 from wire.api import request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
+from wire.batches.records import RecordBatchBuilder
 from wire.codec import decode, encode
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.headers import RequestHeader
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.records import RecordBatchBuilder
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12

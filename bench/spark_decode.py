@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")
     parser.add_argument("--records", type=int, default=16384, help="in a fetch answer")
     arguments = parser.parse_args()
-    print(f"{'records':18} {'spark.decode':>14} {'wire.records':>14}  rows/s")
+    print(f"{'records':18} {'spark.decode':>14} {'wire.batches.records':>14}  rows/s")
     for case in CASES:
         answer = fetch_answer(case, arguments.records)
 

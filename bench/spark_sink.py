@@ -31,7 +31,7 @@ from bench.odradek_server import odradek_server
 from bench.processes import ServerProcess
 from bench.spark_jars import spark_jars
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
+from odradek.client.shells.blocking import Client
 from spark.worker_process import worker_python
 
 PARTITIONS = 4

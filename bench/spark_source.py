@@ -34,7 +34,7 @@ from bench.processes import ServerProcess
 from bench.spark_jars import spark_jars
 from odradek import Producer
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
+from odradek.client.shells.blocking import Client
 from spark.decode import SCHEMA
 from spark.source import schema
 from spark.worker_process import worker_python

@@ -20,15 +20,15 @@ from typing import Any
 
 import attrs
 
-from data_plane.handlers.table import ApiEntry
 from odradek.node.main import serve
+from odradek.serving.api_table import ApiEntry
 
 STAGES = ("receive", "parse", "dispatch", "validate", "append", "read", "encode", "send")
 
 POINTS: tuple[tuple[str, str], ...] = (
     ("receive", "odradek.env.real_net:TcpConn.recv_into"),
-    ("parse", "odradek.node.connection_loop:Connection._dispatch"),
-    ("parse", "odradek.node.connection_loop:Connection._dispatch_frame"),
+    ("parse", "odradek.node.connections.connection_loop:Connection._dispatch"),
+    ("parse", "odradek.node.connections.connection_loop:Connection._dispatch_frame"),
     ("dispatch", "data_plane.replication.partition:Partition.append_as_leader"),
     ("validate", "data_plane.log.partition_log:parse_produced"),
     ("validate", "data_plane.log.partition_log:validate_for_append"),
@@ -36,14 +36,14 @@ POINTS: tuple[tuple[str, str], ...] = (
     ("append", "data_plane.log.partition_log:PartitionLog.append"),
     ("append", "odradek.env.real_files:RealFile.append"),
     ("read", "data_plane.log.partition_log:PartitionLog.read"),
-    ("encode", "odradek.node.connection_loop:Connection._encode"),
-    ("send", "odradek.node.send_queue:SendQueue.flush"),
+    ("encode", "odradek.node.connections.connection_loop:Connection._encode"),
+    ("send", "odradek.node.connections.send_queue:SendQueue.flush"),
     ("send", "odradek.env.real_net:TcpConn.send"),
     ("send", "odradek.env.real_net:TcpConn.sendfile"),
 )
 """Stage, and the function whose own time belongs to it. Decoders, handlers and encoders are wrapped per API entry."""
 
-REQUEST_POINT = "odradek.node.connection_loop:Connection._dispatch_frame"
+REQUEST_POINT = "odradek.node.connections.connection_loop:Connection._dispatch_frame"
 CALIBRATION_CALLS = 200_000
 
 

@@ -11,32 +11,31 @@ from typing import Any
 
 import attrs
 
-from data_plane.directory_assignments import DirectoryAssignments, Replica
-from data_plane.directory_troubles import DirectoryTroubles
-from data_plane.disk_errors import DiskErrors
+from data_plane.disks.directory_assignments import DirectoryAssignments, Replica
+from data_plane.disks.directory_troubles import DirectoryTroubles
+from data_plane.disks.disk_errors import DiskErrors
+from data_plane.disks.log_making import LogMaker
+from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.fetch_sessions import FetchSessions, replica_of
 from data_plane.groups.coordinator import GroupCoordinator
-from data_plane.groups.settings import GroupSettings
-from data_plane.handlers.contract import Context
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.log.batch_work import LoopWork
-from data_plane.log.config import KEEP_CODEC, LogConfig
-from data_plane.log.log_dir import LogDir
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import KEEP_CODEC, LogConfig
 from data_plane.log.log_types import AppendResult
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log_levels import LogLevels
-from data_plane.log_making import LogMaker
 from data_plane.produce_workers import ProduceWorkers
-from data_plane.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
+from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.rotten_replicas import Fate, RottenReplicas
-from data_plane.replication.settings import ReplicationSettings
-from data_plane.timers import Timers
-from metadata_quorum.effective_config import BrokerConfigLayers, effective_topic_config, layers_for
+from metadata_quorum.config.config_resources import RESOURCE_BROKER
+from metadata_quorum.config.effective_config import BrokerConfigLayers, effective_topic_config
+from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.features import THIS_RELEASE, Release
-from metadata_quorum.image import (
+from metadata_quorum.image.config_layers import layers_for
+from metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
-    RESOURCE_BROKER,
     MetadataDelta,
     MetadataImage,
     PartitionImage,
@@ -44,6 +43,8 @@ from metadata_quorum.image import (
 )
 from metadata_quorum.ports import ControllerPort
 from odradek.env.ports import DiskError, DiskRefused, Env, TaskGroup, Workers
+from odradek.serving.contract import Context
+from odradek.serving.timers import Timers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchRequest
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from odradek.env.ports import Env, Workers
-from wire.compression import Inflated
+from wire.batches.compression import Inflated
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 from jepsen_tests.checkers import check
-from jepsen_tests.cluster import ClusterFailed
 from jepsen_tests.history import History
 from jepsen_tests.network import Loopback, Network, enter_own_network, namespaces
+from jepsen_tests.real_cluster import ClusterFailed
 from jepsen_tests.run import Options, Result, run
 from jepsen_tests.schedule import INTERVAL_SECONDS, KINDS
 from jepsen_tests.systems import SYSTEMS, Unavailable

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from jepsen_tests.cluster import Cluster
+from jepsen_tests.real_cluster import Cluster
 from jepsen_tests.schedule import PlannedFault, links
 
 

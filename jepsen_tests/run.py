@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from jepsen_tests.checkers import Anomaly, check, excused_duplicates
-from jepsen_tests.cluster import FASTER, Cluster, ClusterFailed
 from jepsen_tests.history import Commit, History
 from jepsen_tests.nemesis import Nemesis
 from jepsen_tests.network import Network
+from jepsen_tests.real_cluster import FASTER, Cluster, ClusterFailed
 from jepsen_tests.schedule import INTERVAL_SECONDS, PlannedFault, plan, plan_kills
 from jepsen_tests.systems import System
 from jepsen_tests.workload import TOPIC, Recorder, Workload

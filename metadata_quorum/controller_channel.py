@@ -23,8 +23,8 @@ from typing import Any, Protocol
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, batch_too_large, names_more_than
 from metadata_quorum.controller.parts import LongRequest
 from metadata_quorum.envelope import NODE_ITSELF, Sender, open_response, seal_request, tells_of
-from metadata_quorum.peers import Peer, PeerCall, PeerConnections
-from metadata_quorum.raft.describe import refuse_description
+from metadata_quorum.replica.describe_quorum import refuse_description
+from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
 from odradek.env.long_work import Share
 from odradek.env.ports import ConnectionLost, Env, Event

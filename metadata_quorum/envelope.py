@@ -15,7 +15,7 @@ import attrs
 from wire.api import request_class, request_header_version, response_class, response_header_version
 from wire.codec import ErrorCounts, counting_encoder, decode, decode_bounded, encoder
 from wire.errors import ErrorCode, KafkaError, RemoteProtocolError
-from wire.frames import is_supported, parse_request_header, parse_response_header
+from wire.framing.frames import is_supported, parse_request_header, parse_response_header
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.principal import decode_principal, encode_principal
 from wire.structure import Message

@@ -16,9 +16,9 @@ import attrs
 from odradek.env.ports import Buffer
 
 if TYPE_CHECKING:
-    from metadata_quorum.checkpoint_files import StoredSnapshot
     from metadata_quorum.envelope import Sender
     from metadata_quorum.raft.log_state import OffsetAndEpoch
+    from metadata_quorum.replica.checkpoint_files import StoredSnapshot
 
 
 class MetadataLogCorrupt(Exception):

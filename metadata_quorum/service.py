@@ -18,7 +18,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata_quorum.controller.brokers import FenceExpiredBrokers
+from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.controller import (
     Activate,
     Controller,
@@ -26,21 +26,21 @@ from metadata_quorum.controller.controller import (
     periodic_tasks,
     session_check_ms,
 )
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_figures import DecisionFigures
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.decision_figures import DecisionFigures
 from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
-from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
-from metadata_quorum.metadata_errors import MetadataErrors
-from metadata_quorum.peers import Addresses, PeerConnections
+from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
+from metadata_quorum.image.unreadable_configs import MetadataErrors
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
-from metadata_quorum.publisher import MetadataPublisher
 from metadata_quorum.raft.core import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
-from metadata_quorum.raft_quorum import RaftQuorum
-from metadata_quorum.snapshots import SnapshotSettings, Snapshotter
+from metadata_quorum.replica.peers import Addresses, PeerConnections
+from metadata_quorum.replica.publisher import MetadataPublisher
+from metadata_quorum.replica.raft_quorum import RaftQuorum
+from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
+from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
-from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import DiskRefused, Env, TaskGroup
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord

@@ -10,32 +10,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odradek.client.admin_client import Admin as Admin
-    from odradek.client.blocking import Client as Client
-    from odradek.client.consumer import Consumer as Consumer
-    from odradek.client.consumer_types import ConsumerRecord as ConsumerRecord
-    from odradek.client.consumer_types import OffsetAndMetadata as OffsetAndMetadata
-    from odradek.client.consumer_types import RebalanceListener as RebalanceListener
-    from odradek.client.consumer_types import TopicPartition as TopicPartition
-    from odradek.client.consumer_types import UndecodableRecord as UndecodableRecord
+    from odradek.client.consumer.consumer_types import ConsumerRecord as ConsumerRecord
+    from odradek.client.consumer.consumer_types import OffsetAndMetadata as OffsetAndMetadata
+    from odradek.client.consumer.consumer_types import RebalanceListener as RebalanceListener
+    from odradek.client.consumer.consumer_types import TopicPartition as TopicPartition
+    from odradek.client.consumer.consumer_types import UndecodableRecord as UndecodableRecord
     from odradek.client.errors import ClientError as ClientError
-    from odradek.client.producer import Producer as Producer
-    from odradek.client.record_metadata import RecordMetadata as RecordMetadata
+    from odradek.client.producer.record_metadata import RecordMetadata as RecordMetadata
+    from odradek.client.shells.admin_client import Admin as Admin
+    from odradek.client.shells.blocking import Client as Client
+    from odradek.client.shells.consumer import Consumer as Consumer
+    from odradek.client.shells.producer import Producer as Producer
     from wire.errors import ErrorCode as ErrorCode
     from wire.errors import KafkaError as KafkaError
 
 _HOMES = {
-    "Admin": "odradek.client.admin_client",
-    "Client": "odradek.client.blocking",
+    "Admin": "odradek.client.shells.admin_client",
+    "Client": "odradek.client.shells.blocking",
     "ClientError": "odradek.client.errors",
-    "Consumer": "odradek.client.consumer",
-    "ConsumerRecord": "odradek.client.consumer_types",
-    "OffsetAndMetadata": "odradek.client.consumer_types",
-    "Producer": "odradek.client.producer",
-    "RebalanceListener": "odradek.client.consumer_types",
-    "RecordMetadata": "odradek.client.record_metadata",
-    "TopicPartition": "odradek.client.consumer_types",
-    "UndecodableRecord": "odradek.client.consumer_types",
+    "Consumer": "odradek.client.shells.consumer",
+    "ConsumerRecord": "odradek.client.consumer.consumer_types",
+    "OffsetAndMetadata": "odradek.client.consumer.consumer_types",
+    "Producer": "odradek.client.shells.producer",
+    "RebalanceListener": "odradek.client.consumer.consumer_types",
+    "RecordMetadata": "odradek.client.producer.record_metadata",
+    "TopicPartition": "odradek.client.consumer.consumer_types",
+    "UndecodableRecord": "odradek.client.consumer.consumer_types",
     "ErrorCode": "wire.errors",
     "KafkaError": "wire.errors",
 }

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import trio
 
-from odradek.client.aio_admin import AsyncAdmin as Admin
-from odradek.client.aio_consumer import AsyncConsumer as Consumer
-from odradek.client.aio_producer import AsyncProducer as Producer
-from odradek.client.aio_producer import SentRecord
+from odradek.client.shells.aio_admin import AsyncAdmin as Admin
+from odradek.client.shells.aio_consumer import AsyncConsumer as Consumer
+from odradek.client.shells.aio_producer import AsyncProducer as Producer
+from odradek.client.shells.aio_producer import SentRecord
 from odradek.env.real import RealEnv
 
 __all__ = ["Admin", "Consumer", "Producer", "SentRecord", "open_admin", "open_consumer", "open_producer"]

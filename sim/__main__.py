@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sim import raft_alone, replication_alone
+from sim.alone import raft_alone, replication_alone
+from sim.load.own_workload import OwnWorkload, found_in
+from sim.machine.world import Liveness
 from sim.options import PROFILES, RunOptions
-from sim.own import OwnWorkload, found_in
 from sim.replay import options_with, replay_command
 from sim.run import EXIT_STATUS, RunResult, commit, is_event, run
-from sim.scenario import SafetyViolation, Scenario
-from sim.world import Liveness
+from sim.scenarios.lone_node_scenario import SafetyViolation, Scenario
 
 USAGE = 64
 """argparse's own status for this, 2, would be taken for liveness."""
@@ -168,7 +168,7 @@ def _print_end(verdict: str, digest: str, virtual_seconds: float, real_seconds: 
 
 
 def _run_alone(part: str, seed: int) -> int:
-    """`sim.raft_alone`, `sim.replication_alone`: no bytes pass a port, so there is no digest."""
+    """`sim.alone.raft_alone`, `sim.alone.replication_alone`: no bytes pass a port, so there is no digest."""
     print(f"seed: {seed}")
     verdict = _verdict_of(lambda: ALONE[part](seed))
     if verdict != "ok":
@@ -178,7 +178,7 @@ def _run_alone(part: str, seed: int) -> int:
 
 
 def _run_one_node(options: argparse.Namespace, given: list[str]) -> int:
-    """`sim.scenario`: one node, which dies and comes back."""
+    """`sim.scenarios.lone_node_scenario`: one node, which dies and comes back."""
     scenario = Scenario(options.seed, crashes=3 if options.crashes is None else options.crashes)
     print(f"seed: {options.seed}")
     print(f"weather: {scenario.world.weather}")

@@ -6,11 +6,11 @@ failing run is made smaller by trying each of `RunOptions.simpler`.
 
 Profiles:
 
-* `default`: the fault model that a cluster must live through (`sim.storm` and `sim.disk` have it).
+* `default`: the fault model that a cluster must live through (`sim.storm.storm` and `sim.machine.disk` have it).
 * `lite`: the same, but less of it: a short storm of at most two kinds.
 * `perf`: more clients, controllers of their own and always the same kinds of trouble, to measure how fast the simulator is.
 * `calm`: no trouble at all; what fails here fails everywhere.
-* `broken`: the fault model is broken once, on purpose (`sim.breakage`): damage must be told, or do no harm.
+* `broken`: the fault model is broken once, on purpose (`sim.storm.breakage`): damage must be told, or do no harm.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any
 
 import attrs
 
-from sim.breakage import BREAKAGES
-from sim.cluster import Shape
-from sim.storm import StormPlan
-from sim.weather import Weather
+from sim.machine.cluster_members import Shape
+from sim.machine.weather import Weather
+from sim.storm.breakage import BREAKAGES
+from sim.storm.storm import StormPlan
 
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """With the share of the runs that has them; drawn by a stream of their own."""
 WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
 """`produce` (lists and single records, half of the clients each), a plain reader, a follower's reader, a group, records
-that an operator deletes, topics that come and go (`sim.churning`), bare connections (`sim.pipelining`)."""
+that an operator deletes, topics that come and go (`sim.load.churning`), bare connections (`sim.load.pipelining`)."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0

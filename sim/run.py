@@ -15,11 +15,11 @@ from pathlib import Path
 
 import attrs
 
-from sim.cluster_scenario import ClusterScenario
 from sim.history import SafetyViolation
+from sim.load.own_workload import OwnWorkload
+from sim.machine.world import Liveness
 from sim.options import RunOptions
-from sim.own import OwnWorkload
-from sim.world import Liveness
+from sim.scenarios.cluster_scenario import ClusterScenario
 
 EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
 """Of `python -m sim`, by verdict."""

@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-`wire.records` parses one record after the other; at a million rows a second Python has no time for that. Here only what
+`wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that. Here only what
 cannot be otherwise is sequential: where a record begins follows from the length of the one before, so a loop walks from
 length to length and touches one varint per record; where records of one length follow each other, numpy compares all their
 lengths with the first one's instead (`_run`). Everything else happens for all records of a group of batches at once,
@@ -18,7 +18,7 @@ with numpy, on one buffer in which their decompressed bytes lie behind one anoth
 
 Headers are rare and nested: the records that have some are walked one by one.
 
-What is refused is what `wire.records.records` refuses, with the same errors, and besides it what a reader of a log must not
+What is refused is what `wire.batches.records.records` refuses, with the same errors, and besides it what a reader of a log must not
 see (batches in the wrong order) and what Spark's columns cannot hold (a timestamp beyond 64 bits of microseconds).
 
 Control batches are skipped; with the aborted transactions that a broker names beside its answer, their batches are too
@@ -36,8 +36,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wire.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, iter_batches
-from wire.compression import decompress
+from wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, iter_batches
+from wire.batches.compression import decompress
 from wire.record_batch import CorruptBatch, DecompressionBomb, InvalidRecord, records
 
 __all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "DecodedRows", "decode_batches"]

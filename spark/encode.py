@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-`wire.record_writer` encodes one row after the other from Python objects; Spark hands over columns, ten thousand rows at a
+`wire.batches.record_writer` encodes one row after the other from Python objects; Spark hands over columns, ten thousand rows at a
 time, and making objects of them would cost more than everything else. Here no row becomes an object:
 
 1. `partitions_of` says for all rows where they go: the column of partitions, else murmur2 of the key (the hash of all
@@ -14,7 +14,7 @@ time, and making objects of them would cost more than everything else. Here no r
 4. one call to Arrow joins the parts of every record (varints, key, varint, value, headers): the buffer of the result is
    the records of all batches, one after the other, and every batch is a slice of it, to be put behind its header.
 
-What comes out is, byte for byte, what `wire.record_writer` makes of the same rows (tests/spark/test_encode.py).
+What comes out is, byte for byte, what `wire.batches.record_writer` makes of the same rows (tests/spark/test_encode.py).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wire.batch_header import HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX
-from wire.compression import compress
+from wire.batches.batch_header import HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX
+from wire.batches.compression import compress
 
 __all__ = ["EncodedBatch", "Rows", "encode", "murmur2_of", "partitions_of"]
 
@@ -44,7 +44,7 @@ _M = np.uint32(0x5BD1E995)
 
 @attrs.frozen
 class EncodedBatch:
-    """Records of one lane, ready but for the producer's numbers and the checksum (`wire.record_writer.stamp`)."""
+    """Records of one lane, ready but for the producer's numbers and the checksum (`wire.batches.record_writer.stamp`)."""
 
     lane: int
     data: bytearray
@@ -152,7 +152,7 @@ def partitions_of(
 
 
 def murmur2_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The hash of each key (of a null: of the empty one), as `odradek.client.partitioner.murmur2` has it."""
+    """The hash of each key (of a null: of the empty one), as `odradek.client.producer.partitioner.murmur2` has it."""
     places = _places(keys)
     raw = keys.buffers()[2]
     data: _Bytes = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)

@@ -47,15 +47,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from odradek.client.accumulator import Batch
-from odradek.client.blocking import Client
+from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
-from odradek.client.producer import Producer
-from odradek.client.requests import topics_with_metadata
+from odradek.client.producer.accumulator import Batch
+from odradek.client.shells.blocking import Client
+from odradek.client.shells.producer import Producer
 from spark.encode import Rows, encode, partitions_of
 from spark.sink_plan import SinkPlan, plan_write
 from spark.worker_process import spare_collector
-from wire.compression import CompressionType
+from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from odradek.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
 
 __all__ = ["SinkPlan", "plan_write"]
 

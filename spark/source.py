@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.filters import Pushed, push
-from spark.range_partition import RangePartition
+from spark.reading.filters import Pushed, push
+from spark.reading.range_partition import RangePartition
 from spark.source_options import OptionError, Query, SourceOptions
 from spark.worker_process import runs_as
 
@@ -107,7 +107,7 @@ class OdradekReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each topic's partition, or more: see `minPartitions` and `maxRecordsPerPartition`."""
-        from spark.batch_plan import plan_batch
+        from spark.reading.batch_plan import plan_batch
 
         # Of no partition at all Spark makes one with None in it.
         ranges = plan_batch(self.options, self.pushed)
@@ -115,7 +115,7 @@ class OdradekReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from spark.fetching import read_ranges
+        from spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
         return read_ranges(partition.ranges, self.options)

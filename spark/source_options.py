@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from odradek.client.offsets import EARLIEST, LATEST
-from odradek.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from odradek.client.core.client_keys import AdminSettings, ConsumerSettings, ProducerSettings
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
 
 __all__ = ["Bound", "OptionError", "Query", "SourceOptions", "TopicPartition"]
 

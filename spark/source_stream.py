@@ -36,22 +36,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from odradek.client.cluster import NO_TOPIC_ID
+from odradek.client.core.known_cluster import NO_TOPIC_ID
+from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import ClientError
-from odradek.client.offsets import LATEST
-from spark.cluster_view import ClusterView, Known
-from spark.offset_ranges import OffsetRange, gathered, rate_limited, split
-from spark.range_partition import RangePartition
-from spark.read_errors import DataLoss, ReadError
+from spark.reading.cluster_view import ClusterView, Known
+from spark.reading.offset_ranges import OffsetRange, gathered, rate_limited, split
+from spark.reading.range_partition import RangePartition
+from spark.reading.read_errors import DataLoss, ReadError
+from spark.reading.stream_offsets import StreamOffset
 from spark.source_options import SourceOptions, TopicPartition
-from spark.stream_offsets import StreamOffset
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.client.operation import Task
-    from spark.news import News
+    from odradek.client.core.operation import Task
+    from spark.reading.news import News
 
 __all__ = ["OdradekStreamReader"]
 
@@ -103,7 +103,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from spark.fetching import read_ranges
+        from spark.reading.fetching import read_ranges
 
         assert isinstance(partition, RangePartition)
         return read_ranges(partition.ranges, self.options)
@@ -198,7 +198,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ids, {key: each.leader_epoch for key, each in known.items() if each.leader_epoch >= 0}
 
     def _wait_for_news(self, ends: Mapping[TopicPartition, int]) -> None:
-        from spark.news import News
+        from spark.reading.news import News
 
         client = self._view.client
         if self._news is None or self._news.core is not client.core:
@@ -313,7 +313,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not doubtful:
             return
-        from spark.news import epoch_ends
+        from spark.reading.news import epoch_ends
 
         client = self._view.client
         ends = client.run(epoch_ends(client.core, doubtful, deadline=client.core.now + client.timeout))
@@ -382,7 +382,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seconds, found_at = self._lag
         now = time.monotonic()
         if not found_at or now - found_at > _LAG_SECONDS:
-            from odradek.client.admin_offsets import record_times
+            from odradek.client.admin.admin_offsets import record_times
 
             client = self._view.client
             times = client.run(record_times(client.core, behind, client.core.now + client.timeout))
@@ -399,7 +399,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell the group, without waiting for the answer; once."""
         if done.group is None or done.offsets == self._published:
             return
-        from odradek.client.admin_offsets import CommittedOffset, alter_group_offsets
+        from odradek.client.admin.admin_offsets import CommittedOffset, alter_group_offsets
 
         self._finish_commit()
         offsets = {

@@ -22,12 +22,12 @@ INSTALLED = (*PACKAGES, "jepsen_tests")
 
 SHELL = {
     "odradek/cli/": "a process of its own: arguments, files, signals",
-    "odradek/client/admin_client.py": "the blocking shell's thread, for administration",
-    "odradek/client/blocking.py": "the blocking shell: a core in the caller's thread",
-    "odradek/client/consumer.py": "the blocking consumer: the clock, calls of the application's thread",
-    "odradek/client/io_thread.py": "the blocking shell: a core in a thread of its own",
-    "odradek/client/producer.py": "the blocking producer: calls and futures of several threads",
-    "odradek/client/sockets.py": "the sockets and the selector of the blocking shells",
+    "odradek/client/shells/admin_client.py": "the blocking shell's thread, for administration",
+    "odradek/client/shells/blocking.py": "the blocking shell: a core in the caller's thread",
+    "odradek/client/shells/consumer.py": "the blocking consumer: the clock, calls of the application's thread",
+    "odradek/client/shells/io_thread.py": "the blocking shell: a core in a thread of its own",
+    "odradek/client/shells/producer.py": "the blocking producer: calls and futures of several threads",
+    "odradek/client/shells/sockets.py": "the sockets and the selector of the blocking shells",
     "odradek/env/real.py": "the ports of this machine",
     "odradek/env/real_files.py": "the ports of this machine",
     "odradek/env/real_net.py": "the ports of this machine",
@@ -41,11 +41,11 @@ SHELL = {
     "sim/campaign/command.py": "a process of its own: arguments, files, real time",
     "sim/campaign/observing.py": "a failing run once more, from the command line",
     "sim/campaign/workers.py": "processes that run seeds side by side",
-    "sim/clock.py": "trio's clock in the virtual world",
-    "sim/waiting.py": "waits in the virtual world",
-    "sim/world.py": "the run of a virtual world",
-    "spark/cluster_view.py": "pauses between attempts of the driver's questions",
-    "spark/fetching.py": "an executor's connections, how long nothing has come",
+    "sim/machine/clock.py": "trio's clock in the virtual world",
+    "sim/machine/waiting.py": "waits in the virtual world",
+    "sim/machine/world.py": "the run of a virtual world",
+    "spark/reading/cluster_view.py": "pauses between attempts of the driver's questions",
+    "spark/reading/fetching.py": "an executor's connections, how long nothing has come",
     "spark/pipelines/": "jobs: files, arguments, progress",
     "spark/pyspark_archive.py": "writes an archive of the installed pyspark anew, when a user asks",
     "spark/sink.py": "an executor's producer, files of metrics",
@@ -54,13 +54,16 @@ SHELL = {
     "wire/schema/": "writes wire/messages, when a developer asks",
 }
 ALLOWED = {
-    ("data_plane/log/log_dir.py", "import threading"): "a lock: workers write small files beside the loop",
     (
-        "odradek/node/config.py",
+        "data_plane/log/directory/log_dir.py",
+        "import threading",
+    ): "a lock: workers write small files beside the loop",
+    (
+        "odradek/node/configuration/node_config.py",
         "open() passes the ports by",
     ): "the configuration is read before there is an Env",
-    ("wire/compression.py", "import io"): "BytesIO is memory",
-    ("wire/compression.py", "import threading"): "a decompressor per thread",
+    ("wire/batches/compression.py", "import io"): "BytesIO is memory",
+    ("wire/batches/compression.py", "import threading"): "a decompressor per thread",
 }
 """What single modules may do, and why."""
 

@@ -10,9 +10,9 @@ import os
 import subprocess
 import sys
 
-from sim.scenario import Scenario
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
+from sim.scenarios.lone_node_scenario import Scenario
 from tests.sim import echo_world
 
 SEEDS = ("1", "2", "3")

@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 
-A batch is a 61-byte header (`wire.batch_header`) and its records, compressed as one block or not
-(`wire.records`, `wire.compression`). Brokers keep batches as bytes: a produced batch is checked by its header,
+A batch is a 61-byte header (`wire.batches.batch_header`) and its records, compressed as one block or not
+(`wire.batches.records`, `wire.batches.compression`). Brokers keep batches as bytes: a produced batch is checked by its header,
 gets its base offset and leader epoch patched in place (the checksum leaves these two out), and goes to disk
 and to consumers as it came. Records are parsed only where somebody needs them: clients, compacted topics,
 lookups by timestamp.
@@ -34,8 +34,8 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from wire.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
-from wire.batch_header import (
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.batches.batch_header import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -56,9 +56,9 @@ from wire.batch_header import (
     parse_header,
     set_max_timestamp,
 )
-from wire.compression import CompressionType, decompressed_size
+from wire.batches.compression import CompressionType, decompressed_size
+from wire.batches.records import RECORD_SIZE_MIN, Header, Record, RecordBatchBuilder, records
 from wire.errors import ErrorCode, KafkaError
-from wire.records import RECORD_SIZE_MIN, Header, Record, RecordBatchBuilder, records
 
 __all__ = [
     "ATTRIBUTES_OFFSET",
@@ -159,7 +159,7 @@ class Inflation(Protocol):
     """Who finds out what compressed records become, or knows it already."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """As `wire.compression.decompressed_size`."""
+        """As `wire.batches.compression.decompressed_size`."""
 
 
 class _AtOnce:

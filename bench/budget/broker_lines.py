@@ -19,9 +19,9 @@ from bench.budget.values import (
     wide_id,
 )
 from wire.api_keys import ApiKey
-from wire.batch_header import CRC_START, HEADER
+from wire.batches.batch_header import CRC_START, HEADER
+from wire.batches.compression import CompressionType, compress
 from wire.codec import encode
-from wire.compression import CompressionType, compress
 from wire.messages.data_records import ConsumerProtocolSubscription
 
 BOMB_BYTES = 127 << 20

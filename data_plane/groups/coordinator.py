@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any
 from data_plane.groups.answers import refusal
 from data_plane.groups.classic_group import Reply
 from data_plane.groups.decision_log import CoordinatorLog, read_latest
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup
 from data_plane.groups.machine import GroupMachine, TimePasses
 from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, ForgetTopics
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Answers, Ask
-from data_plane.handlers.contract import Context, Delayed
 from data_plane.replication.partition import Partition
-from data_plane.timers import Timer
-from metadata_quorum.image import MetadataDelta, MetadataImage
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.env.ports import DiskError
+from odradek.serving.contract import Context, Delayed
+from odradek.serving.timers import Timer
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.join_group import JoinGroupRequest
 from wire.messages.sync_group import SyncGroupRequest

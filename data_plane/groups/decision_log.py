@@ -14,7 +14,7 @@ from data_plane.log.log_types import Origin
 from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.partition import Partition
 from metadata_quorum.ports import CommitListener
-from wire.batch_errors import InvalidRecord
+from wire.batches.batch_errors import InvalidRecord
 from wire.record_batch import RecordBatchBuilder, parse_header, records
 
 READ_BYTES = 1 << 20

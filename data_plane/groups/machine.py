@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from data_plane.groups.answers import refusal
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups, Listing
 from data_plane.groups.membership import LeaveMembers, Membership
 from data_plane.groups.offsets import (
@@ -22,7 +23,6 @@ from data_plane.groups.offsets import (
     OffsetStore,
 )
 from data_plane.groups.records import CoordinatorRecord
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState
 from data_plane.groups.turn import Answers, Ask, Deadlines, Turn
 from metadata_quorum.state_machine import Decision, DecisionContext

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.records import group_metadata_record
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.turn import Ask, Deadlines, Turn
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

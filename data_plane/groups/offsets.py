@@ -13,6 +13,7 @@ from typing import NamedTuple
 import attrs
 
 from data_plane.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupPhase
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.membership import Membership
 from data_plane.groups.records import (
     OffsetCommitValue,
@@ -20,7 +21,6 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.turn import Ask, Turn
 from wire.errors import ErrorCode
 

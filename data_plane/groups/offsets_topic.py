@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_plane.groups.settings import GroupSettings
+from data_plane.groups.group_settings import GroupSettings
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from data_plane.broker import Broker
-from data_plane.handlers.alter_configs import AlterConfigsHandler, IncrementalAlterConfigsHandler
-from data_plane.handlers.api_versions import ApiVersionsHandler
-from data_plane.handlers.configs import DescribeConfigsHandler, ListConfigResourcesHandler
-from data_plane.handlers.contract import Handler
-from data_plane.handlers.delete_records import DeleteRecordsHandler
-from data_plane.handlers.fetch import FetchHandler
-from data_plane.handlers.find_coordinator import FindCoordinatorHandler
-from data_plane.handlers.forwarded import forwarding_handlers
-from data_plane.handlers.group_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
-from data_plane.handlers.groups import (
+from data_plane.handlers.administration.alter_configs import (
+    AlterConfigsHandler,
+    IncrementalAlterConfigsHandler,
+)
+from data_plane.handlers.administration.delete_records import DeleteRecordsHandler
+from data_plane.handlers.administration.forwarded import forwarding_handlers
+from data_plane.handlers.administration.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
+from data_plane.handlers.administration.topic_partitions import (
+    CreatePartitionsHandler,
+    DescribeTopicPartitionsHandler,
+)
+from data_plane.handlers.administration.topic_requests import (
+    CreateTopicsHandler,
+    DeleteTopicsHandler,
+    InitProducerIdHandler,
+)
+from data_plane.handlers.fetching.fetch import FetchHandler
+from data_plane.handlers.fetching.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from data_plane.handlers.grouping.find_coordinator import FindCoordinatorHandler
+from data_plane.handlers.grouping.group_offsets import (
+    OffsetCommitHandler,
+    OffsetDeleteHandler,
+    OffsetFetchHandler,
+)
+from data_plane.handlers.grouping.group_requests import (
     DeleteGroupsHandler,
     DescribeGroupsHandler,
     LeaveGroupHandler,
@@ -22,14 +37,17 @@ from data_plane.handlers.groups import (
     MemberRequestHandler,
     SyncGroupHandler,
 )
-from data_plane.handlers.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
-from data_plane.handlers.offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
-from data_plane.handlers.produce import ProduceHandler
-from data_plane.handlers.producers import DescribeProducersHandler
-from data_plane.handlers.table import ApiTable
-from data_plane.handlers.topic_partitions import CreatePartitionsHandler, DescribeTopicPartitionsHandler
-from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler, InitProducerIdHandler
+from data_plane.handlers.producing.produce import ProduceHandler
+from data_plane.handlers.producing.producers import DescribeProducersHandler
+from metadata_quorum.config.describe_configs import (
+    DescribeConfigsHandler,
+    ListConfigResourcesHandler,
+)
+from metadata_quorum.features import KRAFT_VERSION
+from odradek.serving.api_table import ApiTable
+from odradek.serving.api_versions import ApiVersionsHandler
+from odradek.serving.contract import Handler
 from wire.api import PRODUCE_ADVERTISED_MIN, ApiKey, api_versions
 
 
@@ -78,6 +96,8 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
     }
     advertised = dict(served)
     advertised[ApiKey.PRODUCE] = (PRODUCE_ADVERTISED_MIN, served[ApiKey.PRODUCE][1])
-    versions = ApiVersionsHandler(advertised, release.features, lambda: broker.image, kraft_version)
+    versions = ApiVersionsHandler(
+        advertised, release.features, lambda: broker.image, lambda: {KRAFT_VERSION: kraft_version()}
+    )
     handlers[ApiKey.API_VERSIONS] = versions.handle
     return ApiTable(handlers, advertised, served, versions.unsupported)

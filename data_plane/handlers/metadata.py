@@ -6,15 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
-from data_plane.handlers.contract import Context, Result
-from data_plane.handlers.slices import SCANT_UNITS, SLICE_UNITS, Work, in_slices
-from data_plane.handlers.topics import sender_of
+from data_plane.handlers.administration.topic_requests import sender_of
+from metadata_quorum.config.effective_config import broker_value
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.effective_config import broker_value
 from metadata_quorum.envelope import Sender
-from metadata_quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.image.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from odradek.env.ports import ConnectionLost
+from odradek.serving.authorized_operations import (
+    BROKERS_ENDPOINT,
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+)
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import SCANT_UNITS, SLICE_UNITS, Work, in_slices
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.describe_cluster import (
@@ -34,11 +40,6 @@ from wire.structure import ZERO_UUID
 
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 QUERY_BY_ID_SINCE = 12
-NOT_REQUESTED = -2147483648
-TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe configs, alter configs: all that a topic has (KIP-430)."""
-CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-BROKERS_ENDPOINT = 1
 CREATED_PER_REQUEST_MAX = 100
 """How many topics one Metadata request creates; whoever names more has the others with the next ones."""
 CREATED_AT_ONCE_MAX = 500

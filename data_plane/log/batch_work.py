@@ -20,13 +20,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.log.record_rules import RECORDS_PARSED_MAX, check_records
-from wire.batch_errors import DecompressionBomb
-from wire.batch_header import HEADER_SIZE, BatchHeader
-from wire.compression import CompressionType, Inflated, decompressed_size
+from wire.batches.batch_errors import DecompressionBomb
+from wire.batches.batch_header import HEADER_SIZE, BatchHeader
+from wire.batches.compression import CompressionType, Inflated, decompressed_size
+from wire.batches.recompression import codec_of
 from wire.errors import ErrorCode, KafkaError
-from wire.recompression import codec_of
 from wire.record_batch import parse_header, parse_produced
 
 RATION = 2 << 20
@@ -66,7 +66,7 @@ class BatchWork(Protocol):
     """Who does the dear parts of a batch's checks."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
-        """As `wire.compression.decompressed_size`; or `OffLoop`."""
+        """As `wire.batches.compression.decompressed_size`; or `OffLoop`."""
 
     def check_records(
         self, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, name: str

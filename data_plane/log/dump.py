@@ -12,15 +12,15 @@ from typing import Any
 from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
 from data_plane.log.producer_state import DamagedSnapshot, ProducerState
-from data_plane.log.scan import HeaderTuple, SegmentScan
-from data_plane.log.segment import (
+from data_plane.log.segments.scan import HeaderTuple, SegmentScan
+from data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     file_name,
 )
-from data_plane.log.segment_index import DamagedIndex, SegmentIndex
+from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, File, FileMissing
 from wire.errors import KafkaError
 from wire.record_batch import SIZE_PREFIX, BatchHeader, CompressionType, records

@@ -31,9 +31,9 @@ from typing import Any
 
 import attrs
 
-from data_plane.log.config import LogConfig
 from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import METADATA_FILE_NAME, NO_TOPIC_ID, LogOwner
 from data_plane.log.log_upkeep import measure_tail, remove_segments
 from data_plane.log.partition_log import PartitionLog
@@ -46,8 +46,8 @@ from data_plane.log.producer_recovery import (
 )
 from data_plane.log.producer_state import ProducerState
 from data_plane.log.salvage import keep_segment, keep_tail
-from data_plane.log.scan import RECOVERY_CHUNK_BYTES, SegmentScan
-from data_plane.log.segment import (
+from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
+from data_plane.log.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,

@@ -15,8 +15,8 @@ from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
 from data_plane.log.log_types import METADATA_FILE_NAME
 from data_plane.log.producer_recovery import snapshot_offsets
 from data_plane.log.producer_state import ProducerState
-from data_plane.log.scan import SegmentScan
-from data_plane.log.segment import (
+from data_plane.log.segments.scan import SegmentScan
+from data_plane.log.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,

@@ -34,13 +34,13 @@ from typing import Any
 
 from data_plane.log import log_upkeep, time_lookup
 from data_plane.log.batch_work import AT_ONCE, BatchWork
-from data_plane.log.config import LONG_MAX, LogConfig
 from data_plane.log.leader_epochs import LeaderEpochs
+from data_plane.log.log_config import LONG_MAX, LogConfig
 from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
 from data_plane.log.producer_recovery import note_batch, rebuild_producers, write_snapshot
 from data_plane.log.producer_state import ActiveProducer, ProducerState
 from data_plane.log.replica_append import append_assigned
-from data_plane.log.segment import (
+from data_plane.log.segments.segment import (
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
     Segment,

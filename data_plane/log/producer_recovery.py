@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from data_plane.log.producer_state import DamagedSnapshot, ProducerState
-from data_plane.log.scan import HeaderTuple, SegmentScan
-from data_plane.log.segment import (
+from data_plane.log.segments.scan import HeaderTuple, SegmentScan
+from data_plane.log.segments.segment import (
     SNAPSHOT_SUFFIX,
     Segment,
     file_name,

@@ -6,7 +6,7 @@ which of its records were refused. Texts and the order of checks are Kafka's (KI
 
 from __future__ import annotations
 
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, BatchHeader, Record, records
 

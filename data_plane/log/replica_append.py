@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from data_plane.log.log_types import AppendResult
 from data_plane.log.producer_recovery import note_batch
-from data_plane.log.segment import RELATIVE_OFFSET_MAX
+from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
 from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import HEADER_SIZE, SIZE_PREFIX, BatchHeader, CorruptBatch, check_crc, parse_header

@@ -11,7 +11,7 @@ from bisect import bisect_right
 import attrs
 
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.scan import SegmentScan
+from data_plane.log.segments.scan import SegmentScan
 from odradek.env.ports import File
 from wire.errors import ErrorCode, KafkaError
 

@@ -9,7 +9,7 @@ itself: `odradek log dump` shows those whose first batch is sound.
 
 from __future__ import annotations
 
-from data_plane.log.segment import LOG_SUFFIX, Segment, remove_if_present
+from data_plane.log.segments.segment import LOG_SUFFIX, Segment, remove_if_present
 from odradek.env.ports import Dir, DiskError
 
 __all__ = ["keep_segment", "keep_tail"]

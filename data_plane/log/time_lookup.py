@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from data_plane.log.record_rules import RECORDS_PARSED_MAX
-from data_plane.log.scan import HeaderTuple, SegmentScan
-from data_plane.log.segment import Segment
+from data_plane.log.segments.scan import HeaderTuple, SegmentScan
+from data_plane.log.segments.segment import Segment
 from odradek.env.ports import FileClosed
+from wire.batches.record_times import record_times
 from wire.record_batch import SIZE_PREFIX, CorruptBatch
-from wire.record_times import record_times
 
 if TYPE_CHECKING:
     from data_plane.log.partition_log import PartitionLog

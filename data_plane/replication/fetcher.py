@@ -30,13 +30,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from data_plane.log.log_types import Origin
-from data_plane.replication.fetch_session import Replica, ReplicaFetchSession, Told
+from data_plane.replication.follower_fetch_session import Replica, ReplicaFetchSession, Told
 from data_plane.replication.partition import Partition
 from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, Sync, sync_partitions
 from data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import Conn, ConnectionLost, DiskError, Env
-from wire.connection import ClientConnection, ConnectionClosed, ResponseReceived
 from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 from wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -46,9 +46,9 @@ from wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from data_plane.replication.settings import ReplicationSettings
+    from data_plane.replication.replication_settings import ReplicationSettings
     from data_plane.replication.throttle import ReplicationThrottle
-    from data_plane.timers import Timer, Timers
+    from odradek.serving.timers import Timer, Timers
     from wire.structure import Message
 
 FETCH_VERSION = 17

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from data_plane.log.batch_work import AT_ONCE, BatchWork
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
 from data_plane.replication.isr_state import (
     CommittedIsr,
@@ -39,7 +39,7 @@ from data_plane.replication.isr_state import (
 )
 from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
-from metadata_quorum.image import PartitionImage
+from metadata_quorum.image.metadata_image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1

@@ -7,7 +7,7 @@ one whose log reaches furthest; only replicas that are in sync and hold the offs
 from __future__ import annotations
 
 from data_plane.replication.partition import Partition
-from metadata_quorum.image import MetadataImage
+from metadata_quorum.image.metadata_image import MetadataImage
 
 NO_REPLICA = -1
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from data_plane.log.log_dir import LogDir
-from data_plane.replication.fetch_session import Replica
+from data_plane.log.directory.log_dir import LogDir
 from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
+from data_plane.replication.follower_fetch_session import Replica
 from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
-from data_plane.replication.settings import ReplicationSettings
+from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from wire.disk_troubles import Trouble
 

@@ -34,12 +34,12 @@ import attrs
 
 from data_plane.log.rot import Rot, Suspected, suspected
 from data_plane.replication.partition import Partition
-from metadata_quorum.image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
+from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
 from odradek.env.ports import DiskError, FileMissing
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker
-    from data_plane.log.log_dir import LogDir
+    from data_plane.log.directory.log_dir import LogDir
 
 AGAIN_SECONDS = 2.0
 """A replica is not checked more often, whoever suspects it."""

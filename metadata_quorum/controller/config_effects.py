@@ -15,13 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from metadata_quorum.config.effective_config import MIN_ISR
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX
-from metadata_quorum.controller.partition_change import Acceptable, acceptable_leaders, change_partition
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import UNCLEAN_ELECTION, topic_rules
-from metadata_quorum.effective_config import MIN_ISR
-from metadata_quorum.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
-from metadata_quorum.image_builder import ImageBuilder
+from metadata_quorum.controller.partitions.partition_change import (
+    Acceptable,
+    acceptable_leaders,
+    change_partition,
+)
+from metadata_quorum.controller.partitions.topic_rules import UNCLEAN_ELECTION, topic_rules
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, TopicImage
 from metadata_quorum.state_machine import DecisionContext
 from wire.disk_troubles import TROUBLED_LOG_DIRS
 from wire.messages.metadata_records import ConfigRecord

@@ -2,18 +2,17 @@
 
 Each resource is decided by itself: it changes as a whole or gets an error. The broker that was asked has looked at
 the shape of the request and, for its own values, at what a running node can change
-(`metadata_quorum.dynamic_broker_config`); the controller checks what is about the cluster.
+(`metadata_quorum.config.dynamic_broker_config`); the controller checks what is about the cluster.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from typing import TypeVar
 
-from metadata_quorum.client_metrics_configs import validate_client_metrics
-from metadata_quorum.config_defs import (
+from metadata_quorum.config.client_metrics_configs import validate_client_metrics
+from metadata_quorum.config.config_defs import (
     ConfigDef,
     ConfigError,
     broker_defs,
@@ -21,19 +20,20 @@ from metadata_quorum.config_defs import (
     topic_defs,
     validate_topic_configs,
 )
-from metadata_quorum.config_values import check_value
-from metadata_quorum.controller.config_effects import with_partition_changes
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.effective_config import MIN_ISR
-from metadata_quorum.group_configs import validate_group_configs
-from metadata_quorum.image import (
+from metadata_quorum.config.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
-    MetadataImage,
+    Operation,
 )
+from metadata_quorum.config.config_values import check_value
+from metadata_quorum.config.effective_config import MIN_ISR
+from metadata_quorum.config.group_configs import validate_group_configs
+from metadata_quorum.controller.config_effects import with_partition_changes
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import invalid_topic_name_reason
 from wire.errors import ErrorCode, KafkaError
@@ -43,15 +43,6 @@ from wire.messages.metadata_records import ConfigRecord
 from wire.structure import Message
 
 VALUE_LENGTH_MAX = 32_767
-
-
-class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to one key; the last two are for lists."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 Changes = dict[str, str | None]

@@ -11,28 +11,22 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller import (
-    alter_partition,
-    brokers,
-    configs,
-    directories,
-    elections,
-    features,
-    partitions,
-    producer_ids,
-    reassignment,
-    registrations,
-    topics,
-)
-from metadata_quorum.controller.brokers import FenceExpiredBrokers
-from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
+from metadata_quorum.controller import configs, features, producer_ids, topics
+from metadata_quorum.controller.brokers import broker_registration as brokers
+from metadata_quorum.controller.brokers import directories
+from metadata_quorum.controller.brokers import unregistration as registrations
+from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from metadata_quorum.controller.brokers.broker_sessions import BrokerSessions
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
+from metadata_quorum.controller.partitions import alter_partition, reassignment
+from metadata_quorum.controller.partitions import create_partitions as partitions
+from metadata_quorum.controller.partitions import elect_leaders as elections
+from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
 from metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest, Trial, long_request
 from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.controller.sessions import BrokerSessions
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.image_builder import ImageBuilder, Interned
+from metadata_quorum.image.image_builder import ImageBuilder, Interned
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from metadata_quorum.config_defs import broker_defs
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.effective_config import MIN_ISR
+from metadata_quorum.config.config_defs import broker_defs
+from metadata_quorum.config.config_resources import RESOURCE_BROKER
+from metadata_quorum.config.effective_config import MIN_ISR
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     KRAFT_VERSION,
@@ -17,7 +18,7 @@ from metadata_quorum.features import (
     METADATA_VERSION,
     Release,
 )
-from metadata_quorum.image import RESOURCE_BROKER, FeatureRange, MetadataImage
+from metadata_quorum.image.metadata_image import FeatureRange, MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord

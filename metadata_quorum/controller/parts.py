@@ -23,12 +23,12 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_named
-from metadata_quorum.controller.partitions import new_partitions_asked, too_many_partitions
+from metadata_quorum.controller.partitions.create_partitions import new_partitions_asked, too_many_partitions
 from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller.topics import check_partitions_asked, partitions_asked
-from metadata_quorum.image import MetadataImage, TopicImage
+from metadata_quorum.image.metadata_image import MetadataImage, TopicImage
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as absolute
 from wire.messages import alter_partition as isr

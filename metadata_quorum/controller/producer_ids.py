@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metadata_quorum.controller.brokers import check_broker_epoch
-from metadata_quorum.image import MetadataImage
+from metadata_quorum.controller.broker_epochs import check_broker_epoch
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse

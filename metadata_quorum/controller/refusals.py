@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metadata_quorum.controller import configs, elections, partitions, reassignment, topics
+from metadata_quorum.controller import configs, topics
+from metadata_quorum.controller.partitions import create_partitions as partitions
+from metadata_quorum.controller.partitions import elect_leaders as elections
+from metadata_quorum.controller.partitions import reassignment
 from wire.errors import ErrorCode
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.alter_configs import AlterConfigsRequest

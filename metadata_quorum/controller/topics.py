@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from metadata_quorum.config_defs import ConfigError, validate_topic_configs
-from metadata_quorum.controller.assignments import (
+from metadata_quorum.config.config_defs import ConfigError, validate_topic_configs
+from metadata_quorum.config.config_resources import RESOURCE_TOPIC
+from metadata_quorum.config.effective_config import topic_creation_entries
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
+from metadata_quorum.controller.partitions.assignments import (
     Assignment,
     active_replicas,
     assigned,
@@ -13,16 +17,9 @@ from metadata_quorum.controller.assignments import (
     check_told_replicas,
     partition_records,
 )
-from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
-from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.effective_config import layers_for, topic_creation_entries
-from metadata_quorum.image import (
-    RESOURCE_TOPIC,
-    MetadataImage,
-    TopicImage,
-    collision_key,
-)
+from metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
+from metadata_quorum.image.config_layers import layers_for
+from metadata_quorum.image.metadata_image import MetadataImage, TopicImage, collision_key
 from metadata_quorum.state_machine import Decision, DecisionContext
 from metadata_quorum.topic_names import CLUSTER_METADATA_TOPIC, invalid_topic_name_reason
 from wire.errors import ErrorCode, KafkaError, listed

@@ -59,7 +59,7 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
-        import_module(f"odradek.cli.{group}").register(commands)
+        import_module(f"odradek.cli.commands.{group}").register(commands)
     return parser
 
 

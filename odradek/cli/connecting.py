@@ -12,7 +12,7 @@ from odradek.cli.failure import USAGE, CliError
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
-    from odradek.client.blocking import Client
+    from odradek.client.shells.blocking import Client
     from wire.errors import KafkaError
 
 __all__ = [
@@ -36,8 +36,8 @@ _PERHAPS_DONE = "the change may have been made all the same: look before you try
 @contextmanager
 def connected(args: argparse.Namespace) -> Iterator[Client]:
     """The blocking client for --bootstrap-server and --timeout. What it raises comes out as `CliError`."""
-    from odradek.client.blocking import Client
     from odradek.client.errors import ClientError
+    from odradek.client.shells.blocking import Client
     from wire.errors import KafkaError
 
     try:
@@ -56,7 +56,7 @@ def connected_to_controller(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> Iterator[tuple[Client, str]]:
     """A client of the controller that leads the quorum, and the name of its listener."""
-    from odradek.client.blocking import Client
+    from odradek.client.shells.blocking import Client
 
     leader = quorum.leader
     if leader is None or not leader.endpoints:

@@ -16,7 +16,7 @@ from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field
 
 if TYPE_CHECKING:
-    from odradek.client.consumer_types import ConsumerRecord
+    from odradek.client.consumer.consumer_types import ConsumerRecord
 
 __all__ = ["ParsedRecord", "json_line", "key_and_value", "record_of_json", "template"]
 

@@ -1,44 +1,5 @@
-"""The async administrator: the operations of `admin.py` over `AsyncClient`. PORTED; the simulator runs it.
+"""The documented name of async administration, which lives in `shells/aio_admin.py`."""
 
-`odradek.trio.open_admin` opens one in a trio program.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
-from odradek.client.admin import PartitionLag
-from odradek.client.admin_methods import AsyncAdminMethods
-from odradek.client.aio import AsyncClient
-from odradek.client.settings import AdminSettings, merged_properties
-from odradek.env.ports import Env, TaskGroup
+from odradek.client.shells.aio_admin import AsyncAdmin
 
 __all__ = ["AsyncAdmin"]
-
-
-class AsyncAdmin(AsyncAdminMethods):
-    """An administrator whose tasks run in `tasks`; `config` has Kafka's keys, keywords the same with underscores.
-
-    Ends with `close`, or with the task group. Raises `ValueError` for a bad configuration.
-    """
-
-    def __init__(
-        self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keys: Any
-    ) -> None:
-        self.settings = AdminSettings.from_properties(merged_properties(config, keys))
-        self._env = env
-        client_config = self.settings.client_config(fail_fast=True)
-        self.client = AsyncClient(env, tasks, self.settings.bootstrap_servers, client_config)
-        super().__init__(self.client.core, self.client.run)
-
-    async def describe_group_lag(
-        self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
-    ) -> list[PartitionLag]:
-        """As `Admin.describe_group_lag`: `now_ms` None is the present of the environment's clock."""
-        present = self._env.clock.wall_ms() if now_ms is None else now_ms
-        return await super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
-
-    def close(self) -> None:
-        """End all calls and connections. Safe to call twice."""
-        self.client.close()

@@ -4,7 +4,7 @@ The broker speaks to the controller in messages only, over its `PeerChannel`, wh
 refused because the controller knows another epoch of this broker makes it register again; a change of the
 controller alone does not, for the registration stands in the metadata log. A broker that was unregistered while it runs
 does not come back by itself: as in Kafka, somebody has to start it again. It registers anew, too, when a directory that hung
-answers again (`data_plane.directory_troubles`).
+answers again (`data_plane.disks.directory_troubles`).
 
 Two live copies of a broker's disk would take the registration from each other for ever (on one host the locks of the
 directories keep them from it). So a broker ends that has lost it to the same other process again and again, for longer than
@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from data_plane.broker import Broker
-from metadata_quorum.image import BrokerImage
+from metadata_quorum.image.metadata_image import BrokerImage
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

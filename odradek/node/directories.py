@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from data_plane.log.config import LogConfig
-from data_plane.log.log_dir import LogDir, LogDirContext
-from metadata_quorum.meta_properties import NotALogDirectory, read_meta_properties
+from data_plane.log.directory.log_dir import LogDir, LogDirContext
+from data_plane.log.log_config import LogConfig
+from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, TaskGroup
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
 
 __all__ = ["Directories", "NodeCannotStart"]
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from data_plane.log_levels import LogLevels
+from metadata_quorum.config.log_levels import LogLevels
 from odradek.env.ports import Clock
 
 _SEVERITIES = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}

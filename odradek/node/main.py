@@ -9,17 +9,17 @@ from typing import Any
 
 import trio
 
-from data_plane.log_levels import LogLevels
 from data_plane.metadata_log import BEGUN_FILE
-from metadata_quorum.config_defs import ConfigError
-from metadata_quorum.image import InvalidMetadata
-from metadata_quorum.meta_properties import NotALogDirectory
+from metadata_quorum.config.config_defs import ConfigError
+from metadata_quorum.config.log_levels import LogLevels
+from metadata_quorum.image.metadata_image import InvalidMetadata
 from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.storage_format import METADATA_LOG_DIRECTORY
+from metadata_quorum.replica.meta_properties import NotALogDirectory
+from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import DiskError
 from odradek.env.real import RealEnv, raise_descriptor_limit
 from odradek.node.broker_lifecycle import RegistrationRefused
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
 from odradek.node.node import Node, NodeCannotStart, NodeFailed

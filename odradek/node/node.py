@@ -12,38 +12,43 @@ from typing import Any
 
 import odradek
 from data_plane.broker import Broker
-from data_plane.disk_watch import DiskWatch
+from data_plane.disks.disk_watch import DiskWatch
 from data_plane.handlers.build import build_table
-from data_plane.handlers.controller_table import DescribedController, build_controller_table
-from data_plane.handlers.table import ApiTable
-from data_plane.log.config import LogConfig
-from data_plane.log.log_dir import LogDir
-from data_plane.log_levels import LogLevels
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import LogConfig
 from data_plane.metadata_log import MetadataLog, MetadataRetention
+from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller_channel import ControllerChannel
-from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.peers import Addresses, PeerConnections
-from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.controller_table import DescribedController, build_controller_table
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.raft.voters import ReplicaKey
+from metadata_quorum.replica.peers import Addresses, PeerConnections
+from metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.service import MetadataService
-from metadata_quorum.snapshots import SnapshotSettings
 from odradek.env.ports import Env, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
-from odradek.node.buffers import ReceiveBuffers
-from odradek.node.config import ListenerConfig, NodeConfig
-from odradek.node.connection_limits import ConnectionLimits, client_room
-from odradek.node.connection_services import ConnectionServices
+from odradek.node.configuration.dynamic_config import DynamicConfig
+from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
+from odradek.node.configuration.part_settings import (
+    broker_settings,
+    lifecycle_times,
+    raft_config,
+    static_voters,
+)
+from odradek.node.configuration.unenforced_rules import UnenforcedRules
+from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.connection_limits import ConnectionLimits, client_room
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart
-from odradek.node.dynamic_config import DynamicConfig
-from odradek.node.metrics import LoopLateness, MetricsSources, metrics_page
-from odradek.node.metrics_server import MetricsServer, watch_loop
+from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
+from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
-from odradek.node.server import Server
-from odradek.node.settings import broker_settings, lifecycle_times, raft_config, static_voters
-from odradek.node.unenforced_rules import UnenforcedRules
+from odradek.serving.api_table import ApiTable
 from wire.messages.broker_registration import Listener as RegisteredListener
 
 __all__ = ["Node", "NodeCannotStart", "NodeFailed"]

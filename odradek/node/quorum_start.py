@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata_quorum.raft_quorum import RaftQuorum
-from odradek.node.config import NodeConfig
+from metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
 from wire.errors import ErrorCode
 from wire.uuid_text import uuid_to_text

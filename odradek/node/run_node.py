@@ -10,9 +10,9 @@ from typing import Any
 
 import trio
 
-from data_plane.log_levels import LogLevels
+from metadata_quorum.config.log_levels import LogLevels
 from odradek.env.ports import Env, Event
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.logging import make_logger
 from odradek.node.node import Node
 

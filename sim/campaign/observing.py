@@ -16,12 +16,12 @@ import attrs
 
 from data_plane.replication.partition import Partition
 from sim.campaign.timeline import Timeline
-from sim.links import Links
-from sim.network import Fabric, SimConn
+from sim.machine.links import Links
+from sim.machine.network import Fabric, SimConn
+from sim.machine.world import World
 from sim.options import RunOptions
 from sim.replay import replay_command
 from sim.run import RunResult, is_event, run
-from sim.world import World
 from wire.api_keys import ApiKey
 
 LENGTH_BYTES = 4

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
+from odradek.client.shells.blocking import Client
 from spark.pipelines.job import Failed, add_cluster_arguments, main_of, topics_of
 from spark.pipelines.progress import ProgressLine
 from wire.errors import ErrorCode, KafkaError

@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.client.blocking import Client
-from odradek.client.offsets import EARLIEST, LATEST
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from odradek.client.shells.blocking import Client
 from spark.worker_process import worker_python
 
 __all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]

@@ -10,16 +10,16 @@ import structlog
 import trio
 
 from data_plane.broker import Broker
-from data_plane.handlers.alter_configs import IncrementalAlterConfigsHandler
-from data_plane.handlers.contract import Context, Suspend
-from data_plane.handlers.forwarded import ForwardingHandler
+from data_plane.handlers.administration.alter_configs import IncrementalAlterConfigsHandler
+from data_plane.handlers.administration.forwarded import ForwardingHandler
+from data_plane.handlers.administration.topic_partitions import CreatePartitionsHandler
+from data_plane.handlers.administration.topic_requests import CreateTopicsHandler, DeleteTopicsHandler
 from data_plane.handlers.metadata import MetadataHandler
-from data_plane.handlers.topic_partitions import CreatePartitionsHandler
-from data_plane.handlers.topics import CreateTopicsHandler, DeleteTopicsHandler
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.controller.refusals import refusal
-from metadata_quorum.effective_config import BrokerConfigLayers
 from metadata_quorum.envelope import Sender
-from metadata_quorum.image import MetadataImage
+from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.serving.contract import Context, Suspend
 from wire.errors import ErrorCode
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from data_plane.broker import Broker
-from data_plane.handlers.produce import DelayedProduce
-from data_plane.log.config import LogConfig
+from data_plane.handlers.producing.produce import DelayedProduce
+from data_plane.log.log_config import LogConfig
 from data_plane.replication.partition import Partition
-from data_plane.timers import Timers
-from metadata_quorum.image import PartitionImage
+from metadata_quorum.image.metadata_image import PartitionImage
+from odradek.serving.timers import Timers
 from tests.log.support import NOW_MS, ManualClock, batch, new_log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import PartitionProduceResponse, ProduceResponse

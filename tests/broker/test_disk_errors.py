@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_plane.disk_errors import DiskErrors
+from data_plane.disks.disk_errors import DiskErrors
 from data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
-from data_plane.log.log_dir import LogDir
+from data_plane.disks.disk_watch import FULL_SECONDS, HUNG_SECONDS, WARN_SECONDS, DiskWatch
+from data_plane.log.directory.log_dir import LogDir
 from odradek.env.ports import DiskError, DiskFull
 from tests.broker.test_replica_placement import CONFIG, TOPIC_ID, Disks
 from tests.log.support import NOW_MS, ManualClock, append, batch

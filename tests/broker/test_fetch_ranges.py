@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from data_plane.fetch_sessions import FetchedPartition
-from data_plane.handlers.fetch import INLINE_BYTES_MAX, FetchRound, cold_ranges
+from data_plane.handlers.fetching.fetch import INLINE_BYTES_MAX, FetchRound, cold_ranges
 from data_plane.log.log_types import FileRange
 from odradek.env.ports import FileClosed
-from sim.disk import SimDisk
+from sim.machine.disk import SimDisk
 from wire.messages.fetch import PartitionData
 
 

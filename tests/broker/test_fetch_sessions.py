@@ -22,7 +22,7 @@ from data_plane.fetch_sessions import (
     move_to_end,
     replica_of,
 )
-from data_plane.handlers.slices import run_through
+from odradek.serving.slices import run_through
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 

@@ -6,11 +6,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from data_plane.handlers.contract import Context
-from data_plane.handlers.producer_refusals import ProducerRefusals
+from data_plane.handlers.producing.producer_refusals import ProducerRefusals
 from data_plane.line_budget import INTERVAL_SECONDS, LINES_MAX
-from sim.weather import Weather
-from sim.world import World
+from odradek.serving.contract import Context
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.log.support import append, batch, new_log
 from tests.replication.brokers import ReplicatedTopic
 from wire.errors import ErrorCode, KafkaError

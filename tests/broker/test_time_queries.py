@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from data_plane.handlers.offsets import TIME_QUERIES_WAITING_MAX, Turns
+from data_plane.handlers.fetching.offsets import TIME_QUERIES_WAITING_MAX, Turns
 from wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import structlog
 import trio
 from structlog.testing import LogCapture
 
-from data_plane.timers import Timer, Timers
-from sim.weather import Weather
-from sim.world import World
+from odradek.serving.timers import Timer, Timers
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.log.support import ManualClock
 
 

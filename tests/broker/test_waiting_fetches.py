@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, create_topic, play, produce, request

@@ -89,8 +89,10 @@ def test_commands_import_only_the_messages_that_they_send(words: tuple[str, ...]
         modules = modules_after(*words, bootstrap=server.bootstrap, stdin="a line\n")
     assert forbidden_among(modules) == []
     assert messages_among(modules) == {"headers", "api_versions", "metadata"} | messages
-    other_commands = {f"odradek.cli.{group}" for group in COMMANDS if group != words[0]}
-    assert not modules & (other_commands | {"odradek.client.moving", "odradek.client.balance"})
+    other_commands = {f"odradek.cli.commands.{group}" for group in COMMANDS if group != words[0]}
+    assert not modules & (
+        other_commands | {"odradek.client.admin.moves.moving", "odradek.client.admin.moves.balance"}
+    )
 
 
 def test_all_names_of_administration_are_found() -> None:
@@ -146,7 +148,7 @@ def test_import_odradek_imports_nothing_else() -> None:
 def test_public_names_are_found_where_they_live() -> None:
     """`from odradek import Client` gives the blocking client; a wrong name is an AttributeError."""
     import odradek
-    from odradek.client.blocking import Client
+    from odradek.client.shells.blocking import Client
     from wire.errors import KafkaError
 
     assert odradek.Client is Client

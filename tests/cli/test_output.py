@@ -10,7 +10,7 @@ from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field, bytes_text, print_values, span_text, table, wrapped
 from odradek.cli.record_format import json_line, record_of_json, template
 from odradek.cli.times import moment, span
-from odradek.client.consumer_types import ConsumerRecord
+from odradek.client.consumer.consumer_types import ConsumerRecord
 
 
 def test_columns_are_aligned_numbers_on_the_right_without_trailing_blanks() -> None:

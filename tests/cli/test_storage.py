@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata_quorum.checkpoint_files import decode_snapshot
+from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from odradek.cli.__main__ import main
 from wire.messages.control_records import VotersRecord
 

@@ -17,7 +17,7 @@ import pytest
 
 from bench.processes import base_port
 from odradek import Client, KafkaError
-from odradek.client.cluster import Partition
+from odradek.client.core.known_cluster import Partition
 from odradek.client.errors import ClientError
 from tests.cli.running import Outcome, odradek, words_of
 from tests.cli.test_dev import line, running

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import pytest
 from attrs import evolve
 
-from odradek.cli import broker, cluster, disk, events, partition, plans, quorum, topic
 from odradek.cli.__main__ import main
+from odradek.cli.commands import broker, cluster, disk, events, partition, plans, quorum, topic
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
 from odradek.client.admin import (
     BrokerLogDirs,
@@ -26,10 +26,10 @@ from odradek.client.admin import (
     Reassignment,
     ReplicaLog,
 )
-from odradek.client.balance import Move
-from odradek.client.cluster import Broker, Partition, Topic
-from odradek.client.cluster_events import Event
+from odradek.client.admin.moves.balance import Move
+from odradek.client.core.known_cluster import Broker, Partition, Topic
 from odradek.client.errors import ClientError, RequestTimedOut, UnsupportedByBroker
+from odradek.operations.cluster_events import Event
 from tests.cli.running import Outcome, words_of
 from wire.errors import ErrorCode, KafkaError
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import attrs
 
-from odradek.client.core import ClientCore, Close, Compute, Connect, Send
+from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
 from wire.api import ApiKey, api_versions
 from wire.codec import encoder
-from wire.connection import ConnectionClosed, RequestReceived, ServerConnection
 from wire.errors import ErrorCode
-from wire.frames import frame_response
+from wire.framing.connection import ConnectionClosed, RequestReceived, ServerConnection
+from wire.framing.frames import frame_response
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from odradek.client.consumer_machine import ConsumerMachine
-from odradek.client.consumer_types import RebalanceEvent, TopicPartition
-from odradek.client.core import ClientCore
-from odradek.client.settings import ConsumerSettings
+from odradek.client.consumer.consumer_machine import ConsumerMachine
+from odradek.client.consumer.consumer_types import RebalanceEvent, TopicPartition
+from odradek.client.core.client_core import ClientCore
+from odradek.client.core.client_keys import ConsumerSettings
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 from wire.api import ApiKey, api_versions
-from wire.connection import RequestReceived
 from wire.errors import ErrorCode
+from wire.framing.connection import RequestReceived
 from wire.messages.fetch import FetchResponse, LeaderIdAndEpoch
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from wire.messages.heartbeat import HeartbeatResponse
@@ -240,7 +240,7 @@ class FakeConsumer:
         """The application is busy with something else."""
 
         def idle() -> Any:
-            from odradek.client.operation import Wait
+            from odradek.client.core.operation import Wait
 
             yield Wait(until=self.wire.core.now + seconds)
 

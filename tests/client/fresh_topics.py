@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from odradek.client.blocking import Client
+from odradek.client.shells.blocking import Client
 from wire.errors import ErrorCode, KafkaError
 
 KNOWN_SECONDS = 20.0

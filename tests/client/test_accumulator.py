@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from odradek.client.accumulator import Accumulator, Batch
-from odradek.client.cluster import Broker, Cluster
-from odradek.client.settings import ProducerSettings
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.known_cluster import Broker, Cluster
+from odradek.client.producer.accumulator import Accumulator, Batch
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata import (
     MetadataResponse,

@@ -25,8 +25,8 @@ from odradek.client.admin import (
     ResetTo,
     ResourceType,
 )
-from odradek.client.blocking import Client
-from odradek.client.offsets import EARLIEST, LATEST
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from odradek.client.shells.blocking import Client
 from odradek.trio import open_admin
 from wire.codec import encode
 from wire.errors import ErrorCode, KafkaError

@@ -13,8 +13,8 @@ from odradek.client.admin import (
     describe_groups,
     describe_topic_partitions,
 )
-from odradek.client.admin_offsets import record_times
-from odradek.client.operation import Operation
+from odradek.client.admin.admin_offsets import record_times
+from odradek.client.core.operation import Operation
 from tests.client.test_scatter import TwoBrokers, coordinators
 from wire.api import ApiKey, api_versions
 from wire.codec import encode

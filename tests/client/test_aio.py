@@ -9,14 +9,14 @@ import pytest
 import trio
 
 from odradek.client.admin import NewTopic, create_topics
-from odradek.client.aio import AsyncClient
-from odradek.client.config import ClientConfig
+from odradek.client.core.client_config import ClientConfig
 from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
+from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Conn, ConnectionLost, Env
-from sim.fetching import FetchConfig, Fetcher
-from sim.producing import ProduceConfig, Producing, RecordToSend
-from sim.weather import Weather
-from sim.world import World
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, BrokerEnd, FakeBroker
 from wire.api import ApiKey
 from wire.messages.describe_cluster import DescribeClusterRequest

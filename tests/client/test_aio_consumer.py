@@ -9,23 +9,23 @@ import trio
 
 import odradek.trio
 from odradek.client.admin import NewTopic, create_topics
-from odradek.client.aio import AsyncClient
-from odradek.client.aio_consumer import AsyncConsumer
-from odradek.client.aio_producer import AsyncProducer
-from odradek.client.config import ClientConfig
-from odradek.client.consumer_types import (
+from odradek.client.consumer.consumer_types import (
     ConsumerRecord,
     OffsetAndMetadata,
     RebalanceListener,
     TopicPartition,
     Wakeup,
 )
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.aio_consumer import AsyncConsumer
+from odradek.client.shells.aio_producer import AsyncProducer
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
-from sim.disk import Keep
-from sim.members import TraceLog
-from sim.scenario import NODE, PORT, format_node, node_config
-from sim.world import World
+from sim.machine.disk import Keep
+from sim.machine.members import TraceLog
+from sim.machine.world import World
+from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node_process import RunningNode
 
 PARTITIONS = 4

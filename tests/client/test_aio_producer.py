@@ -9,9 +9,9 @@ import pytest
 import trio
 
 import odradek.trio
-from odradek.client.aio_producer import AsyncProducer, SentRecord
 from odradek.client.errors import BufferFull, ClientClosed
-from sim.world import World
+from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
+from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, FakeBroker, LoopbackBroker
 from tests.client.test_aio import PORT, serve
 from tests.sim.test_node_in_sim import CALM, NODE, connect, format_node, node_config, read, start_node

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.client.assignors import (
+from odradek.client.consumer.assignors import (
     Assignment,
     CooperativeStickyAssignor,
     MemberSubscription,
@@ -20,7 +20,7 @@ from odradek.client.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from odradek.client.consumer_types import TopicPartition
+from odradek.client.consumer.consumer_types import TopicPartition
 from wire.errors import MalformedMessage
 
 STICKY = CooperativeStickyAssignor()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client.balance import (
+from odradek.client.admin.moves.balance import (
     CannotPlan,
     Move,
     Placement,

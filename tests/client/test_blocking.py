@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from odradek.client.admin import ConfigResource, NewTopic, ResourceType
-from odradek.client.blocking import Client
-from odradek.client.bootstrap import parse_bootstrap
+from odradek.client.core.bootstrap import parse_bootstrap
+from odradek.client.core.partition_offsets import LATEST
+from odradek.client.core.requests import request
 from odradek.client.errors import BrokerUnavailable, ClientClosed, ConnectionBroken, RequestTimedOut
-from odradek.client.offsets import LATEST
-from odradek.client.requests import request
-from sim.fetching import FetchConfig, Fetcher
-from sim.producing import ProduceConfig, Producing, RecordToSend
+from odradek.client.shells.blocking import Client
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from wire.api import ApiKey
 from wire.errors import ErrorCode, KafkaError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.client.cluster import TOLD_TIMES, Broker, Cluster
+from odradek.client.core.known_cluster import TOLD_TIMES, Broker, Cluster
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata import (
     MetadataResponse,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.client.cluster_events import Narrator
+from odradek.operations.cluster_events import Narrator
 from wire.messages.control_records import (
     LeaderChangeMessage,
     LeaderChangeMessageVoter,

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from odradek.client.assignors import encode_assignment
-from odradek.client.consumer_types import (
+from odradek.client.consumer.assignors import encode_assignment
+from odradek.client.consumer.consumer_types import (
     OffsetAndMetadata,
     OffsetsOutOfRange,
     TopicPartition,
     TruncationDetected,
     UndecodableRecord,
 )
-from sim.producing import ProduceConfig, Producing, RecordToSend
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
 from tests.client.fake_group import FakeConsumer, GroupBroker
 from wire.api import ApiKey

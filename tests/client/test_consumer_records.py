@@ -1,4 +1,4 @@
-"""The consumer's own parser of batches beside the plain one of `wire.records`."""
+"""The consumer's own parser of batches beside the plain one of `wire.batches.records`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.client.consumer_records import BatchRecords
-from odradek.client.consumer_types import ConsumerRecord
-from odradek.client.record_runs import LastShapes
-from wire.batch_header import CRC_START, HEADER_SIZE
+from odradek.client.consumer.consumer_records import BatchRecords
+from odradek.client.consumer.consumer_types import ConsumerRecord
+from odradek.client.consumer.record_runs import LastShapes
+from wire.batches.batch_header import CRC_START, HEADER_SIZE
 from wire.errors import KafkaError
 from wire.record_batch import CorruptBatch, RecordBatchBuilder, parse_header, records
 

@@ -12,8 +12,7 @@ import pytest
 
 from odradek import Consumer
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
-from odradek.client.consumer_types import (
+from odradek.client.consumer.consumer_types import (
     ConsumerRecord,
     NoOffsetForPartition,
     OffsetAndMetadata,
@@ -22,7 +21,8 @@ from odradek.client.consumer_types import (
     TopicPartition,
     Wakeup,
 )
-from sim.producing import ProduceConfig, Producing, RecordToSend
+from odradek.client.shells.blocking import Client
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import records

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client.config import ClientConfig
-from odradek.client.core import ClientCore, Connect, Send
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.client_core import ClientCore, Connect, Send
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.requests import refresh_metadata, request
 from odradek.client.errors import (
     BrokerUnavailable,
     ClientClosed,
@@ -20,8 +22,6 @@ from odradek.client.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
-from odradek.client.operation import Operation, Wait
-from odradek.client.requests import refresh_metadata, request
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 from wire.api import ApiKey, api_versions
 from wire.errors import ErrorCode, RemoteProtocolError

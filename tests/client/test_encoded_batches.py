@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
+from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import BufferFull
-from odradek.client.offsets import LATEST
-from odradek.client.producer import Producer
-from sim.fetching import FetchConfig, Fetcher
+from odradek.client.shells.blocking import Client
+from odradek.client.shells.producer import Producer
+from sim.load.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from tests.node_process import RunningNode
 from wire.api import ApiKey
+from wire.batches.record_writer import encode_batch
 from wire.errors import ErrorCode, KafkaError
-from wire.record_writer import encode_batch
 
 pytestmark = pytest.mark.xdist_group("client-node")
 NOW = 1_700_000_000_000

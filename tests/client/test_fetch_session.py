@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.client.consumer_types import TopicPartition
-from odradek.client.fetch_session import FetchSession, Wanted
+from odradek.client.consumer.consumer_types import TopicPartition
+from odradek.client.consumer.incremental_fetch import FetchSession, Wanted
 from wire.messages.fetch import FetchRequest
 
 KEYS = [TopicPartition(topic, index) for topic in "ab" for index in range(2)]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from odradek.client.consumer import Consumer
 from odradek.client.errors import ClientClosed
-from odradek.client.producer import Producer
+from odradek.client.shells.consumer import Consumer
+from odradek.client.shells.producer import Producer
 from tests.client.fake_broker import LoopbackBroker
 
 CHILD_SECONDS_MAX = 30

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from odradek import Consumer, Producer, TopicPartition
-from odradek.client.aio_consumer import AsyncConsumer
-from odradek.client.assignors import Assignment, MemberSubscription
-from odradek.client.blocking import Client
+from odradek.client.consumer.assignors import Assignment, MemberSubscription
 from odradek.client.errors import ClientError, RequestTimedOut
-from sim.world import World
+from odradek.client.shells.aio_consumer import AsyncConsumer
+from odradek.client.shells.blocking import Client
+from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, LoopbackBroker
 from tests.client.fake_group import GroupBroker
 from tests.client.test_aio import PORT, serve

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from odradek.client.config import ClientConfig
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.requests import refresh_metadata
 from odradek.client.errors import BrokerUnavailable, ClientClosed, RequestTimedOut
-from odradek.client.io_thread import IoThread
-from odradek.client.operation import Operation, Wait
-from odradek.client.requests import refresh_metadata
+from odradek.client.shells.io_thread import IoThread
 from tests.client.fake_broker import LoopbackBroker
 
 

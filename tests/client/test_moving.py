@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from odradek.client import moving
-from odradek.client.admin_topics import ClusterDescription
-from odradek.client.balance import Move
-from odradek.client.cluster import Broker, Partition, Topic
-from odradek.client.core import ClientCore
+from odradek.client.admin.admin_topics import ClusterDescription
+from odradek.client.admin.moves import moving
+from odradek.client.admin.moves.balance import Move
+from odradek.client.core.client_core import ClientCore
+from odradek.client.core.known_cluster import Broker, Partition, Topic
+from odradek.client.core.operation import Wait
 from odradek.client.errors import RequestTimedOut
-from odradek.client.operation import Wait
 from wire.errors import ErrorCode, KafkaError
 
 _KEY = ("orders", 6)

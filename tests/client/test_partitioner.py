@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client.partitioner import murmur2, partition_for_key
+from odradek.client.producer.partitioner import murmur2, partition_for_key
 
 
 def test_murmur2_gives_kafkas_hashes() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 import odradek
 from odradek.client.admin import NewTopic
-from odradek.client.blocking import Client
+from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import BrokerUnavailable, BufferFull, ClientClosed, RequestTimedOut
-from odradek.client.offsets import LATEST
-from odradek.client.partitioner import partition_for_key
-from odradek.client.producer import Producer, RecordFuture
-from sim.fetching import FetchConfig, Fetcher
+from odradek.client.producer.partitioner import partition_for_key
+from odradek.client.shells.blocking import Client
+from odradek.client.shells.producer import Producer, RecordFuture
+from sim.load.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from tests.client.fresh_topics import wait_until_known
 from wire.api import ApiKey

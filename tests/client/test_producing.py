@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client.accumulator import Accumulator
-from odradek.client.cluster import Broker
-from odradek.client.partitioner import partition_for_key
-from odradek.client.requests import topics_with_metadata
-from odradek.client.sender import Sender
-from odradek.client.settings import ProducerSettings
-from sim.producing import Delivery, ProduceConfig, Producing, RecordToSend
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.known_cluster import Broker
+from odradek.client.core.requests import topics_with_metadata
+from odradek.client.producer.accumulator import Accumulator
+from odradek.client.producer.partitioner import partition_for_key
+from odradek.client.producer.sender import Sender
+from sim.load.producing import Delivery, ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey

@@ -18,12 +18,12 @@ from odradek.client.admin import (
     list_group_offsets,
     list_groups,
 )
-from odradek.client.admin_offsets import offsets_at
-from odradek.client.config import ClientConfig
-from odradek.client.core import ClientCore
+from odradek.client.admin.admin_offsets import offsets_at
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.client_core import ClientCore
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import Routed, scatter
 from odradek.client.errors import BrokerUnavailable, ConnectionBroken, is_retriable
-from odradek.client.operation import Operation
-from odradek.client.scatter import Routed, scatter
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
 from wire.api import ApiKey, api_versions
 from wire.errors import ErrorCode, KafkaError

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from odradek.client.admin import ConfigResource, NewTopic, ResourceType
-from odradek.client.blocking import Client
-from odradek.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from sim.fetching import FetchConfig, Fetcher
-from sim.producing import ProduceConfig, Producing, RecordToSend
+from odradek.client.core.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from odradek.client.shells.blocking import Client
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
 from wire.errors import ErrorCode, KafkaError
 

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from odradek.client.settings import (
+from odradek.client.core.client_keys import (
     WITHOUT_EFFECT,
     AdminSettings,
     CommonSettings,
@@ -134,7 +134,7 @@ def test_the_page_says_why_each_key_has_no_effect() -> None:
 def test_every_key_that_is_taken_has_a_reader(kind: type[CommonSettings]) -> None:
     """A key without one belongs into `WITHOUT_EFFECT`: somewhere in the client its value is looked at."""
     read: set[str] = set()
-    for path in sorted((ROOT / "odradek" / "client").glob("*.py")):
+    for path in sorted((ROOT / "odradek" / "client").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 read.add(node.attr)

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.handlers.controller_table import DescribedController, build_controller_table
-from data_plane.log_levels import LogLevels
+from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.config.log_levels import LogLevels
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.parts import LongRequest, long_request
-from metadata_quorum.controller.settings import ControllerSettings
 from metadata_quorum.controller_channel import ControllerChannel
-from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.controller_table import DescribedController, build_controller_table
 from metadata_quorum.envelope import Sender, open_request, open_response, seal_request, seal_response
-from metadata_quorum.image import MetadataImage
-from metadata_quorum.peers import PeerConnections
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.state_machine import Deferred
 from odradek.env.ports import Env, TaskGroup
-from odradek.node.buffers import ReceiveBuffers
-from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_services import ConnectionServices
-from odradek.node.server import Server
-from sim.weather import Weather
-from sim.world import World
+from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.server import Server
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_connection_loop import Log
 from wire.errors import ErrorCode, KafkaError, MalformedMessage
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from metadata_quorum.features import THIS_RELEASE
-from metadata_quorum.storage_format import format_storage
+from metadata_quorum.replica.storage_format import format_storage
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.part_settings import lifecycle_times
 from odradek.node.node import NodeFailed
 from odradek.node.run_node import run_node
-from odradek.node.settings import lifecycle_times
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_connection_loop import Log
 from tests.node.test_node_in_a_world import SETTINGS, Quiet
 from wire.errors import ErrorCode

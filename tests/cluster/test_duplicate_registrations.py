@@ -16,8 +16,8 @@ from odradek.node.broker_lifecycle import (
     LifecycleTimes,
     RegistrationRefused,
 )
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_connection_loop import Log
 from wire.errors import ErrorCode
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

@@ -17,7 +17,7 @@ import pytest
 
 from bench.processes import base_port, free_ports
 from odradek import Client, KafkaError, Producer
-from odradek.client.admin_topics import NewTopic
+from odradek.client.admin.admin_topics import NewTopic
 from odradek.client.errors import ClientError
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running

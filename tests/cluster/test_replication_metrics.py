@@ -6,8 +6,8 @@ import errno
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from odradek.node.metrics_text import MetricsText
-from odradek.node.replication_metrics import replication_metrics
+from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.replication_metrics import replication_metrics
 from tests.cluster.test_troubled_disks import Troubled
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

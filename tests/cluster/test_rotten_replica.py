@@ -13,7 +13,7 @@ import pytest
 
 from bench.processes import base_port
 from odradek import Client
-from odradek.client.admin_topics import NewTopic
+from odradek.client.admin.admin_topics import NewTopic
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import QUICK, in_sync, produce, until, values

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 from data_plane.broker import Broker
-from data_plane.log.log_dir import LogDir
-from metadata_quorum.image import PartitionImage
+from data_plane.log.directory.log_dir import LogDir
+from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.client.errors import ClientError
-from sim.cluster import SETTINGS, Cluster, Shape
-from sim.env import SimWorkers
-from sim.members import Member
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.cluster_members import SETTINGS, Cluster, Shape
+from sim.machine.members import Member
+from sim.machine.sim_env import SimWorkers
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.log.support import batch
 from wire.disk_troubles import TROUBLED_LOG_DIRS, Trouble, parse_troubles
 from wire.errors import ErrorCode, KafkaError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.config import LogConfig
-from metadata_quorum.config_defs import ConfigError, broker_defs, topic_defs, validate_topic_configs
-from metadata_quorum.dynamic_broker_config import check_broker_change
-from metadata_quorum.effective_config import (
+from data_plane.log.log_config import LogConfig
+from metadata_quorum.config.config_defs import ConfigError, broker_defs, topic_defs, validate_topic_configs
+from metadata_quorum.config.dynamic_broker_config import check_broker_change
+from metadata_quorum.config.effective_config import (
     BrokerConfigLayers,
     broker_value,
     describe_broker_config,

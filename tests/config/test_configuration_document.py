@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata_quorum.config_defs import THROTTLE_DEFS, ConfigDef, broker_defs, topic_defs
-from metadata_quorum.dynamic_broker_config import check_broker_change
-from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.config.config_defs import THROTTLE_DEFS, ConfigDef, broker_defs, topic_defs
+from metadata_quorum.config.dynamic_broker_config import check_broker_change
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from wire.errors import KafkaError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

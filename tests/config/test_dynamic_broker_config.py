@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.dynamic_broker_config import check_broker_change
-from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.config.dynamic_broker_config import check_broker_change
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from wire.errors import ErrorCode, KafkaError
 
 LAYERS = BrokerConfigLayers({"node.id": "1", "log.dirs": "/data"})

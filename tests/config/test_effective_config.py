@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.config import LogConfig
-from metadata_quorum.effective_config import (
+from data_plane.log.log_config import LogConfig
+from metadata_quorum.config.effective_config import (
     BrokerConfigLayers,
     ConfigEntry,
     ConfigSource,
@@ -21,7 +21,7 @@ from metadata_quorum.effective_config import (
     effective_topic_config,
     topic_creation_entries,
 )
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
 from tests.config.record_describe_configs import TUNED
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "described.json").read_text())

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_quorum.config_defs import ConfigError
-from metadata_quorum.storage_format import VoterEndpoint
-from odradek.node.config import NodeConfig
-from odradek.node.properties import MalformedProperties, parse_properties
-from odradek.node.quorum_config import StaticVoter
+from metadata_quorum.config.config_defs import ConfigError
+from metadata_quorum.replica.storage_format import VoterEndpoint
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.configuration.properties import MalformedProperties, parse_properties
+from odradek.node.configuration.quorum_config import StaticVoter
 
 MINIMAL = {
     "process.roles": "broker,controller",

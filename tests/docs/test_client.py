@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from odradek.client.admin_methods import AsyncAdminMethods, BlockingAdminMethods
+from odradek.client.admin.admin_methods import AsyncAdminMethods, BlockingAdminMethods
 from tests.cli.running import ROOT, environment
 from tests.docs.markdown import blocks
 from tests.node_process import RunningNode

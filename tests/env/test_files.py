@@ -9,7 +9,7 @@ import pytest
 
 from odradek.env.ports import Dir, DiskError, FileClosed, FileMissing
 from odradek.env.real import RealEnv
-from sim.disk import SimDisk
+from sim.machine.disk import SimDisk
 
 OpenRoot = Callable[[], Dir]
 

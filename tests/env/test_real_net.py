@@ -16,7 +16,7 @@ import trio
 from odradek.env.ports import Conn, ConnectionLost, DiskError
 from odradek.env.real import RealEnv
 from odradek.env.real_net import TcpConn, TcpListener
-from sim.disk import SimDisk
+from sim.machine.disk import SimDisk
 
 pytestmark = pytest.mark.trio
 

@@ -29,6 +29,7 @@ from typing import Any
 
 import attrs
 
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
 from data_plane.groups.machine import GroupMachine, TimePasses
 from data_plane.groups.offsets import (
@@ -47,7 +48,6 @@ from data_plane.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Ask
 from metadata_quorum.state_machine import ReplicatedStateMachine

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_plane.groups.coordinator import partition_of
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.machine import GroupMachine
 from data_plane.groups.records import (
     CoordinatorRecord,
@@ -18,7 +19,6 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState, state_of
 from wire.messages.coordinator_records import MemberMetadata
 from wire.metadata_frames import decode_coordinator_value

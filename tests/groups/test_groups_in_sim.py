@@ -11,9 +11,9 @@ import pytest
 from data_plane.groups import coordinator
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.run_node import run_node
-from sim.members import TraceLog
-from sim.scenario import NODE, PORT, format_node, node_config
-from sim.world import World
+from sim.machine.members import TraceLog
+from sim.machine.world import World
+from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from wire.api import response_class, response_header_version

@@ -13,17 +13,17 @@ from crc32c import crc32c
 
 from data_plane.broker import Broker
 from data_plane.groups.coordinator import RELOAD_SECONDS, GroupCoordinator, Shard
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
-from data_plane.groups.settings import GroupSettings
 from data_plane.groups.state import GroupsState
 from data_plane.groups.turn import Ask
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
 from data_plane.replication.partition import Partition
-from data_plane.timers import Timers
-from metadata_quorum.image import PartitionImage
+from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.env.ports import DiskFull
+from odradek.serving.timers import Timers
 from tests.log.support import ManualClock, new_log
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest

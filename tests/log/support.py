@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import structlog
 from structlog.testing import LogCapture
 
-from data_plane.log.config import LogConfig
+from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.loading import LoadOptions, open_partition_log
-from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import AppendResult, Origin, PartitionLog
-from metadata_quorum.meta_properties import META_PROPERTIES, MetaProperties
+from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.env.ports import Dir
-from sim.disk import SimDisk
+from sim.machine.disk import SimDisk
 from wire.record_batch import RecordBatchBuilder
 
 T = TypeVar("T")

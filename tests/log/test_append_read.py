@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import FileRange, Origin, PartitionLog
-from data_plane.log.segment import RELATIVE_OFFSET_MAX
+from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
 from tests.log.support import NOW_MS, ROOT, append, batch, content, fill, new_disk, new_log, open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import iter_batches, parse_header, records

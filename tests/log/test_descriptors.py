@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import structlog
 
-from data_plane.log.config import LogConfig
+from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.dump import verify_partition
-from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin
-from metadata_quorum.meta_properties import META_PROPERTIES, MetaProperties
+from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
 from odradek.env import real_files
 from odradek.env.ports import DiskError, DiskRefused
 from tests.log.support import (

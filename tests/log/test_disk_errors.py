@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from data_plane.log.config import LogConfig
 from data_plane.log.dump import verify_partition
+from data_plane.log.log_config import LogConfig
 from data_plane.log.log_types import Origin
 from odradek.env.ports import DiskError, DiskFull
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, finish

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from data_plane.log.config import LogConfig
 from data_plane.log.dump import dump_segment, verify_partition
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segment import file_name
-from sim.disk import SimDisk
+from data_plane.log.segments.segment import file_name
+from sim.machine.disk import SimDisk
 from tests.log.support import NOW_MS, ROOT, append, batch, fill, new_disk, open_log
 
 

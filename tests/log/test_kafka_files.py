@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.kafka_server import run_tool
-from data_plane.log.config import LogConfig
+from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.dump import dump_segment, verify_partition
-from data_plane.log.log_dir import LogDir
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin, PartitionLog
 from data_plane.log.producer_state import ProducerState
 from odradek.env.real_files import open_dir

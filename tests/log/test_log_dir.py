@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_plane.log.checkpoints import (
+from data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
@@ -18,10 +18,10 @@ from data_plane.log.checkpoints import (
     encode_offsets,
     take_clean_shutdown,
 )
-from data_plane.log.config import LogConfig
+from data_plane.log.directory.log_dir import LogDir, parse_partition_name
 from data_plane.log.leader_epochs import MalformedCheckpoint
-from data_plane.log.log_dir import LogDir, parse_partition_name
-from metadata_quorum.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
+from data_plane.log.log_config import LogConfig
+from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
 from odradek.env.ports import DiskError
 from odradek.env.real_files import open_dir
 from tests.log.support import (

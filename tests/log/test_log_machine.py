@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from data_plane.log.config import LogConfig
 from data_plane.log.dump import verify_partition
-from sim.disk import Keep
-from sim.disk_files import PowerCut
+from data_plane.log.log_config import LogConfig
+from sim.machine.disk import Keep
+from sim.machine.disk_files import PowerCut
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk
 from wire.record_batch import iter_batches
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import pytest
 
 from data_plane.groups.decision_log import read_latest
-from data_plane.log.config import LogConfig
-from data_plane.log.log_dir import LogDir
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segment import Segment
+from data_plane.log.segments.segment import Segment
 from odradek.env.ports import FileClosed
 from odradek.env.real_files import open_dir
 from tests.log.support import NOW_MS, Node, append, batch, content, finish, open_log

@@ -7,11 +7,11 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.log.record_rules import RECORD_ERRORS_MAX, RECORDS_PARSED_MAX, RecordsRefused
 from tests.log.support import NOW_MS, append, batch, content, new_log
-from wire.batch_header import ATTRIBUTES_OFFSET, CRC_START
-from wire.compression import CompressionType
+from wire.batches.batch_header import ATTRIBUTES_OFFSET, CRC_START
+from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import RecordBatchBuilder, parse_header
 

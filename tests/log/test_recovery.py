@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from data_plane.log.config import LogConfig
 from data_plane.log.dump import verify_partition
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segment import file_name
+from data_plane.log.segments.segment import file_name
 from odradek.env.ports import Dir
-from sim.disk import SimDisk
+from sim.machine.disk import SimDisk
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, new_disk, open_log
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import iter_batches

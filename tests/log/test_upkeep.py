@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.segment import file_name
+from data_plane.log.segments.segment import file_name
 from odradek.env.real_files import open_dir
 from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
 from wire.errors import ErrorCode, KafkaError

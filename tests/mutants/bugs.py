@@ -211,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "unclean-restart-stays-in-sync",
         "KAFKA-15586: a broker that comes back from a loss of power, before its session ends, stays in its ISRs.",
-        "metadata_quorum.controller.brokers:register_broker",
+        "metadata_quorum.controller.brokers.broker_registration:register_broker",
         "        records += remove_from_isrs(",
         "        records += [] if not clean else remove_from_isrs(",
         "power",
@@ -220,7 +220,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "answers-out-of-order",
         "Kafka's protocol: a connection's answers come in the order of its requests.",
-        "odradek.node.connection_loop:Connection._move_answers",
+        "odradek.node.connections.connection_loop:Connection._move_answers",
         """        while slots and slots[0].is_answered:
             slot = slots.popleft()
 """,
@@ -233,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "log-closed-under-a-worker",
         "A topic is deleted while retention reads its indexes in a worker: what that meets passes for a failed disk.",
-        "data_plane.log.log_dir_background:Background._apply_retention",
+        "data_plane.log.directory.log_dir_background:Background._apply_retention",
         "except (DiskRefused, FileClosed):",
         "except DiskRefused:",
         "churn",
@@ -242,7 +242,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replaced-disk-is-elected",
         "KIP-966: the last known leader is elected when it is back, though its log is on a new, empty disk (as in Kafka).",
-        "metadata_quorum.controller.directories:begins_anew",
+        "metadata_quorum.controller.brokers.directories:begins_anew",
         "return before not in broker.log_dirs",
         "return False",
         "replaced",

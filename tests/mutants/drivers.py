@@ -12,14 +12,14 @@ import attrs
 import pytest
 
 from odradek.env.ports import Buffer
-from sim import raft_alone, replication_alone
-from sim.cluster import QUICK_SETTINGS, SETTINGS, Shape
-from sim.network import SimConn
+from sim.alone import raft_alone, replication_alone
+from sim.alone.raft_alone import RaftPlan
+from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
+from sim.machine.network import SimConn
+from sim.machine.weather import Weather
 from sim.options import RunOptions
-from sim.raft_alone import RaftPlan
 from sim.run import run
-from sim.scenario import Scenario
-from sim.weather import Weather
+from sim.scenarios.lone_node_scenario import Scenario
 from tests.mutants.mutant import Driver
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.handlers.contract import Context
 from odradek.env.ports import ConnectionLost
 from odradek.node.node import Node
-from sim.weather import Weather
-from sim.world import World
+from odradek.serving.contract import Context
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
-from wire.compression import CompressionType
+from wire.batches.compression import CompressionType
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.init_producer_id import InitProducerIdRequest

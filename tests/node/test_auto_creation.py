@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from data_plane.handlers.metadata import CREATED_PER_REQUEST_MAX
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request

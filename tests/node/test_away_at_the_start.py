@@ -12,7 +12,7 @@ import pytest
 
 from bench.odradek_server import ODRADEK, launch_odradek, prepare_odradek
 from bench.processes import ServerFailed, ServerProcess
-from metadata_quorum.meta_properties import MetaProperties
+from metadata_quorum.replica.meta_properties import MetaProperties
 from tests.node.raw_client import RawClient
 from tests.node.test_bad_batches import good_batch
 from wire.errors import ErrorCode

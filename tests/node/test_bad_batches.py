@@ -17,7 +17,7 @@ from crc32c import crc32c
 from bench.processes import ServerProcess, memory_kib
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
-from wire.compression import CompressionType
+from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.config_defs import ConfigError
-from metadata_quorum.config_values import parse_overrides
-from odradek.node.connection_limits import INT_MAX, ConnectionLimits, client_room
+from metadata_quorum.config.config_defs import ConfigError
+from metadata_quorum.config.config_values import parse_overrides
+from odradek.node.connections.connection_limits import INT_MAX, ConnectionLimits, client_room
 
 
 def test_no_more_than_all_connections() -> None:

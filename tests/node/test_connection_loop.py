@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import trio
 
-from data_plane.handlers.contract import CLOSE, Delayed, Suspend
-from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS
 from data_plane.log.partition_log import FileRange
 from odradek.env.ports import Conn, ConnectionLost, Env, Event, File
-from odradek.node.answers import SLOTS_MAX
-from odradek.node.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
-from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_loop import FRAMES_PER_LOOK, FRAMES_PER_TURN, TURN_SECONDS_MAX
-from odradek.node.connection_services import ConnectionServices
-from odradek.node.server import Server
-from sim.weather import Weather
-from sim.world import World
+from odradek.node.connections.answers import SLOTS_MAX
+from odradek.node.connections.buffers import WAIT_SECONDS_MAX, ReceiveBuffers
+from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.node.connections.connection_loop import FRAMES_PER_LOOK, FRAMES_PER_TURN, TURN_SECONDS_MAX
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.server import Server
+from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
+from odradek.serving.contract import CLOSE, Delayed, Suspend
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from wire.errors import RemoteProtocolError
 
 PORT = 9092

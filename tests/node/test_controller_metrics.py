@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from metadata_quorum.decision_figures import DecisionFigures
-from metadata_quorum.image import BrokerImage, MetadataDelta, MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.layered_map import LayeredMap
-from odradek.node.controller_metrics import ClusterFigures, cluster_figures
-from sim.world import World
+from metadata_quorum.controller.decision_figures import DecisionFigures
+from metadata_quorum.image.layered_map import LayeredMap
+from metadata_quorum.image.metadata_image import (
+    BrokerImage,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.node.metrics.controller_metrics import ClusterFigures, cluster_figures
+from sim.machine.world import World
 from tests.node.test_metrics import Connect, play_measured, samples
 from tests.node.test_node_in_a_world import create_topic
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from data_plane.handlers.api_versions import ApiVersionsHandler
-from data_plane.handlers.contract import Context
 from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.image import MetadataImage
-from sim.world import World
+from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.serving.api_versions import ApiVersionsHandler
+from odradek.serving.contract import Context
+from sim.machine.world import World
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
 from wire.api import ApiKey
@@ -40,7 +40,10 @@ def test_the_quorums_own_level_is_told_on_every_listener(port: int) -> None:
 def test_a_level_of_zero_is_not_finalized(level: int, told: dict[str, tuple[int, int]]) -> None:
     """Voters of `controller.quorum.voters` are at level 0, which Kafka leaves out, as it does for every feature."""
     handler = ApiVersionsHandler(
-        {ApiKey.API_VERSIONS: (0, 4)}, SUPPORTED_FEATURES, lambda: MetadataImage.empty("c"), lambda: level
+        {ApiKey.API_VERSIONS: (0, 4)},
+        SUPPORTED_FEATURES,
+        lambda: MetadataImage.empty("c"),
+        lambda: {"kraft.version": level},
     )
     context = Context("PLAINTEXT", "127.0.0.1")
     context.api_version = 4

@@ -8,15 +8,15 @@ from random import Random
 import pytest
 import trio
 
-from odradek.node.answers import (
+from odradek.node.connections.answers import (
     HELD_BYTES_MAX,
     HELD_IN_ALL_BYTES_MAX,
     HELD_SECONDS_MAX,
     HELD_SHARE_BYTES,
     PARKED_MAX,
 )
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_connection_loop import LARGE_BYTES, Client, Node, framed, play
 
 Connect = Callable[[], Awaitable[Client]]

@@ -16,7 +16,7 @@ import pytest
 from data_plane.log.batch_work import RATION, REQUEST_BYTES_MIN
 from odradek.env.ports import Event
 from odradek.node.node import Node
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch, sealed
 from tests.node.test_connection_loop import Client
@@ -29,7 +29,7 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
-from wire.compression import CHUNK_BYTES, CompressionType, compress
+from wire.batches.compression import CHUNK_BYTES, CompressionType, compress
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest

@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.odradek_server import launch_odradek, prepare_odradek
 from odradek import Client, Producer
 from odradek.client.admin import NewTopic
-from odradek.client.producer import RecordFuture
-from sim.fetching import FetchConfig, Fetcher
+from odradek.client.shells.producer import RecordFuture
+from sim.load.fetching import FetchConfig, Fetcher
 
 PARTITIONS = 3
 ROUNDS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from data_plane.handlers.answer_size import REPEATED_BYTES_MAX, TOO_LARGE, RepeatedSize
+from odradek.serving.answer_size import REPEATED_BYTES_MAX, TOO_LARGE, RepeatedSize
 from tests.node.raw_client import RawClient
 from tests.node_process import RunningNode
 from wire.errors import ErrorCode

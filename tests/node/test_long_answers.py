@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import RawClient, frame
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request

@@ -9,7 +9,7 @@ import pytest
 
 from odradek.env.long_work import Share
 from odradek.node.node import Node
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from odradek.env.ports import FileClosed
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_connection_loop import Client, Entry, Node, framed, play
 from wire.codec import ELEMENTS_AT_ONCE
 from wire.errors import MalformedMessage, TooManyElements

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 
-from data_plane.log_making import INLINE_LOGS_MAX
-from sim.weather import Weather
-from sim.world import World
+from data_plane.disks.log_making import INLINE_LOGS_MAX
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request

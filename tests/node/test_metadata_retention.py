@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sim.world import World
+from sim.machine.world import World
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -9,20 +9,20 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from data_plane.handlers.table import LATENCY_BOUNDS_SECONDS
 from odradek.env.ports import Conn, ConnectionLost
-from odradek.node.complaints import PEERS_MAX, Complaints
-from odradek.node.metrics import TOPICS_MAX
-from odradek.node.metrics_server import (
+from odradek.node.connections.complaints import PEERS_MAX, Complaints
+from odradek.node.metrics.metrics_page import TOPICS_MAX
+from odradek.node.metrics.metrics_server import (
     CONNECTION_SECONDS_MAX,
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
     MetricsServer,
 )
-from odradek.node.metrics_text import MetricsText
+from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.node import NodeCannotStart
-from sim.weather import Weather
-from sim.world import World
+from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client, Log
@@ -239,7 +239,7 @@ def test_many_topics_share_the_totals() -> None:
         await request(client, CreateTopicsRequest(topics, 10_000), 5)
         found = await samples(world)
         while found["odradek_partitions{}"] < len(names):
-            # Most logs are made after the answer (see `data_plane.log_making`).
+            # Most logs are made after the answer (see `data_plane.disks.log_making`).
             await world.sleep(0.01)
             found = await samples(world)
         listed = [name for name in found if name.startswith("odradek_topic_log_bytes_sum")]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import trio
 
-from metadata_quorum.storage_format import VoterEndpoint, format_storage
+from metadata_quorum.replica.storage_format import VoterEndpoint, format_storage
 from odradek.env.ports import ConnectionLost, Env
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import Node, NodeFailed
 from odradek.node.run_node import run_node
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client, Log

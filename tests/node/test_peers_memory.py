@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from odradek.env.ports import ConnectionLost
-from odradek.node.buffers import SMALL_FRAME_BYTES
+from odradek.node.connections.buffers import SMALL_FRAME_BYTES
 from odradek.node.node import Node
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.env.ports import ConnectionLost
-from odradek.node.buffers import (
+from odradek.node.connections.buffers import (
     BYTES_PER_SECOND_MIN,
     SMALL_FRAME_BYTES,
     SMALL_SHARE,
@@ -19,7 +19,7 @@ from odradek.node.buffers import (
     PooledBuffer,
     ReceiveBuffers,
 )
-from sim.world import World
+from sim.machine.world import World
 from tests.node.test_connection_loop import Client, Node, framed, play
 
 MIB = 1 << 20

@@ -25,16 +25,16 @@ from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
 from bench.processes import memory_kib
 from bench.small_requests import record_batch
-from data_plane.handlers.configs import RESOURCE_UNITS
-from data_plane.handlers.fetch import READ_UNITS
-from data_plane.handlers.gathering import DECISION_UNITS
-from data_plane.handlers.group_offsets import DECIDED_UNITS
+from data_plane.handlers.fetching.fetch import READ_UNITS
+from data_plane.handlers.grouping.gathering import DECISION_UNITS
+from data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
 from data_plane.log.batch_work import RATION
+from metadata_quorum.config.describe_configs import RESOURCE_UNITS
 from wire.api import request_class, request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
+from wire.batches.compression import CHUNK_BYTES
 from wire.codec import ELEMENTS_AT_ONCE, ELEMENTS_MAX, decode_bounded
-from wire.codec_decode import make_decoder
-from wire.compression import CHUNK_BYTES
+from wire.codecs.codec_decode import make_decoder
 from wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.messages.remove_raft_voter import RemoveRaftVoterRequest

@@ -11,14 +11,14 @@ import pytest
 
 from bench.odradek_server import ODRADEK, launch_odradek
 from bench.processes import combined_node_properties, free_ports
-from metadata_quorum.access_image import AccessImage
-from metadata_quorum.checkpoint_files import decode_snapshot
-from metadata_quorum.image import MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
-from metadata_quorum.metadata_batches import read_batches
-from odradek.node.config import START_WITHOUT_ACLS, NodeConfig
+from metadata_quorum.image.access_image import AccessImage
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.replica.checkpoint_files import decode_snapshot
+from metadata_quorum.replica.metadata_batches import read_batches
+from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
+from odradek.node.configuration.unenforced_rules import UnenforcedRules
 from odradek.node.directories import NodeCannotStart
-from odradek.node.unenforced_rules import UnenforcedRules
 from tests.node.raw_client import RawClient
 from tests.quorum.node_parts import Journal
 from tests.quorum.test_image import replayed

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import pytest
 
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import play, request

@@ -17,7 +17,7 @@ import pytest
 
 from bench.odradek_server import ODRADEK
 from bench.processes import ServerProcess, free_ports, spawn
-from data_plane.log.checkpoints import CLEAN_SHUTDOWN_FILE
+from data_plane.log.directory.checkpoints import CLEAN_SHUTDOWN_FILE
 from tests.node.test_bad_batches import good_batch
 from wire.api_keys import ApiKey
 

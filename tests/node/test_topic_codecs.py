@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from odradek.env.ports import ConnectionLost
-from sim.world import World
+from sim.machine.world import World
 from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, fetch_request, play, produce_request, request
-from wire.compression import CompressionType
+from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.produce import ProduceRequest

@@ -7,13 +7,13 @@ from typing import Any
 
 import trio
 
-from metadata_quorum.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
-from metadata_quorum.storage_format import VoterEndpoint, bootstrap_records, format_storage
+from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
+from metadata_quorum.replica.storage_format import VoterEndpoint, bootstrap_records, format_storage
 from odradek.env.ports import Env
-from odradek.node.config import NodeConfig
+from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.run_node import run_node
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_metrics import samples

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
-from metadata_quorum.image import MetadataImage
+from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
+from metadata_quorum.image.metadata_image import MetadataImage
 from wire.errors import ErrorCode
 from wire.messages.alter_partition import (
     AlterPartitionRequest,

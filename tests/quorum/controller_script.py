@@ -45,13 +45,13 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.brokers import FenceExpiredBrokers
-from metadata_quorum.controller.configs import Operation
+from metadata_quorum.config.config_resources import Operation
+from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.controller import Activate, Controller
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.image import MetadataImage, PartitionImage
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
+from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import ReplicatedStateMachine
-from metadata_quorum.storage_format import bootstrap_records
 from tests.quorum.controller_commands import PartitionCommands, options_of
 from wire.errors import ErrorCode
 from wire.messages import alter_configs as absolute

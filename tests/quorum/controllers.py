@@ -8,27 +8,27 @@ from typing import Any
 import attrs
 import trio
 
-from data_plane.handlers.controller_table import build_controller_table
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.controller.controller import Controller
-from metadata_quorum.controller.settings import ControllerSettings
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller_table import build_controller_table
 from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.metadata_batches import MetadataBatch, read_batches
-from metadata_quorum.peers import PeerConnections
-from metadata_quorum.quorum_state import FileQuorumStateStore
 from metadata_quorum.raft.core import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
+from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from metadata_quorum.replica.snapshots import SnapshotSettings
+from metadata_quorum.replica.storage_format import find_meta_properties, format_storage
 from metadata_quorum.service import MetadataService
-from metadata_quorum.snapshots import SnapshotSettings
-from metadata_quorum.storage_format import find_meta_properties, format_storage
 from odradek.env.ports import Env
-from odradek.node.buffers import ReceiveBuffers
-from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_services import ConnectionServices
-from odradek.node.server import Server
-from sim.env import SimEnv
-from sim.weather import Weather
-from sim.world import Running, World
+from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.server import Server
+from sim.machine.sim_env import SimEnv
+from sim.machine.weather import Weather
+from sim.machine.world import Running, World
 from tests.quorum.node_parts import CLUSTER_ID, PATH, Journal
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 

@@ -9,14 +9,14 @@ from typing import Any
 import trio
 
 from data_plane.metadata_log import MetadataLog
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.raft.voters import ReplicaKey
+from metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from metadata_quorum.replica.storage_format import VoterEndpoint, find_meta_properties, format_storage
 from metadata_quorum.service import MetadataService
-from metadata_quorum.storage_format import VoterEndpoint, find_meta_properties, format_storage
 from odradek.env.ports import Dir, Env
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener

@@ -26,7 +26,7 @@ from metadata_quorum.raft.messages import (
     VoteAnswer,
 )
 from metadata_quorum.raft.voters import Voter
-from sim.raft_cluster import Cluster, Letter, Question
+from sim.alone.raft_cluster import Cluster, Letter, Question
 from wire.errors import ErrorCode
 
 

@@ -15,22 +15,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metadata_quorum.controller.brokers import FenceExpiredBrokers
+from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.controller import Activate, Controller
-from metadata_quorum.controller.elections import BalanceLeaders, ElectLeaderless
-from metadata_quorum.controller.partition_change import acceptable_leaders
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import topic_rules
-from metadata_quorum.image import (
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.elect_leaders import BalanceLeaders, ElectLeaderless
+from metadata_quorum.controller.partitions.partition_change import acceptable_leaders
+from metadata_quorum.controller.partitions.topic_rules import topic_rules
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import (
     NO_LEADER,
     RECOVERING,
     UNASSIGNED_DIRECTORY,
     MetadataImage,
     PartitionImage,
 )
-from metadata_quorum.image_builder import ImageBuilder
+from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import ReplicatedStateMachine
-from metadata_quorum.storage_format import bootstrap_records
 from tests.quorum.controller_script import InstantLog
 from wire.errors import ErrorCode
 from wire.messages.alter_partition import (

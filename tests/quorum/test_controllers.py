@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import trio
 
+from metadata_quorum.config.config_resources import RESOURCE_GROUP
 from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.image import RESOURCE_GROUP
-from metadata_quorum.metadata_batches import read_batches
-from metadata_quorum.peers import PeerConnections
-from metadata_quorum.raft.wire_messages import METADATA_TOPIC_ID
-from metadata_quorum.snapshots import SnapshotSettings
+from metadata_quorum.replica.metadata_batches import read_batches
+from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.snapshots import SnapshotSettings
+from metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
 from odradek.env.ports import Env
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.quorum.controllers import PORT, Controllers, calm_world, directory_of, host_of, register
 from tests.quorum.node_parts import CLUSTER_ID
-from wire.connection import RequestReceived, ServerConnection
 from wire.errors import ErrorCode
+from wire.framing.connection import RequestReceived, ServerConnection
 from wire.messages.add_raft_voter import AddRaftVoterRequest
 from wire.messages.add_raft_voter import Listener as AddListener
 from wire.messages.api_versions import ApiVersionsResponse

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.checkpoint_files import parse_snapshot_name
-from metadata_quorum.snapshots import SnapshotSettings
-from sim.weather import Weather
-from sim.world import World
+from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
+from metadata_quorum.replica.snapshots import SnapshotSettings
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.quorum.controllers import Controllers, host_of, register
 from tests.quorum.node_parts import PATH
 from tests.quorum.test_controllers import add, play, restart

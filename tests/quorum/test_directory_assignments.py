@@ -8,23 +8,23 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
-from metadata_quorum.controller.directories import assign_replicas_to_dirs
-from metadata_quorum.controller.settings import ControllerSettings
+from data_plane.disks.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
+from metadata_quorum.config.config_resources import RESOURCE_TOPIC
+from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
-from metadata_quorum.image import (
+from metadata_quorum.image.image_builder import merge_partition
+from metadata_quorum.image.layered_map import LayeredMap
+from metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     NO_LEADER,
-    RESOURCE_TOPIC,
     UNASSIGNED_DIRECTORY,
     BrokerImage,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.image_builder import merge_partition
-from metadata_quorum.layered_map import LayeredMap
 from odradek.env.ports import ConnectionLost
 from tests.log.support import ManualClock
 from wire.errors import ErrorCode

@@ -9,8 +9,8 @@ import pytest
 
 from metadata_quorum.raft.core import EPOCHS_AHEAD_MAX
 from metadata_quorum.raft.replication import WAIT_MS_MAX
-from metadata_quorum.raft.wire_messages import METADATA_TOPIC_ID
-from sim.world import World
+from metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
+from sim.machine.world import World
 from tests.quorum.controllers import Controllers, Member, directory_of, host_of, register
 from tests.quorum.node_parts import CLUSTER_ID, Journal
 from tests.quorum.test_controllers import play, read, remove
@@ -186,7 +186,7 @@ def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
 def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their connections may be long gone: they are few, and wait for half a minute at most."""
     monkeypatch.setattr("metadata_quorum.raft.replication.REPLICAS_MAX", 20)
-    monkeypatch.setattr("metadata_quorum.quorum_requests.READERS_MAX", 30)
+    monkeypatch.setattr("metadata_quorum.replica.quorum_requests.READERS_MAX", 30)
 
     async def script(world: World, controllers: Controllers) -> None:
         await controllers.ask(register(100))

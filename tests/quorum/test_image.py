@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.checkpoint_files import decode_snapshot
-from metadata_quorum.image import InvalidMetadata, MetadataDelta, MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
-from metadata_quorum.metadata_batches import read_batches
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
+from metadata_quorum.replica.checkpoint_files import decode_snapshot
+from metadata_quorum.replica.metadata_batches import read_batches
 from wire.messages import metadata_records as records
 from wire.messages.control_records import LeaderChangeMessage
 from wire.structure import Message

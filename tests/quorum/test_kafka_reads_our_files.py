@@ -14,9 +14,9 @@ import trio
 
 from bench.kafka_server import run_tool
 from data_plane.metadata_log import METADATA_LOG_DIRECTORY
-from metadata_quorum.checkpoint_files import decode_snapshot
-from metadata_quorum.metadata_batches import read_batches
-from metadata_quorum.storage_format import format_storage, initial_voters
+from metadata_quorum.replica.checkpoint_files import decode_snapshot
+from metadata_quorum.replica.metadata_batches import read_batches
+from metadata_quorum.replica.storage_format import format_storage, initial_voters
 from odradek.env.real import RealEnv
 from tests.quorum.node_parts import (
     CLUSTER_ID,

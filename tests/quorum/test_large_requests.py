@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.controller.configs import Operation, combine_items
+from metadata_quorum.config.config_resources import Operation
+from metadata_quorum.controller.configs import combine_items
 from metadata_quorum.controller.controller import Controller
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import NAMED_PER_REQUEST_MAX, RECORDS_PER_REQUEST_MAX
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.image import MetadataImage
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from tests.quorum.controller_script import InstantLog
 from wire.errors import ErrorCode

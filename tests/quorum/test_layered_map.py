@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.layered_map import LayeredMap
+from metadata_quorum.image.layered_map import LayeredMap
 
 CHANGES = st.lists(
     st.dictionaries(st.integers(0, 40), st.one_of(st.none(), st.integers()), max_size=12), max_size=25

@@ -10,16 +10,16 @@ import attrs
 import pytest
 
 from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS
-from metadata_quorum.checkpoint_files import encode_snapshot
 from metadata_quorum.controller import topics
-from metadata_quorum.image import InvalidMetadata
-from metadata_quorum.metadata_batches import read_batches
-from metadata_quorum.quorum_state import FileQuorumStateStore
+from metadata_quorum.image.metadata_image import InvalidMetadata
+from metadata_quorum.replica.checkpoint_files import encode_snapshot
+from metadata_quorum.replica.metadata_batches import read_batches
+from metadata_quorum.replica.quorum_state import FileQuorumStateStore
+from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import Decision
-from metadata_quorum.storage_format import bootstrap_records
 from odradek.env.ports import DiskError, Env
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.quorum.node_parts import (
     NODE,
     PATH,

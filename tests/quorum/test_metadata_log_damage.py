@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from data_plane.metadata_log import SYNCED_OFFSET_FILE, MetadataLog
-from metadata_quorum.checkpoint_files import encode_snapshot
-from metadata_quorum.metadata_batches import batch_of_values
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.replica.checkpoint_files import encode_snapshot
+from metadata_quorum.replica.metadata_batches import batch_of_values
 from odradek.env.ports import DiskFull, Env
-from sim.disk_files import PowerCut
-from sim.world import World
+from sim.machine.disk_files import PowerCut
+from sim.machine.world import World
 from tests.quorum.node_parts import (
     NODE,
     PATH,

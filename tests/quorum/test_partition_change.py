@@ -9,10 +9,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.controller.partition_change import Election, acceptable_leaders, change_partition
-from metadata_quorum.controller.topic_rules import TopicRules
-from metadata_quorum.image import RECOVERING, BrokerImage, MetadataImage, PartitionImage
-from metadata_quorum.image_builder import merge_partition
+from metadata_quorum.controller.partitions.partition_change import (
+    Election,
+    acceptable_leaders,
+    change_partition,
+)
+from metadata_quorum.controller.partitions.topic_rules import TopicRules
+from metadata_quorum.image.image_builder import merge_partition
+from metadata_quorum.image.metadata_image import RECOVERING, BrokerImage, MetadataImage, PartitionImage
 
 TOPIC = b"T" * 16
 STEPS = st.lists(

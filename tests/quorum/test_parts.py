@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from metadata_quorum.controller import parts
 from metadata_quorum.controller.controller import Controller
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.image import MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from tests.quorum.controller_script import InstantLog
 from wire.errors import ErrorCode, KafkaError

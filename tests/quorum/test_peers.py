@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from metadata_quorum.peers import CONNECT_SECONDS_MAX, NeverSent, Peer, PeerConnections
+from metadata_quorum.replica.peers import CONNECT_SECONDS_MAX, NeverSent, Peer, PeerConnections
 from odradek.env.ports import Conn, ConnectionLost, Env
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.node.test_connection_loop import Log
-from wire.connection import RequestReceived, ServerConnection
 from wire.errors import ErrorCode, KafkaError
+from wire.framing.connection import RequestReceived, ServerConnection
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 PORT = 9093

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata_quorum.controller.placement import TooFewBrokers, place_replicas
-from metadata_quorum.image import BrokerImage, ListenerImage
+from metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
+from metadata_quorum.image.metadata_image import BrokerImage, ListenerImage
 
 
 def broker(

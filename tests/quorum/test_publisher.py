@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from metadata_quorum.checkpoint_files import Snapshot, StoredSnapshot
-from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.metadata_batches import batch_of_control_records, batch_of_values, encode_values
-from metadata_quorum.publisher import MetadataPublisher, difference
-from metadata_quorum.turns import Turns
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from metadata_quorum.replica.checkpoint_files import Snapshot, StoredSnapshot
+from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
+from metadata_quorum.replica.publisher import MetadataPublisher, difference
+from metadata_quorum.replica.turns import Turns
 from odradek.env.ports import Env
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from wire.messages.control_records import LeaderChangeMessage
 from wire.messages.metadata_records import (
     AbortTransactionRecord,

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from metadata_quorum.raft import membership
 from metadata_quorum.raft.voters import Voter
-from sim.raft_cluster import Cluster
+from sim.alone.raft_cluster import Cluster
 from wire.errors import ErrorCode
 
 NODES = st.integers(1, 7)

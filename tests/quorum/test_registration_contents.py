@@ -6,14 +6,14 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.controller.registration_rules import (
+from metadata_quorum.controller.brokers.registration_rules import (
     FEATURES_MAX,
     LISTENERS_MAX,
     LOG_DIRS_MAX,
     NAME_CHARACTERS_MAX,
 )
 from metadata_quorum.features import METADATA_VERSION, SUPPORTED_FEATURES
-from sim.world import World
+from sim.machine.world import World
 from tests.quorum.controllers import Controllers, register
 from tests.quorum.test_controllers import play
 from wire.errors import ErrorCode

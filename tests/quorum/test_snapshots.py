@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_plane.metadata_snapshots import FileSnapshotStore
-from metadata_quorum.checkpoint_files import StoredSnapshot, snapshot_name
 from metadata_quorum.features import BOOTSTRAP_FEATURES
-from metadata_quorum.image import MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
-from metadata_quorum.image_records import records_of
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.image_records import records_of
+from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.snapshot_transfer import LeaderView, answer_fetch_snapshot, fetch_snapshot
-from metadata_quorum.snapshots import SnapshotSettings, Snapshotter, write_snapshot
+from metadata_quorum.replica.checkpoint_files import StoredSnapshot, snapshot_name
+from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot, fetch_snapshot
+from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
 from odradek.env.ports import DiskError, DiskFull, Env
-from sim.disk import SimDisk
-from sim.disk_files import PowerCut
-from sim.world import World
+from sim.machine.disk import SimDisk
+from sim.machine.disk_files import PowerCut
+from sim.machine.world import World
 from tests.quorum.node_parts import CLUSTER_ID, Journal
 from tests.quorum.test_image import random_history
 from wire.codec import decode, encode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata_quorum.checkpoint_files import decode_snapshot
 from metadata_quorum.features import BOOTSTRAP_FEATURES
 from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.storage_format import (
+from metadata_quorum.replica.checkpoint_files import decode_snapshot
+from metadata_quorum.replica.storage_format import (
     StorageError,
     VoterEndpoint,
     bootstrap_features,
@@ -17,8 +17,8 @@ from metadata_quorum.storage_format import (
     storage_info,
 )
 from odradek.env.ports import Dir
-from sim.disk import SimDisk
-from sim.disk_files import PowerCut
+from sim.machine.disk import SimDisk
+from sim.machine.disk_files import PowerCut
 from tests.quorum.node_parts import CLUSTER_ID, DIRECTORY_ID
 from wire.messages.control_records import KRaftVersionRecord, VotersRecord
 from wire.messages.metadata_records import FeatureLevelRecord

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from metadata_quorum.controller.controller import Controller
+from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.features import cluster_wide_min_isr
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
-from metadata_quorum.image_records import records_of
-from metadata_quorum.metadata_errors import MetadataErrors
-from metadata_quorum.publisher import difference
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.image_records import records_of
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from metadata_quorum.image.unreadable_configs import MetadataErrors
+from metadata_quorum.replica.publisher import difference
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from tests.quorum.controller_script import InstantLog
 from wire.messages import alter_configs as absolute

@@ -15,17 +15,18 @@ import structlog
 import trio
 
 from data_plane.broker import Broker, BrokerSettings
-from data_plane.groups.settings import GroupSettings
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.handlers.build import build_table
-from data_plane.log.log_dir import LogDir, LogDirContext
+from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.replication.partition import Partition
-from metadata_quorum.controller.directories import assign_replicas_to_dirs
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.effective_config import BrokerConfigLayers
-from metadata_quorum.image import (
+from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.image.image_builder import merge_partition
+from metadata_quorum.image.layered_map import LayeredMap
+from metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
-    RESOURCE_BROKER,
-    RESOURCE_TOPIC,
     BrokerImage,
     ListenerImage,
     MetadataDelta,
@@ -33,18 +34,16 @@ from metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.image_builder import merge_partition
-from metadata_quorum.layered_map import LayeredMap
-from metadata_quorum.peers import PeerConnections
-from metadata_quorum.storage_format import format_storage
+from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.storage_format import format_storage
 from odradek.env.ports import ConnectionLost, Env, TaskGroup
-from odradek.node.buffers import ReceiveBuffers
-from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.connection_services import ConnectionServices
-from odradek.node.server import Server
-from sim.disk import Keep
-from sim.weather import Weather
-from sim.world import World
+from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.server import Server
+from sim.machine.disk import Keep
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.log.support import batch
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import (

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from sim.env import SimEnv
+from sim.machine.sim_env import SimEnv
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic, host
 from wire.errors import KafkaError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from data_plane.log.config import LogConfig
+from data_plane.log.log_config import LogConfig
 from data_plane.replication.isr_state import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from data_plane.replication.partition import Partition
-from metadata_quorum.image import PartitionImage
+from metadata_quorum.image.metadata_image import PartitionImage
 from tests.log.support import NOW_MS, batch, new_log
 from wire.errors import ErrorCode, KafkaError
 

@@ -8,8 +8,8 @@ import structlog
 
 from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import Partition
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.replication.test_isr import BROKER_EPOCH, Cluster, Leader
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import AlterPartitionRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.segment import Segment
+from data_plane.log.segments.segment import Segment
 from tests.replication.brokers import TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

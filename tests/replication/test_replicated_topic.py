@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_plane.replication.throttle import FOLLOWER, LEADER, rate_key, replicas_key
-from sim.weather import Weather
+from sim.machine.weather import Weather
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode
 

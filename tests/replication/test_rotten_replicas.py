@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from odradek.env.ports import ConnectionLost
-from sim.weather import Weather
+from sim.machine.weather import Weather
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import HEADER_SIZE

@@ -9,7 +9,7 @@ import pytest
 
 from data_plane.log.producer_recovery import rebuild_producers
 from odradek.env.ports import ConnectionLost
-from sim.weather import Weather
+from sim.machine.weather import Weather
 from tests.log.support import batch
 from tests.replication.brokers import NODES, ReplicatedTopic, host
 from wire.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle, rate_key, replicas_key
-from metadata_quorum.effective_config import BrokerConfigLayers
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 
 TOPIC = bytes(15) + b"\x07"
 

@@ -10,9 +10,9 @@ import structlog
 from structlog.testing import LogCapture
 
 from data_plane.groups.coordinator import GroupCoordinator
-from data_plane.groups.settings import GroupSettings
+from data_plane.groups.group_settings import GroupSettings
 from data_plane.replication.partition import Partition
-from data_plane.timers import Timers
+from odradek.serving.timers import Timers
 from tests.log.support import ManualClock
 from tests.replication.brokers import ReplicatedTopic
 

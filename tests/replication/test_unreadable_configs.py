@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_plane.broker import Broker
-from metadata_quorum.config_defs import THROTTLE_DEFS, broker_defs, group_defs, topic_defs
-from metadata_quorum.controller.settings import ControllerSettings
-from metadata_quorum.controller.topic_rules import topic_rules
-from metadata_quorum.image import MetadataDelta, MetadataImage
-from metadata_quorum.image_builder import ImageBuilder
-from metadata_quorum.image_records import records_of
-from odradek.node.connection_limits import ConnectionLimits
-from odradek.node.dynamic_config import DynamicConfig
+from metadata_quorum.config.config_defs import THROTTLE_DEFS, broker_defs, group_defs, topic_defs
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.topic_rules import topic_rules
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.image_records import records_of
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.node.configuration.dynamic_config import DynamicConfig
+from odradek.node.connections.connection_limits import ConnectionLimits
 from tests.config.test_any_topic_config import VALUES
 from tests.replication.brokers import CLUSTER_ID, TOPIC, TOPIC_ID, ReplicatedTopic
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord

@@ -8,7 +8,7 @@ from random import Random
 import trio
 
 from odradek.env.ports import ConnectionLost, Env
-from sim.world import World
+from sim.machine.world import World
 from tests.sim import echo
 
 

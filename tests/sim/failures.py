@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from sim.history import SafetyViolation
-from sim.world import Liveness
+from sim.machine.world import Liveness
 
 
 @attrs.frozen

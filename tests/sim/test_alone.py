@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim import __main__ as command
-from sim import raft_alone, replication_alone
+from sim.alone import raft_alone, replication_alone
 from tests.mutants.patching import patched
 
 RAFT_SEEDS = range(60)

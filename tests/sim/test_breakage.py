@@ -7,11 +7,11 @@ from random import Random
 import attrs
 import pytest
 
-from sim.breakage import BREAKAGES, lose_end, misdirect
-from sim.cluster_scenario import ClusterScenario
 from sim.history import SafetyViolation
+from sim.machine.world import Liveness
 from sim.options import RunOptions
-from sim.world import Liveness
+from sim.scenarios.cluster_scenario import ClusterScenario
+from sim.storm.breakage import BREAKAGES, lose_end, misdirect
 from tests.log.support import batch
 from wire.record_batch import iter_batches
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from odradek.env.ports import never
 from odradek.env.real import RealEnv
-from sim.cluster import QUICK_SETTINGS, SETTINGS, Shape
-from sim.cluster_scenario import ClusterScenario
-from sim.env import RARITY
-from sim.storm import StormPlan
-from sim.weather import Weather
+from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
+from sim.machine.sim_env import RARITY
+from sim.machine.weather import Weather
+from sim.scenarios.cluster_scenario import ClusterScenario
+from sim.storm.storm import StormPlan
 
 ROOT = Path(__file__).resolve().parents[2]
 POINTS = {

@@ -111,7 +111,7 @@ def test_a_campaign_finds_groups_shrinks_and_tells(
     results = Results.parse((tmp_path / "results.jsonl").read_text().splitlines())
     assert {seed: each.verdict for seed, each in results.outcomes.items()} == {0: "ok", 1: "crash", 2: "ok"}
     (shrunk,) = results.shrunk.values()
-    assert shrunk.signature == "crash: KeyError in sim/storm.py run"
+    assert shrunk.signature == "crash: KeyError in sim/storm/storm.py run"
     assert "fewer clients" in shrunk.taken_away
     assert shrunk.replays
     assert shrunk.command in (tmp_path / "report.md").read_text()

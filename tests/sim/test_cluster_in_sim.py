@@ -6,12 +6,12 @@ import pytest
 
 from data_plane.replication.partition import Partition
 from sim import __main__ as command
-from sim.cluster import QUICK_SETTINGS, SETTINGS, Shape
-from sim.cluster_scenario import ClusterScenario
 from sim.history import SafetyViolation
+from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
+from sim.machine.weather import Weather
 from sim.options import RunOptions
-from sim.storm import StormPlan
-from sim.weather import Weather
+from sim.scenarios.cluster_scenario import ClusterScenario
+from sim.storm.storm import StormPlan
 
 CALM = Weather()
 NO_STORM = StormPlan(3.0, ())

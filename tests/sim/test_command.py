@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from sim import __main__ as command
-from sim.cluster_scenario import ClusterScenario
 from sim.options import PROFILES, RunOptions
 from sim.replay import difference, options_with, replay_command
+from sim.scenarios.cluster_scenario import ClusterScenario
 from tests.sim.failures import Failure, in_each_way
 
 SHORT = '{"storm": {"seconds": 1.0, "kinds": ["links"]}, "workloads": ["produce"]}'

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.env.ports import DiskError, DiskFull, FileMissing
-from sim.disk import SimDisk
-from sim.disk_files import PowerCut, SimDir
-from sim.platter import SECTOR_BYTES
+from sim.machine.disk import SimDisk
+from sim.machine.disk_files import PowerCut, SimDir
+from sim.machine.platter import SECTOR_BYTES
 
 
 def _root(disk: SimDisk) -> SimDir:

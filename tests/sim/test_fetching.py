@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.client import offsets
-from odradek.client.offsets import EARLIEST, LATEST, list_offsets
-from sim.fetching import FetchConfig, Fetcher
-from sim.producing import ProduceConfig, Producing, RecordToSend
+from odradek.client.core import partition_offsets as offsets
+from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey

@@ -10,11 +10,7 @@ import attrs
 import pytest
 
 from metadata_quorum.raft.roles import Leader
-from sim.cluster import SETTINGS, Shape
-from sim.cluster_scenario import ClusterScenario
-from sim.disk_files import SimFile
-from sim.history import SafetyViolation
-from sim.invariants import (
+from sim.checks.invariants import (
     CommittedBatches,
     EqualAtOffsets,
     NeverFalls,
@@ -23,9 +19,13 @@ from sim.invariants import (
     check_bound,
     check_isr_holds,
 )
-from sim.storm import StormPlan
-from sim.watch import Watch
-from sim.weather import Weather
+from sim.checks.watch import Watch
+from sim.history import SafetyViolation
+from sim.machine.cluster_members import SETTINGS, Shape
+from sim.machine.disk_files import SimFile
+from sim.machine.weather import Weather
+from sim.scenarios.cluster_scenario import ClusterScenario
+from sim.storm.storm import StormPlan
 
 KEY = (b"id", 0)
 

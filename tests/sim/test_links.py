@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from odradek.env.ports import Conn, ConnectionLost
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.weather import Weather
+from sim.machine.world import World
 
 CALM = Weather()
 PORT = 9

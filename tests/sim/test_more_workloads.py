@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 import pytest
 
-from data_plane.handlers.contract import Context, Result
-from data_plane.handlers.produce import ProduceHandler
-from sim import pipelining
+from data_plane.handlers.producing.produce import ProduceHandler
+from odradek.serving.contract import Context, Result
+from sim.load import pipelining
 from sim.options import RunOptions
 from sim.run import run
 from wire.errors import ErrorCode

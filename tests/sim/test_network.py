@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from odradek.env.ports import Conn, ConnectionLost, DiskError
-from sim.network import CONNECT_SECONDS_MAX, SimConn
-from sim.waiting import NodeCrashed
-from sim.weather import Weather
-from sim.world import World
+from sim.machine.network import CONNECT_SECONDS_MAX, SimConn
+from sim.machine.waiting import NodeCrashed
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.sim.echo import send_all
 
 TORN = Weather(

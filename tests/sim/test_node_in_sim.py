@@ -9,20 +9,20 @@ import pytest
 
 from data_plane.log.partition_log import PartitionLog
 from odradek.client.admin import NewTopic, create_topics
-from odradek.client.aio import AsyncClient
-from odradek.client.config import ClientConfig
+from odradek.client.core.client_config import ClientConfig
 from odradek.client.errors import ClientError
+from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Env
 from odradek.node.run_node import run_node
 from sim import __main__ as command
-from sim.disk import Keep
-from sim.fetching import FetchConfig, Fetcher
 from sim.history import SafetyViolation
-from sim.members import TraceLog
-from sim.producing import ProduceConfig, Producing, RecordToSend
-from sim.scenario import NODE, PORT, Scenario, format_node, node_config
-from sim.weather import Weather
-from sim.world import Running, World
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from sim.machine.disk import Keep
+from sim.machine.members import TraceLog
+from sim.machine.weather import Weather
+from sim.machine.world import Running, World
+from sim.scenarios.lone_node_scenario import NODE, PORT, Scenario, format_node, node_config
 from tests.sim.failures import Failure, in_each_way
 from wire.errors import KafkaError
 

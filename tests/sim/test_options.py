@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from sim.cluster_scenario import ClusterScenario
 from sim.options import PROFILES, RunOptions
 from sim.run import EXIT_STATUS, run, signature_of
+from sim.scenarios.cluster_scenario import ClusterScenario
 from tests.sim.failures import Failure, in_each_way
 
 

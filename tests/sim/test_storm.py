@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sim.cluster import Cluster, Shape
-from sim.operators import Operator
-from sim.storm import KINDS, MORE_KINDS, REPLICAS, Storm, StormPlan
-from sim.troubles import TROUBLES
-from sim.world import World
+from sim.load.operators import Operator
+from sim.machine.cluster_members import Cluster, Shape
+from sim.machine.world import World
+from sim.storm.storm import KINDS, MORE_KINDS, REPLICAS, Storm, StormPlan
+from sim.storm.troubles import TROUBLES
 
 
 class QuietCluster(Cluster):
@@ -50,7 +50,7 @@ def idle_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         started({})
         await stop.wait()
 
-    monkeypatch.setattr("sim.members.run_node", idle)
+    monkeypatch.setattr("sim.machine.members.run_node", idle)
 
 
 def test_a_storm_undoes_what_it_did() -> None:

@@ -6,12 +6,13 @@ import attrs
 import pytest
 
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, THIS_RELEASE
-from odradek.client.admin_quorum import update_features
-from sim.cluster import Cluster, Shape
+from odradek.client.admin.admin_quorum import update_features
+from sim.machine.cluster_members import Cluster, Shape
+from sim.machine.releases import OLDER_RELEASE
+from sim.machine.world import World
 from sim.options import RunOptions
 from sim.run import RunResult, run
-from sim.upgrade import NEW_LEVELS, OLDER_RELEASE, level_must_be_decided
-from sim.world import World
+from sim.storm.upgrade import NEW_LEVELS, level_must_be_decided
 from wire.api import ApiKey, api_versions
 from wire.errors import ErrorCode, KafkaError
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from odradek.env.ports import ConnectionLost, DiskError, Env
-from sim.weather import Weather
-from sim.world import Liveness, World
+from sim.machine.weather import Weather
+from sim.machine.world import Liveness, World
 from tests.sim import echo, echo_world
 
 CALM = Weather()
@@ -266,7 +266,7 @@ def test_waiting_for_nothing_is_noticed() -> None:
 
 def test_spinning_without_time_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that wake each other for ever are a failure of liveness too."""
-    monkeypatch.setattr("sim.clock.ROUNDS_WITHOUT_TIME_MAX", 1000)
+    monkeypatch.setattr("sim.machine.clock.ROUNDS_WITHOUT_TIME_MAX", 1000)
     world = World(1, CALM)
 
     async def main() -> None:

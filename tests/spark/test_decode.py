@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.wire.strategies import BOUND, CODECS, RecordFields, record_lists
 from tests.wire.test_record_batch import patched, sealed
 from tests.wire.test_records import PLAIN, raw_batch
-from wire.compression import compress
+from wire.batches.compression import compress
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     HEADER_SIZE,

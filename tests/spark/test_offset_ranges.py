@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from spark.filters import push
-from spark.offset_ranges import OffsetRange, gathered, rate_limited, split
-from spark.read_errors import ReadError
-from spark.stream_offsets import StreamOffset
+from spark.reading.filters import push
+from spark.reading.offset_ranges import OffsetRange, gathered, rate_limited, split
+from spark.reading.read_errors import ReadError
+from spark.reading.stream_offsets import StreamOffset
 
 ID = bytes(16)
 

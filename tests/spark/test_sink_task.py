@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 import pyarrow as pa
 
 from odradek import Consumer
-from odradek.client.partitioner import partition_for_key
+from odradek.client.producer.partitioner import partition_for_key
 from spark.sink import BatchWriter, TaskReport
 from spark.sink_plan import SinkPlan
 from tests.node_process import RunningNode

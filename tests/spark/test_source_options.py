@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from odradek.client.offsets import EARLIEST, LATEST
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from spark.source_options import Bound, OptionError, Query, SourceOptions
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

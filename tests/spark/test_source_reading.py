@@ -20,9 +20,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from bench.odradek_server import launch_odradek, prepare_odradek
 from odradek import Admin
 from spark import source
-from spark.filters import push
-from spark.range_partition import RangePartition
-from spark.read_errors import DataLoss, ReadError
+from spark.reading.filters import push
+from spark.reading.range_partition import RangePartition
+from spark.reading.read_errors import DataLoss, ReadError
 from spark.source_options import OptionError, SourceOptions
 from spark.source_stream import OdradekStreamReader
 from tests.node_process import RunningNode

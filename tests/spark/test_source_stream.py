@@ -179,7 +179,7 @@ def register_failing(spark: SparkSession, failed: Path, how: str) -> None:
     from pyspark.sql.types import StructType
 
     from pyspark_odradek import DefaultSource
-    from spark.range_partition import RangePartition
+    from spark.reading.range_partition import RangePartition
     from spark.source_options import Query, SourceOptions
     from spark.source_stream import OdradekStreamReader
 

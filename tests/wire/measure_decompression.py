@@ -16,7 +16,13 @@ from pathlib import Path
 import cramjam
 import lz4.frame
 
-from wire.compression import CompressionType, DecompressionBomb, compress, decompress, decompressed_size
+from wire.batches.compression import (
+    CompressionType,
+    DecompressionBomb,
+    compress,
+    decompress,
+    decompressed_size,
+)
 
 MIB = 1 << 20
 

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.wire.message_values import LONG, SHAPES, all_versions, generated
-from wire import codec, codec_reflective
+from wire import codec
 from wire.api import ApiKey, request_class, response_class
+from wire.codecs import codec_reflective
 from wire.errors import LocalProtocolError, MalformedMessage
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.coordinator_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue

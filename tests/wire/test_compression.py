@@ -18,8 +18,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire import compression
-from wire.compression import (
+from wire.batches import compression
+from wire.batches.compression import (
     CHUNK_BYTES,
     CompressionType,
     CorruptBatch,

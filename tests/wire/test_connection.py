@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from wire.api_keys import ApiKey
 from wire.codec import encode
-from wire.connection import (
+from wire.errors import LocalProtocolError, MalformedMessage, RemoteProtocolError
+from wire.framing.connection import (
     CLIENT,
     NEED_DATA,
     PAUSED,
@@ -28,7 +29,6 @@ from wire.connection import (
     Step,
     UnknownApiKey,
 )
-from wire.errors import LocalProtocolError, MalformedMessage, RemoteProtocolError
 from wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wire.api_keys import APIS, ApiKey
 from wire.codec import encode, encoder
 from wire.errors import MalformedMessage, RemoteProtocolError
-from wire.frames import (
+from wire.framing.frames import (
     UnknownApiKey,
     frame_length,
     frame_response,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wire.compression import CompressionType, DecompressionBomb
-from wire.recompression import codec_of, recompress
+from wire.batches.compression import CompressionType, DecompressionBomb
+from wire.batches.recompression import codec_of, recompress
 from wire.record_batch import CorruptBatch, RecordBatchBuilder, check_crc, parse_header, records
 
 SIZE_MAX = 1 << 20

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
-from wire.compression import compress
+from wire.batches.compression import compress
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     HEADER,

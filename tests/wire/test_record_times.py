@@ -6,10 +6,10 @@ import tracemalloc
 
 import pytest
 
-from wire.batch_errors import InvalidRecord
-from wire.compression import CHUNK_BYTES
+from wire.batches.batch_errors import InvalidRecord
+from wire.batches.compression import CHUNK_BYTES
+from wire.batches.record_times import record_times
 from wire.record_batch import RecordBatchBuilder, records
-from wire.record_times import record_times
 
 MAX = 64 << 20
 VALUES = [

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
 from tests.wire.test_record_batch import patched, sealed
-from wire.compression import compress
+from wire.batches.compression import compress
 from wire.record_batch import (
     HEADER_SIZE,
     CorruptBatch,

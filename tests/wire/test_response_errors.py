@@ -8,7 +8,7 @@ from tests.wire.message_values import generated
 from wire import codec
 from wire.api import response_class
 from wire.api_keys import APIS
-from wire.codec_encode import ERROR_FIELDS
+from wire.codecs.codec_encode import ERROR_FIELDS
 from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from wire.messages.metadata import MetadataResponse
 from wire.structure import Structure

@@ -9,8 +9,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from wire import api, codec_plan
+from wire import api
 from wire.api import ApiKey
+from wire.codecs import codec_plan
 from wire.errors import ErrorCode, KafkaError, LocalProtocolError
 from wire.schema import generate, table
 from wire.structure import Structure, kafka, version_range

@@ -6,7 +6,7 @@ import pytest
 
 from wire.codec import ELEMENTS_MAX, bounded_decoder, decoder, encode
 from wire.errors import MalformedMessage
-from wire.frames import HEADER_TAGS_MAX, skip_tags
+from wire.framing.frames import HEADER_TAGS_MAX, skip_tags
 from wire.messages.fetch import FetchRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.primitives import write_uvarint

@@ -1,0 +1,109 @@
+"""Tells the controller in which directories this broker's replicas lie (AssignReplicasToDirs, KIP-858). PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.ports import PeerChannel
+from odradek.env.ports import Clock, ConnectionLost, Event
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+    AssignReplicasToDirsResponse,
+)
+
+ASSIGNMENTS_PER_REQUEST = 2250
+"""Kafka's limit."""
+RETRY_SECONDS = 0.2
+_FINAL = frozenset(
+    (
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+)
+"""Told, or the replica is gone."""
+
+Replica = tuple[bytes, int]
+"""Topic id and partition."""
+
+
+class DirectoryAssignments:
+    """What is still to be told, newest word per replica. It is told again until the controller has it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        controller: PeerChannel,
+        clock: Clock,
+        new_event: Callable[[], Event],
+        image: Callable[[], MetadataImage],
+        *,
+        request_timeout_ms: int,
+        log: Any,
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._clock = clock
+        self._new_event = new_event
+        self._image = image
+        self._timeout_seconds = request_timeout_ms / 1000
+        self._log = log
+        self.pending: dict[Replica, bytes] = {}
+        self._wake = new_event()
+
+    def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
+        """A replica lies in this directory, and the metadata does not say so yet."""
+        self.pending[topic_id, index] = directory_id
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tell, for ever. To be started when the controller knows this broker."""
+        while True:
+            if not self.pending:
+                self._wake = self._new_event()
+                await self._wake.wait()
+            if not await self._tell():
+                await self._clock.sleep_until(self._clock.monotonic() + RETRY_SECONDS)
+
+    async def _tell(self) -> bool:
+        """Whether the controller took a request."""
+        told = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
+        own = self._image().brokers.get(self._node_id)
+        request = AssignReplicasToDirsRequest(self._node_id, -1 if own is None else own.epoch, _grouped(told))
+        try:
+            deadline = self._clock.monotonic() + self._timeout_seconds
+            response: AssignReplicasToDirsResponse = await self._controller.request(request, deadline)
+        except (KafkaError, ConnectionLost) as error:
+            self._log.warning("broker.directories_not_told", error=str(error))
+            return False
+        if response.error_code:
+            self._log.warning("broker.directories_not_told", error=ErrorCode(response.error_code).name)
+            return False
+        for directory in response.directories:
+            for topic in directory.topics:
+                for answer in topic.partitions:
+                    replica = (topic.topic_id, answer.partition_index)
+                    if answer.error_code in _FINAL and self.pending.get(replica) == directory.id:
+                        del self.pending[replica]
+        return not any(self.pending.get(replica) == told[replica] for replica in told)
+
+
+def _grouped(told: dict[Replica, bytes]) -> list[AssignReplicasToDirsRequestDirectoryData]:
+    by_directory: dict[bytes, dict[bytes, list[AssignReplicasToDirsRequestPartitionData]]] = {}
+    for (topic_id, index), directory in told.items():
+        partitions = by_directory.setdefault(directory, {}).setdefault(topic_id, [])
+        partitions.append(AssignReplicasToDirsRequestPartitionData(index))
+    return [
+        AssignReplicasToDirsRequestDirectoryData(
+            directory,
+            [AssignReplicasToDirsRequestTopicData(topic_id, numbers) for topic_id, numbers in topics.items()],
+        )
+        for directory, topics in by_directory.items()
+    ]

@@ -1,0 +1,170 @@
+"""Tells the controller of disks that are full or hang, so that replicas elsewhere lead in their stead. PORTED.
+
+Theory of operation
+-------------------
+* A directory in trouble (`data_plane.disks.disk_watch`) is listed in this broker's own configuration
+  (`wire.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
+  directories; where there is none, the leadership stays.
+* One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it among
+  `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when no partition would lose
+  its last sound replica in sync by it, and while it hangs it is not taken back. When the device answers again the broker
+  registers anew under the same incarnation, with the directory. No replica on it begins anew: the id is the same.
+* If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a registration without
+  directories is not possible.
+* A **full** directory stays online. Its replicas serve what they have, leave the ISRs when they lag, and get no new
+  replicas beside them: it is cordoned (KIP-1066).
+
+What is listed is compared with the metadata until both agree, so a lost answer, a new controller or the list of this broker's
+former life (which a start finds in the metadata) need no care of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from data_plane.log.directory.log_dir import LogDir
+from metadata_quorum.config.config_resources import RESOURCE_BROKER
+from odradek.env.ports import ConnectionLost
+from wire.disk_troubles import (
+    TROUBLED_LOG_DIRS,
+    Trouble,
+    TroubledDirectory,
+    troubles_text,
+)
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from data_plane.broker import Broker
+
+RETRY_SECONDS = 1.0
+SHOWN_SECONDS_MAX = 60.0
+"""How long the metadata may take to show what the controller has stored, before it is told again."""
+_SET, _DELETE = 0, 1
+
+
+class DirectoryTroubles:
+    """What one broker says of its disks."""
+
+    def __init__(self, broker: Broker, *, log: Any) -> None:
+        self._broker = broker
+        self._log = log
+        self._given_up: dict[bytes, None] = {}
+        """Ids of hung directories that are reported as offline."""
+        self._wake = broker.env.event()
+        self.hurry: Callable[[], None] = lambda: None
+        """Sends a heartbeat at once."""
+
+    # -- what heartbeats and registrations say ----------------------------------------------------------------------
+
+    def given_up(self) -> tuple[bytes, ...]:
+        """Ids of the hung directories that are to be reported as offline, in order."""
+        found: dict[bytes, None] = {}
+        for log_dir in self._broker.log_dirs:
+            if log_dir.trouble is Trouble.HUNG and log_dir.offline_reason is None:
+                directory = log_dir.directory_id
+                if directory in self._given_up or self._may_go(directory):
+                    found[directory] = None
+        if list(found) != list(self._given_up):
+            for directory in found:
+                if directory not in self._given_up:
+                    self._log.warning("directory.reported_offline", directory=self._path(directory))
+            self._given_up = found
+        return tuple(sorted(found))
+
+    @property
+    def full(self) -> tuple[bytes, ...]:
+        """Ids of the full directories, in order."""
+        return tuple(
+            sorted(each.directory_id for each in self._broker.log_dirs if each.trouble is Trouble.FULL)
+        )
+
+    def _path(self, directory: bytes) -> str:
+        return next(each.path for each in self._broker.log_dirs if each.directory_id == directory)
+
+    def _may_go(self, directory: bytes) -> bool:
+        """Whether every partition has somebody else in sync who can lead it."""
+        broker = self._broker
+        me = broker.settings.node_id
+        image = broker.image
+        troubled = [each for ids in image.troubled_directories.values() for each in ids]
+        for hosted in broker.topics.values():
+            for index, partition in hosted.partitions.items():
+                owner = partition.log.owner
+                known = image.partition(hosted.name, index)
+                if known is None or not isinstance(owner, LogDir) or owner.directory_id != directory:
+                    continue
+                if me in known.isr and not any(
+                    (other := image.brokers.get(replica)) is not None
+                    and other.is_active
+                    and known.is_online(replica, other)
+                    and known.directory_of(replica) not in troubled
+                    for replica in known.isr
+                    if replica != me
+                ):
+                    return False
+        return True
+
+    # -- what stands in the metadata --------------------------------------------------------------------------------
+
+    def changed(self, log_dir: LogDir) -> None:
+        """A directory has got into a trouble or out of it."""
+        if log_dir.trouble is None:
+            self._broker.replication.disk_answers(log_dir)
+        self._wake.set()
+        self.hurry()
+        self._broker.run_woken()
+
+    def config_changed(self) -> None:
+        """The metadata tells other configurations of this broker."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tell, for ever. To be started when the controller knows this broker."""
+        clock = self._broker.clock
+        while True:
+            self._wake = self._broker.env.event()
+            if self.text() == self._shown():
+                await self._wake.wait()
+                continue
+            pause = SHOWN_SECONDS_MAX if await self._tell() else RETRY_SECONDS
+            with clock.timeout_at(clock.monotonic() + pause):
+                await self._wake.wait()
+
+    def text(self) -> str:
+        """What this broker says of its disks now; nothing if all are sound."""
+        return troubles_text(
+            TroubledDirectory(each.directory_id, each.trouble, each.trouble_since_ms, each.path)
+            for each in self._broker.log_dirs
+            if each.trouble is not None
+        )
+
+    def _shown(self) -> str:
+        broker = self._broker
+        return broker.image.broker_configs(broker.settings.node_id).get(TROUBLED_LOG_DIRS, "")
+
+    async def _tell(self) -> bool:
+        """Whether the controller has stored it."""
+        broker = self._broker
+        wanted = self.text()
+        config = AlterableConfig(TROUBLED_LOG_DIRS, _SET if wanted else _DELETE, wanted or None)
+        request = IncrementalAlterConfigsRequest(
+            [AlterConfigsResource(RESOURCE_BROKER, str(broker.settings.node_id), [config])], False
+        )
+        try:
+            deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+            response: IncrementalAlterConfigsResponse = await broker.controller.request(request, deadline)
+        except (KafkaError, ConnectionLost) as error:
+            self._log.warning("broker.troubles_not_told", error=str(error))
+            return False
+        for answer in response.responses:
+            if answer.error_code:
+                self._log.warning("broker.troubles_not_told", error=ErrorCode(answer.error_code).name)
+                return False
+        return True

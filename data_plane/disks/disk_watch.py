@@ -1,0 +1,115 @@
+"""Notices disks that hang and disks that are full: says so, and when their leaderships should go elsewhere. PORTED.
+
+* **Hung.** A call that a device does not answer for `WARN_SECONDS` is told to the operator. After `hung_seconds` its
+  directory is in trouble; in a node with several, its logs then refuse appends and reads (KAFKA_STORAGE_ERROR, which
+  clients retry), so that the loop does not touch the device and wait there with it. All of that ends when the call comes back.
+* **Full.** A directory is in trouble when a write found no room `full_seconds` ago, and there is not enough of it since. Enough
+  is a twentieth of the device or `ROOM_BYTES`, whichever is less, and no write refused for as long: a disk on the brink
+  would else take leaderships and lose them every few seconds.
+
+`DirectoryTroubles` makes of a trouble what the controller should know.
+
+Deliberately absent: appends are written by the loop itself, so one that meets a hang before it has been noticed holds
+up the node; only a writer of its own for each disk can prevent that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from data_plane.log.directory.log_dir import LogDir
+from odradek.env.ports import Clock
+from wire.disk_troubles import Trouble
+
+LOOK_SECONDS = 1.0
+WARN_SECONDS = 10.0
+HUNG_SECONDS = 15.0
+FULL_SECONDS = 5.0
+ROOM_BYTES = 1 << 30
+ROOM_SHARE = 20
+"""A device has room again when one part in so many is free, or `ROOM_BYTES`."""
+
+
+class DiskWatch:
+    """Looks at all directories once a second."""
+
+    def __init__(
+        self,
+        log_dirs: Sequence[LogDir],
+        clock: Clock,
+        log: Any,
+        changed: Callable[[LogDir], None],
+        *,
+        hung_seconds: float = HUNG_SECONDS,
+        full_seconds: float = FULL_SECONDS,
+    ) -> None:
+        """`changed` is called when a directory has got into a trouble or out of it."""
+        self._log_dirs = log_dirs
+        self._clock = clock
+        self._log = log
+        self._changed = changed
+        self._hung_seconds = hung_seconds
+        self._full_seconds = full_seconds
+        self._told: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._clock.sleep_until(self._clock.monotonic() + LOOK_SECONDS)
+            for log_dir in self._log_dirs:
+                self.look(log_dir)
+
+    def look(self, log_dir: LogDir) -> None:
+        """Judge one directory."""
+        hung_seconds, call = self._look_for_hang(log_dir)
+        full_seconds = self._look_for_room(log_dir)
+        trouble, seconds = None, 0.0
+        if hung_seconds >= self._hung_seconds:
+            trouble, seconds = Trouble.HUNG, hung_seconds
+        elif full_seconds >= self._full_seconds:
+            trouble, seconds = Trouble.FULL, full_seconds
+        if trouble is log_dir.trouble:
+            return
+        before, log_dir.trouble = log_dir.trouble, trouble
+        log_dir.trouble_since_ms = self._clock.wall_ms() - int(seconds * 1000)
+        if trouble is Trouble.HUNG:
+            self._log.error("directory.stalled", directory=log_dir.path, call=call)
+        elif trouble is Trouble.FULL:
+            self._log.error("directory.full", directory=log_dir.path, free_bytes=log_dir.space.free_bytes)
+        if before is Trouble.FULL and trouble is None:
+            self._log.warning(
+                "directory.has_room", directory=log_dir.path, free_bytes=log_dir.space.free_bytes
+            )
+        must_refuse = trouble is Trouble.HUNG and len(self._log_dirs) > 1
+        if must_refuse != log_dir.is_stalled:
+            log_dir.set_stalled(must_refuse)
+        self._changed(log_dir)
+
+    def _look_for_hang(self, log_dir: LogDir) -> tuple[float, str]:
+        """Seconds that the oldest call has waited, and its name."""
+        oldest = log_dir.workers.oldest() if log_dir.offline_reason is None else None
+        seconds, call = oldest or (0.0, "")
+        if seconds < min(WARN_SECONDS, self._hung_seconds):
+            longest = self._told.pop(log_dir.path, 0.0)
+            if longest:
+                self._log.warning("directory.recovered", directory=log_dir.path, seconds=round(longest))
+        else:
+            if log_dir.path not in self._told:
+                self._log.error("directory.slow", directory=log_dir.path, call=call, seconds=round(seconds))
+            self._told[log_dir.path] = seconds
+        return seconds, call
+
+    def _look_for_room(self, log_dir: LogDir) -> float:
+        """Seconds since a write found no room; 0 where there is enough."""
+        since = log_dir.full_since
+        if since is None or log_dir.offline_reason is not None:
+            return 0.0
+        now = self._clock.monotonic()
+        space = log_dir.space
+        if now - log_dir.refused_at >= self._full_seconds and space.free_bytes >= min(
+            ROOM_BYTES, space.total_bytes // ROOM_SHARE
+        ):
+            log_dir.full_since = None
+            return 0.0
+        return now - since

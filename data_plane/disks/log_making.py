@@ -1,0 +1,192 @@
+"""Makes the logs of many new replicas without holding up the loop.
+
+Theory of operation
+-------------------
+Making a log is a directory and two files: a fraction of a millisecond on a quiet disk, several on a busy one. A few
+are made at once, when the metadata that asks for them is applied. What goes beyond `INLINE_LOGS_MAX` of one change
+waits here, in a queue of its directory, which a task works off: a few dozen at a time in a worker, and then the broker
+looks at the metadata again (as it is by then), finds the logs and hosts them. Until then the replica is answered for as
+one whose broker has not heard of it: NOT_LEADER_OR_FOLLOWER, which clients retry.
+
+Rules
+* A directory that hangs holds up its own queue alone.
+* While a worker makes a log of some name, nobody else does: what asks for that name waits here as well.
+* What is not wanted any more when it is made (deleted, or moved away meanwhile) is removed again.
+* What a worker could not make is tried once more on the loop by the placement, which passes over full directories and
+  has the last word.
+
+PORTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from data_plane.disks.replica_placement import ReplicaPlacement
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import PartitionLog
+from odradek.env.ports import DiskError, TaskGroup
+
+if TYPE_CHECKING:
+    from metadata_quorum.image.metadata_image import MetadataImage
+
+__all__ = ["INLINE_LOGS_MAX", "LogMaker"]
+
+Replica: TypeAlias = "tuple[bytes, int]"
+"""Topic id and partition."""
+
+INLINE_LOGS_MAX = 16
+"""Logs that one change of metadata may make on the loop: 4 ms of a quiet disk, 50 of a busy one."""
+LOGS_PER_STEP = 64
+
+
+@attrs.frozen
+class _Wanted:
+    """A log that a worker is to make."""
+
+    replica: Replica
+    topic: str
+    config: LogConfig
+
+
+class LogMaker:
+    """See the module. `hosted(topics)` has the broker look at these partitions again."""
+
+    def __init__(
+        self,
+        node_id: int,
+        placement: ReplicaPlacement,
+        tasks: TaskGroup,
+        *,
+        image: Callable[[], MetadataImage],
+        config_for: Callable[[str], LogConfig],
+        hosted: Callable[[dict[str, tuple[int, ...]]], None],
+    ) -> None:
+        self._node_id = node_id
+        self._placement = placement
+        self._tasks = tasks
+        self._image = image
+        self._config_for = config_for
+        self._hosted = hosted
+        self._waiting: dict[Replica, bool] = {}
+        """Replicas without a log; whether they are new ones."""
+        self._queues: dict[str, dict[Replica, None]] = {}
+        """The same by the path of the directory that is to take them; a task works at each."""
+        self._making: dict[tuple[str, int], None] = {}
+        """Names that workers are making."""
+        self._hosting: dict[Replica, bool] = {}
+        """What the broker is to host now; as in `_waiting`."""
+        self._inline_left = INLINE_LOGS_MAX
+        self._is_stopped = False
+
+    def __contains__(self, replica: object) -> bool:
+        return replica in self._waiting
+
+    def begin_change(self) -> None:
+        """Another change of metadata is being applied."""
+        self._inline_left = INLINE_LOGS_MAX
+
+    def may_make_now(self, topic: str, index: int) -> bool:
+        """Whether the log may be made on the loop, now. If so, it counts."""
+        if self._inline_left <= 0 or (topic, index) in self._making:
+            return False
+        self._inline_left -= 1
+        return True
+
+    def make_later(self, replica: Replica, topic: str, assigned: bytes, *, is_new: bool) -> None:
+        """Have the log made as soon as its turn comes. Raises what `ReplicaPlacement.candidates` raises."""
+        if replica in self._waiting or self._is_stopped:
+            return
+        log_dir = self._placement.candidates(topic, replica[1], assigned, is_new=is_new)[0]
+        self._waiting[replica] = is_new
+        log_dir.logs_being_made += 1
+        queue = self._queues.get(log_dir.path)
+        if queue is None:
+            queue = self._queues[log_dir.path] = {}
+            self._tasks.start_soon(self._work_off, log_dir, queue)
+        queue[replica] = None
+
+    def is_new(self, replica: Replica) -> bool:
+        """Whether this process has seen the replica come into being, of those that wait or have just waited."""
+        return self._hosting.get(replica, False) or self._waiting.get(replica, False)
+
+    def stop(self) -> None:
+        """Make no more: the directories are about to be closed."""
+        self._is_stopped = True
+
+    async def _work_off(self, log_dir: LogDir, queue: dict[Replica, None]) -> None:
+        while queue and not self._is_stopped:
+            step = list(islice(queue, LOGS_PER_STEP))
+            if log_dir.offline_reason is None:
+                await self._make(log_dir, [each for each in map(self._wanted, step) if each is not None])
+            log_dir.logs_being_made -= len(step)
+            for replica in step:
+                del queue[replica]
+                self._hosting[replica] = self._waiting.pop(replica)
+            self._host(step)
+        del self._queues[log_dir.path]
+
+    def _wanted(self, replica: Replica) -> _Wanted | None:
+        """What to make for a replica; None when it is gone, or has its log."""
+        topic = self._image().topics_by_id.get(replica[0])
+        partition = None if topic is None else topic.partitions.get(replica[1])
+        if topic is None or partition is None or self._node_id not in partition.replicas:
+            return None
+        if any(log_dir.get(topic.name, replica[1]) is not None for log_dir in self._placement.online):
+            return None
+        return _Wanted(replica, topic.name, self._config_for(topic.name))
+
+    async def _make(self, log_dir: LogDir, wanted: list[_Wanted]) -> None:
+        names = {(each.topic, each.replica[1]): None for each in wanted}
+        self._making.update(names)
+
+        def make() -> list[PartitionLog | DiskError]:
+            made: list[PartitionLog | DiskError] = []
+            for each in wanted:
+                try:
+                    made.append(log_dir.make_log(each.topic, each.replica[1], each.replica[0], each.config))
+                except DiskError as error:
+                    made.append(error)
+            return made
+
+        try:
+            made = await log_dir.workers.run(make)
+        finally:
+            for name in names:
+                del self._making[name]
+        for each, found in zip(wanted, made, strict=True):
+            if isinstance(found, DiskError):
+                log_dir.disk_failed_unless_refused(found)
+            elif self._is_stopped or log_dir.offline_reason is not None:
+                found.abandon()
+            else:
+                log_dir.adopt(found)
+                if not self._is_wanted(each.replica):
+                    log_dir.delete_log(each.topic, each.replica[1])
+
+    def _is_wanted(self, replica: Replica) -> bool:
+        topic = self._image().topics_by_id.get(replica[0])
+        partition = None if topic is None else topic.partitions.get(replica[1])
+        return partition is not None and self._node_id in partition.replicas
+
+    def _host(self, step: list[Replica]) -> None:
+        """Have the broker take what is there now; it makes on the loop what could not be made here."""
+        image = self._image()
+        topics: dict[str, list[int]] = {}
+        for topic_id, index in step:
+            topic = image.topics_by_id.get(topic_id)
+            if topic is not None and index in topic.partitions:
+                topics.setdefault(topic.name, []).append(index)
+        if topics and not self._is_stopped:
+            self._hosted({name: tuple(numbers) for name, numbers in topics.items()})
+        for replica in step:
+            del self._hosting[replica]
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        return {"logs_to_make": len(self._waiting)}

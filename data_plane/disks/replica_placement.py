@@ -1,0 +1,156 @@
+"""On which disk a replica lies: found, put there, or left alone because its disk is away.
+
+Theory of operation
+-------------------
+The metadata log says of each replica in which directory it lies (KIP-858). A broker with several directories chooses
+when it makes the log, and tells the controller (`DirectoryAssignments`).
+
+* **The rule for a new log**: of the directories with at least half as much free room as the roomiest one, that with
+  the fewest logs (Kafka's rule), then the roomiest. With equal disks this spreads logs evenly; a disk that has filled
+  up gets no more, and one that was added empty is filled first. A disk that turns out to be full is passed over.
+* **Nothing is made twice.** A replica whose directory is offline, or may be (an unassigned one that existed before
+  this process, while some directory is away), is not served: KAFKA_STORAGE_ERROR. An empty log in its place would
+  forget what the other disk holds.
+* A replica whose directory is no longer configured while all that are configured are there was on a disk that has
+  been replaced: it begins anew, with an error in the log. The controller takes it out of all who may lead when it hears
+  of the new directory, and until then the replica is offline.
+* Where two directories hold the same replica, the assigned one counts, and the other copy is set aside as a stray.
+
+PURE but for the logs' own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import PartitionLog
+from metadata_quorum.image.metadata_image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
+from odradek.env.ports import DiskError, DiskRefused
+
+_UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+
+
+class DirectoryAway(Exception):
+    """The replica's directory is offline, or it may be in one that is."""
+
+
+class ReplicaPlacement:
+    """Finds and makes the logs of one broker."""
+
+    def __init__(self, log_dirs: Sequence[LogDir], unavailable: Mapping[str, str], log: Any) -> None:
+        self.log_dirs = log_dirs
+        self.unavailable = unavailable
+        """Directories of the configuration that could not be opened at the start: path and reason."""
+        self.cordoned: tuple[bytes, ...] = ()
+        """Ids of directories that take no new replicas while others can (`cordoned.log.dirs`, KIP-1066)."""
+        self._log = log
+
+    @property
+    def online(self) -> list[LogDir]:
+        return [log_dir for log_dir in self.log_dirs if log_dir.offline_reason is None]
+
+    @property
+    def usable(self) -> list[LogDir]:
+        """Those that the loop may touch now."""
+        return [log_dir for log_dir in self.online if not log_dir.is_stalled]
+
+    def find(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> LogDir | None:
+        """The directory that holds the replica's log. Other copies are set aside."""
+        holders = [log_dir for log_dir in self.online if _holds(log_dir, topic, index, topic_id)]
+        if len(holders) > 1:
+            holders.sort(key=lambda log_dir: log_dir.directory_id != assigned)
+            for log_dir in holders[1:]:
+                self._log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
+                log_dir.set_stray(topic, index)
+        return holders[0] if holders else None
+
+    def create(
+        self, topic: str, index: int, topic_id: bytes, config: LogConfig, assigned: bytes, *, is_new: bool
+    ) -> LogDir:
+        """Make the replica's log. `is_new` says that this process has seen the partition come into being.
+
+        Raises:
+            DirectoryAway: it must not be made.
+            DiskRefused: no directory has room.
+            DiskError: no directory is online.
+        """
+        failure: DiskError | None = None
+        for log_dir in self.candidates(topic, index, assigned, is_new=is_new):
+            try:
+                log_dir.create_log(topic, index, topic_id, config)
+            except DiskError as error:
+                if failure is None or isinstance(error, DiskRefused):
+                    failure = error
+                continue
+            return log_dir
+        assert failure is not None
+        raise failure
+
+    def candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
+        """Where a new log may go, the best first.
+
+        Raises:
+            DirectoryAway: it must not be made.
+            DiskError: no directory is online.
+        """
+        found = self._candidates(topic, index, assigned, is_new=is_new)
+        if not found:
+            path = self.log_dirs[0].path
+            raise DiskError(path, path, "create", 0, "all log directories are offline")
+        return found
+
+    def _candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
+        if assigned in _UNDECIDED:
+            if not is_new and self._some_are_away():
+                raise DirectoryAway("it may be in a log directory that is offline")
+            return directories_for_new_log(self._open_to_new)
+        for log_dir in self.log_dirs:
+            if log_dir.directory_id == assigned:
+                if log_dir.offline_reason is not None:
+                    raise DirectoryAway(f"its log directory {log_dir.path} is offline")
+                return [log_dir]
+        if assigned == LOST_DIRECTORY or self._some_are_away():
+            raise DirectoryAway("its log directory is offline")
+        self._log.error(
+            "partition.begun_anew",
+            topic=topic,
+            partition=index,
+            reason="its log directory is not configured any more",
+        )
+        return directories_for_new_log(self._open_to_new)
+
+    @property
+    def _open_to_new(self) -> list[LogDir]:
+        online = self.usable or self.online
+        return [log_dir for log_dir in online if log_dir.directory_id not in self.cordoned] or online
+
+    def _some_are_away(self) -> bool:
+        return bool(self.unavailable) or any(log_dir.offline_reason is not None for log_dir in self.log_dirs)
+
+
+def _holds(log_dir: LogDir, topic: str, index: int, topic_id: bytes) -> bool:
+    log = log_dir.get(topic, index)
+    return log is not None and log.topic_id == topic_id
+
+
+def directories_for_new_log(online: Sequence[LogDir]) -> list[LogDir]:
+    """The directories in the order in which a new log should be tried: see the rule above."""
+    if not online:
+        return []
+    half = max(log_dir.space.free_bytes for log_dir in online) / 2
+
+    def rank(log_dir: LogDir) -> tuple[bool, int, int]:
+        free = log_dir.space.free_bytes
+        return free < half, len(log_dir.logs) + log_dir.logs_being_made, -free
+
+    return sorted(online, key=rank)
+
+
+def log_of(log_dir: LogDir, topic: str, index: int) -> PartitionLog:
+    """The log that `find` or `create` has named."""
+    log = log_dir.get(topic, index)
+    assert log is not None
+    return log

@@ -1,0 +1,1 @@
+"""Handlers of requests that describe or change topics, configurations and logs."""

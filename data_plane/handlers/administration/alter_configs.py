@@ -1,0 +1,254 @@
+"""IncrementalAlterConfigs and AlterConfigs: this broker judges the request, the controller decides what is left.
+
+As in Kafka the broker answers for what only it can know (the shape of the request, its own values, its loggers) and
+sends the other resources on; the answers come together in the order of the request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from data_plane.broker import Broker
+from data_plane.handlers.administration.topic_requests import ask_controller, names_many, sender_of
+from metadata_quorum.config.config_defs import broker_defs
+from metadata_quorum.config.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    Operation,
+    parse_node_id,
+)
+from metadata_quorum.config.dynamic_broker_config import check_broker_change
+from metadata_quorum.controller.configs import combine_items, list_operation
+from metadata_quorum.envelope import Sender
+from odradek.serving.contract import Context, Result, Suspend
+from wire.errors import ErrorCode, KafkaError, listed
+from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from wire.messages.alter_configs import AlterConfigsResource as AbsoluteResource
+from wire.messages.alter_configs import AlterConfigsResourceResponse as AbsoluteResult
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+Outcome: TypeAlias = tuple[ErrorCode, str | None]
+_DONE: Outcome = (ErrorCode.NONE, None)
+_NAMED_TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+THINGS_PER_TURN = 400
+"""Resources and their keys that are judged in one turn: a few milliseconds."""
+_STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+
+
+class IncrementalAlterConfigsHandler:
+    """API 44."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: IncrementalAlterConfigsRequest) -> Result:
+        version, sender = context.api_version, sender_of(context)
+
+        async def ask() -> Any:
+            judged = await _judge_all(self._broker, self._judge, request)
+            outcomes = await _decide(self._broker, sender, request, judged, version)
+            return IncrementalAlterConfigsResponse(
+                0,
+                [
+                    AlterConfigsResourceResponse(code, message, each.resource_type, each.resource_name)
+                    for each, (code, message) in zip(request.resources, outcomes, strict=True)
+                ],
+            )
+
+        return Suspend(ask, is_long=names_many(request))
+
+    def _judge(
+        self, resource: AlterConfigsResource, request: IncrementalAlterConfigsRequest
+    ) -> Outcome | None:
+        _check_shape(
+            resource.configs, [c.name for c in resource.configs if c.config_operation != Operation.DELETE]
+        )
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == RESOURCE_BROKER_LOGGER:
+            check_node_id(self._broker, name, "Unexpected node id. Expected {}, but received {}")
+            self._broker.log_levels.alter(
+                [(c.name, c.config_operation, c.value) for c in resource.configs], request.validate_only
+            )
+            return _DONE
+        if kind == RESOURCE_BROKER:
+            _check_is_own(self._broker, name)
+            before = self._broker.image.broker_configs(self._broker.settings.node_id if name else None)
+            _check_broker(self._broker, name, _operated(before, resource.configs))
+        elif kind not in _STORED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+        return None
+
+
+class AlterConfigsHandler:
+    """API 33."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: AlterConfigsRequest) -> Result:
+        version, sender = context.api_version, sender_of(context)
+
+        async def ask() -> Any:
+            judged = await _judge_all(self._broker, self._judge, request)
+            outcomes = await _decide(self._broker, sender, request, judged, version)
+            return AlterConfigsResponse(
+                0,
+                [
+                    AbsoluteResult(code, message, each.resource_type, each.resource_name)
+                    for each, (code, message) in zip(request.resources, outcomes, strict=True)
+                ],
+            )
+
+        return Suspend(ask, is_long=names_many(request))
+
+    def _judge(self, resource: AbsoluteResource, request: AlterConfigsRequest) -> Outcome | None:
+        _check_shape(resource.configs, [c.name for c in resource.configs])
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == RESOURCE_BROKER:
+            _check_is_own(self._broker, name)
+            after = {c.name: c.value for c in resource.configs if c.value is not None}
+            _check_broker(self._broker, name, after)
+        elif kind not in _STORED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+        return None
+
+
+def check_node_id(broker: Broker, name: str, otherwise: str) -> None:
+    """A resource that is one broker must be this one. Raises `KafkaError` INVALID_REQUEST."""
+    own = broker.settings.node_id
+    number = parse_node_id(name)
+    if number is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if number != own:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
+
+
+async def _judge_all(
+    broker: Broker, judge: Callable[[Any, Any], Outcome | None], request: Any
+) -> list[Outcome | None]:
+    """What this broker has to say of each resource, some milliseconds at a time; None leaves it to the controller."""
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+
+    def judge_some(resources: Sequence[Any]) -> list[Outcome | None]:
+        return [
+            _NAMED_TWICE
+            if counts[(each.resource_type, each.resource_name)] > 1
+            else _judged(judge, each, request)
+            for each in resources
+        ]
+
+    groups = _groups(request.resources)
+    if len(groups) == 1:
+        return judge_some(groups[0])
+    share = broker.long_work.begin()
+    return [outcome for group in groups for outcome in await share.on_loop(judge_some, group)]
+
+
+def _groups(resources: Sequence[Any]) -> list[list[Any]]:
+    """Consecutive resources that are judged in one turn."""
+    groups: list[list[Any]] = [[]]
+    things = 0
+    for resource in resources:
+        if things >= THINGS_PER_TURN:
+            groups.append([])
+            things = 0
+        things += 1 + len(resource.configs)
+        groups[-1].append(resource)
+    return groups
+
+
+def _judged(judge: Callable[[Any, Any], Outcome | None], resource: Any, request: Any) -> Outcome | None:
+    try:
+        return judge(resource, request)
+    except KafkaError as error:
+        return error.code, error.message
+
+
+async def _decide(
+    broker: Broker, sender: Sender, request: Any, judged: Sequence[Outcome | None], version: int
+) -> list[Outcome]:
+    """The outcome of every resource, the controller's for those that are left to it."""
+    left = [
+        _normalised(broker, resource)
+        for resource, outcome in zip(request.resources, judged, strict=True)
+        if outcome is None
+    ]
+    decided: list[Outcome] = []
+    if left:
+        asked = attrs.evolve(request, resources=left)
+        try:
+            response = await ask_controller(
+                broker, sender, asked, broker.settings.request_timeout_ms, version
+            )
+            decided = [(ErrorCode(each.error_code), each.error_message) for each in response.responses]
+        except KafkaError as error:
+            decided = [(error.code, error.message or None)] * len(left)
+    rest = iter(decided)
+    return [next(rest) if outcome is None else outcome for outcome in judged]
+
+
+def _normalised(broker: Broker, resource: Any) -> Any:
+    """`01` is this broker, too; Kafka stores it under that name, where nobody looks."""
+    if resource.resource_type == RESOURCE_BROKER and resource.resource_name:
+        return attrs.evolve(resource, resource_name=str(broker.settings.node_id))
+    return resource
+
+
+def _check_shape(configs: Sequence[Any], with_value: Sequence[str]) -> None:
+    names = [config.name for config in configs]
+    if len(set(names)) != len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    wanted = frozenset(with_value)
+    without = [config.name for config in configs if config.value is None and config.name in wanted]
+    if without:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {listed(without)}")
+
+
+def _check_is_own(broker: Broker, name: str) -> None:
+    if name:
+        check_node_id(broker, name, "Unexpected broker id, expected {}, but received {}")
+
+
+def _check_broker(broker: Broker, name: str, after: Mapping[str, str]) -> None:
+    check_broker_change(
+        after,
+        broker.config_layers,
+        per_broker=bool(name),
+        log_dirs=[log_dir.path for log_dir in broker.log_dirs],
+    )
+
+
+def _operated(before: Mapping[str, str], configs: Sequence[AlterableConfig]) -> dict[str, str]:
+    """A broker's values after the operations, as it sees them itself before it asks the controller."""
+    after = dict(before)
+    for config in configs:
+        if config.config_operation == Operation.SET:
+            after[config.name] = config.value or ""
+        elif config.config_operation == Operation.DELETE:
+            after.pop(config.name, None)
+        else:
+            operation = list_operation(config.config_operation)
+            definition = broker_defs().get(config.name)
+            if definition is None:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {config.name}")
+            if definition.type != "list":
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Config value {operation.name.lower()} is not allowed for config key: {config.name}",
+                )
+            current = after.get(config.name, definition.default or "")
+            after[config.name] = ",".join(combine_items(operation, current, config.value or ""))
+    return after

@@ -1,0 +1,151 @@
+"""DeleteRecords: raise the log start offset of partitions that are led here (KIP-107)."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.handlers.metadata import INTERNAL_TOPICS
+from data_plane.replication.partition import Partition
+from odradek.serving.contract import Context, Delayed, Result
+from odradek.serving.slices import Work, in_slices
+from odradek.serving.timers import Timer
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+HIGH_WATERMARK = -1
+NO_OFFSET = -1
+
+
+class DelayedDelete(Delayed):
+    """Deleted here, but not yet by all replicas that live."""
+
+    __slots__ = ("broker", "delete_response", "pending", "timer")
+
+    def __init__(
+        self,
+        broker: Broker,
+        response: DeleteRecordsResponse,
+        pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__()
+        self.broker = broker
+        self.delete_response = response
+        self.pending = pending
+        self.timer: Timer = broker.timers.at(broker.clock.monotonic() + timeout_ms / 1000, self._time_out)
+        for partition, _, _ in pending:
+            partition.watch(self.check)
+
+    def check(self) -> None:
+        still_pending = []
+        for waiting in self.pending:
+            partition, offset, answer = waiting
+            if not partition.is_leader:
+                answer.low_watermark = NO_OFFSET
+                answer.error_code = self.broker.lost_partition_error(partition)
+            elif partition.low_watermark >= offset:
+                answer.low_watermark = partition.low_watermark
+            else:
+                still_pending.append(waiting)
+                continue
+            partition.unwatch(self.check)
+        self.pending = still_pending
+        if not still_pending and self.response is None:
+            self.timer.cancel()
+            self.complete(self.delete_response)
+
+    def _time_out(self) -> None:
+        for _, _, answer in self.pending:
+            answer.low_watermark = NO_OFFSET
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._forget()
+        if self.response is None:
+            self.complete(self.delete_response)
+
+    def _forget(self) -> None:
+        for partition, _, _ in self.pending:
+            partition.unwatch(self.check)
+        self.pending = []
+
+    def abandon(self) -> None:
+        self.timer.cancel()
+        self._forget()
+
+
+class DeleteRecordsHandler:
+    """API 21. What is below the new start is never served again; whole segments go with the next retention run.
+
+    The low watermark is the lowest log start offset of the replicas that live; followers hear of it with their next
+    fetch, so the answer waits for them, but not longer than `timeout_ms`.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DeleteRecordsRequest) -> Result:
+        # As in Kafka the last of several entries about one partition holds.
+        asked: dict[str, dict[int, int]] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                asked.setdefault(topic.name, {})[partition.partition_index] = partition.offset
+        return in_slices(self._broker.long_work, self._delete_all(asked, request.timeout_ms))
+
+    def _delete_all(
+        self, asked: dict[str, dict[int, int]], timeout_ms: int
+    ) -> Work[DeleteRecordsResponse | DelayedDelete]:
+        pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
+        results = []
+        for name, offsets in asked.items():
+            answers = []
+            for index, offset in offsets.items():
+                answers.append(self._delete(name, index, offset, pending))
+                yield 1
+            results.append(DeleteRecordsTopicResult(name, answers))
+        response = DeleteRecordsResponse(0, results)
+        if not pending:
+            return response
+        delayed = DelayedDelete(self._broker, response, pending, timeout_ms)
+        # Followers may have caught up between two slices, when nobody watched yet.
+        delayed.check()
+        return delayed
+
+    def _delete(
+        self,
+        topic: str,
+        index: int,
+        offset: int,
+        pending: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
+    ) -> DeleteRecordsPartitionResult:
+        try:
+            partition, start = self._raise_log_start(topic, index, offset)
+        except KafkaError as error:
+            return DeleteRecordsPartitionResult(index, NO_OFFSET, error.code)
+        low_watermark = partition.low_watermark
+        answer = DeleteRecordsPartitionResult(index, low_watermark, ErrorCode.NONE)
+        if low_watermark < start:
+            pending.append((partition, start, answer))
+        return answer
+
+    def _raise_log_start(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
+        """The partition, and where it starts now at the latest. Raises `KafkaError`, in Kafka's order of checks."""
+        broker = self._broker
+        if broker.image.partition(topic, index) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        partition = broker.partition(topic, index)
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = partition.log
+        if not log.config.deletes_by_retention:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+        if offset == HIGH_WATERMARK:
+            offset = log.high_watermark
+        if not 0 <= offset <= log.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        partition.delete_records(offset)
+        return partition, offset

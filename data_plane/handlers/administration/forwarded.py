@@ -1,0 +1,79 @@
+"""Requests that a broker only hands on: the controller decides them, or the quorum answers them.
+
+Elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
+comes back as it is; what a broker adds is the answer where no controller could be asked in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.handlers.administration.topic_requests import (
+    ask_controller,
+    names_many,
+    refuse_in_turn,
+    sender_of,
+)
+from metadata_quorum.controller.refusals import refusal
+from odradek.serving.contract import Context, Handler, Result, Suspend
+from wire.api_keys import ApiKey
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.add_raft_voter import AddRaftVoterResponse
+from wire.messages.describe_quorum import DescribeQuorumResponse
+from wire.messages.remove_raft_voter import RemoveRaftVoterResponse
+
+__all__ = ["ForwardingHandler", "forwarding_handlers"]
+
+Refuse = Callable[[Any, ErrorCode, str | None], Any]
+
+_OF_THE_CONTROLLER = (
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.UNREGISTER_BROKER,
+    ApiKey.UPDATE_FEATURES,
+)
+_OF_THE_QUORUM: dict[ApiKey, Refuse] = {
+    ApiKey.DESCRIBE_QUORUM: lambda _, code, text: DescribeQuorumResponse(code, text, [], []),
+    ApiKey.ADD_RAFT_VOTER: lambda _, code, text: AddRaftVoterResponse(0, code, text),
+    ApiKey.REMOVE_RAFT_VOTER: lambda _, code, text: RemoveRaftVoterResponse(0, code, text),
+}
+"""UpdateRaftVoter is no broker's: nodes send it to the controllers' listener themselves."""
+
+
+class ForwardingHandler:
+    """Asks the active controller. A broker waits `request.timeout.ms` for it, whatever time the request gives the
+    controller (KIP-590)."""
+
+    def __init__(self, broker: Broker, refuse: Refuse) -> None:
+        self._broker = broker
+        self._refuse = refuse
+
+    def handle(self, context: Context, request: Any) -> Result:
+        version, sender = context.api_version, sender_of(context)
+
+        async def ask() -> Any:
+            try:
+                timeout_ms = self._broker.settings.request_timeout_ms
+                return await ask_controller(self._broker, sender, request, timeout_ms, version)
+            except KafkaError as error:
+                return await refuse_in_turn(self._broker, self._refuse, request, error)
+
+        return Suspend(ask, is_long=_means_all(request) or names_many(request))
+
+
+def _means_all(request: Any) -> bool:
+    """Whether it asks about all partitions of the cluster."""
+    lists = {ApiKey.ELECT_LEADERS: "topic_partitions", ApiKey.LIST_PARTITION_REASSIGNMENTS: "topics"}
+    return request.API_KEY in lists and getattr(request, lists[request.API_KEY]) is None
+
+
+def forwarding_handlers(broker: Broker) -> dict[int, Handler]:
+    """By API key."""
+    handlers: dict[int, Handler] = {
+        int(key): ForwardingHandler(broker, refuse).handle for key, refuse in _OF_THE_QUORUM.items()
+    }
+    decided = ForwardingHandler(broker, refusal).handle
+    return handlers | {int(key): decided for key in _OF_THE_CONTROLLER}

@@ -1,0 +1,122 @@
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): which replica lies on which disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from data_plane.broker import Broker
+from data_plane.log.directory.log_dir import LogDir
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import Work, in_slices
+from wire.errors import ErrorCode
+from wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from wire.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+Wanted = dict[str, set[int]]
+
+
+class DescribeLogDirsHandler:
+    """API 35. All of it is known in memory, so that a disk that hangs cannot hold up the answer about it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeLogDirsRequest) -> Result:
+        wanted = None if request.topics is None else _wanted(request.topics)
+        return in_slices(self._broker.long_work, self._describe_all(wanted))
+
+    def _describe_all(self, wanted: Wanted | None) -> Work[DescribeLogDirsResponse]:
+        placement = self._broker.placement
+        results = []
+        for log_dir in self._broker.log_dirs:
+            results.append((yield from _describe(log_dir, wanted, placement.cordoned)))
+        results += [_offline(path) for path in placement.unavailable]
+        return DescribeLogDirsResponse(0, ErrorCode.NONE, results)
+
+
+def _offline(path: str) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path, [], -1, -1)
+
+
+def _wanted(topics: list[DescribableLogDirTopic]) -> Wanted:
+    wanted: Wanted = {}
+    for topic in topics:
+        wanted.setdefault(topic.topic, set()).update(topic.partitions)
+    return wanted
+
+
+def _describe(
+    log_dir: LogDir, wanted: Wanted | None, cordoned: Collection[bytes]
+) -> Work[DescribeLogDirsResult]:
+    if log_dir.offline_reason is not None:
+        return _offline(log_dir.path)
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for (topic, index), log in sorted(log_dir.logs.items()):
+        yield 1
+        if wanted is None or index in wanted.get(topic, ()):
+            lag = max(0, log.high_watermark - log.log_end_offset)
+            topics.setdefault(topic, []).append(DescribeLogDirsPartition(index, log.size_bytes, lag, False))
+    space = log_dir.space
+    return DescribeLogDirsResult(
+        ErrorCode.NONE,
+        log_dir.path,
+        [DescribeLogDirsTopic(name, partitions) for name, partitions in topics.items()],
+        space.total_bytes,
+        space.free_bytes,
+        log_dir.directory_id in cordoned,
+    )
+
+
+class AlterReplicaLogDirsHandler:
+    """API 34. Replicas do not move between disks yet: all is checked as in Kafka, and a move that would then begin
+    is refused with POLICY_VIOLATION."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: AlterReplicaLogDirsRequest) -> Result:
+        # As in Kafka the last of several entries about one partition holds.
+        paths: dict[str, dict[int, str]] = {}
+        for entry in request.dirs:
+            for topic in entry.topics:
+                for index in topic.partitions:
+                    paths.setdefault(topic.name, {})[index] = entry.path
+        return in_slices(self._broker.long_work, self._check_all(paths))
+
+    def _check_all(self, paths: dict[str, dict[int, str]]) -> Work[AlterReplicaLogDirsResponse]:
+        results = []
+        for name, targets in paths.items():
+            checked = []
+            for index, path in targets.items():
+                checked.append(AlterReplicaLogDirPartitionResult(index, self._check(name, index, path)))
+                yield 1
+            results.append(AlterReplicaLogDirTopicResult(name, checked))
+        return AlterReplicaLogDirsResponse(0, results)
+
+    def _check(self, topic: str, index: int, path: str) -> ErrorCode:
+        broker = self._broker
+        target = next((log_dir for log_dir in broker.log_dirs if log_dir.path == path), None)
+        if target is None:
+            away = path in broker.placement.unavailable
+            return ErrorCode.KAFKA_STORAGE_ERROR if away else ErrorCode.LOG_DIR_NOT_FOUND
+        if target.offline_reason is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        hosted = broker.topics.get(topic)
+        partition = None if hosted is None else hosted.partitions.get(index)
+        if partition is None:
+            return broker.missing_partition_error(topic, index)
+        if target.get(topic, index) is partition.log:
+            return ErrorCode.NONE
+        return ErrorCode.POLICY_VIOLATION

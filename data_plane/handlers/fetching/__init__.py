@@ -1,0 +1,1 @@
+"""Handlers of Fetch and of offset lookups."""

@@ -1,0 +1,63 @@
+"""What a fetch that found too little waits for, partition by partition.
+
+If so many bytes are missing from all of its partitions together, then at least one of them must give an equal share of
+them before there are enough. So each waits for its own share; whichever has it is cause for a new look, and what is
+missing then is shared out anew. With one partition the first look finds enough, with many each look leaves less.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from data_plane.fetch_sessions import FetchedPartition
+from data_plane.log.log_types import FileRange
+from data_plane.replication.partition import Partition
+from data_plane.replication.waiting_fetches import Mark, Until
+from wire.batches.batch_header import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from data_plane.handlers.fetching.fetch import FetchJob, FetchRound
+
+Wait: TypeAlias = tuple[Partition, Until, Mark]
+
+
+def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
+    """The marks; None if waiting is in vain, since a range ends with its segment (as in Kafka's DelayedFetch)."""
+    found: list[tuple[FetchedPartition, Partition, Any]] = []
+    for fetched, answer in attempt.answers:
+        partition = job.hosted(fetched)
+        if partition is None:
+            continue
+        if partition.log.passes_segment_end(fetched.fetch_offset, job.upper_bound(partition.log)):
+            return None
+        found.append((fetched, partition, answer.records))
+    growing = len(found) - len(attempt.full)
+    missing = job.min_bytes - attempt.bytes_read - attempt.bytes_cut_off
+    share = -(-missing // max(1, growing))
+    full = {fetched.key for fetched in attempt.full}
+    waits: list[Wait] = []
+    for fetched, partition, records in found:
+        # A partition that gives no more still tells when it is led elsewhere.
+        bytes_wanted = share if fetched.key not in full else job.broker.settings.fetch_max_bytes
+        waits.append((partition, *_mark(job, partition, records, bytes_wanted)))
+    return waits
+
+
+def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
+    """Where `bytes_wanted` more than these records may be there, or the next record if that cannot be told."""
+    log = partition.log
+    upper_bound = job.upper_bound(log)
+    active = log.active
+    next_mark = (Until.LOG_END if job.is_follower else Until.HIGH_WATERMARK), (upper_bound + 1, 0)
+    if bytes_wanted <= HEADER_SIZE or upper_bound < active.base_offset:
+        return next_mark
+    if records.__class__ is FileRange:
+        end = records.position + records.count
+    elif upper_bound == log.log_end_offset:
+        end = active.size
+    else:
+        return next_mark
+    if end + bytes_wanted <= active.size:
+        # The bytes are here, the high watermark is not.
+        return next_mark
+    return Until.SIZE, (active.base_offset, end + bytes_wanted)

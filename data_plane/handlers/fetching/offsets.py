@@ -1,0 +1,264 @@
+"""ListOffsets and OffsetForLeaderEpoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from data_plane.broker import Broker
+from data_plane.replication.partition import Partition
+from odradek.env.ports import DiskError, Event, FileClosed, Workers
+from odradek.serving.contract import Context, Result, Suspend
+from odradek.serving.slices import Work, in_slices, run_through
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+MAX_TIMESTAMP_SINCE = 7
+EARLIEST_LOCAL_SINCE = 8
+LATEST_TIERED_SINCE = 9
+EARLIEST_PENDING_UPLOAD_SINCE = 11
+OFFSET_NOT_AVAILABLE_SINCE = 5
+TIME_QUERIES_WAITING_MAX = 64
+"""Requests that wait for one disk; clients whose request is refused ask again after a while."""
+CONSUMER = -1
+"""The replica id of those that are none."""
+DEBUGGER = -2
+"""The replica id of those who ask any replica about its own log, also one that follows or has no leader."""
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+
+class Turns:
+    """Who may look for a time on a disk: one request for each, the others in the order in which they came.
+
+    A look-up may decompress a whole batch and go through it with the interpreter's lock, so two at once would only make
+    everybody else wait longer.
+    """
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
+        self._waiting: dict[Workers, deque[Event]] = {}
+        """Look-ups whose turn it is not yet, by disks on which one is looking."""
+
+    async def wait(self, workers: Workers) -> None:
+        """Raises `KafkaError` where too many wait already. Whoever returns from here calls `pass_on` once."""
+        waiting = self._waiting.get(workers)
+        if waiting is None:
+            self._waiting[workers] = deque()
+            return
+        if len(waiting) >= TIME_QUERIES_WAITING_MAX:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        turn = self._new_event()
+        waiting.append(turn)
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self.pass_on(workers)
+            else:
+                waiting.remove(turn)
+            raise
+
+    def pass_on(self, workers: Workers) -> None:
+        """The turn is over."""
+        waiting = self._waiting[workers]
+        if waiting:
+            waiting.popleft().set()
+        else:
+            del self._waiting[workers]
+
+
+class ListOffsetsHandler:
+    """API 2. Queries by time read segments, so they run off the loop; the others answer at once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._turns = Turns(broker.env.event)
+
+    def handle(self, context: Context, request: ListOffsetsRequest) -> Result:
+        version = context.api_version
+        if any(
+            asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+            for t in request.topics
+            for asked in t.partitions
+        ):
+            workers = self._workers(request)
+
+            async def off_loop() -> ListOffsetsResponse:
+                try:
+                    await self._turns.wait(workers)
+                except KafkaError:
+                    return self._refuse(request, _not_available(version).code)
+                try:
+                    return await workers.run(run_through, self._answer(request, version))
+                finally:
+                    self._turns.pass_on(workers)
+
+            return Suspend(off_loop)
+        return in_slices(self._broker.long_work, self._answer(request, version))
+
+    def _refuse(self, request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            0,
+            [
+                ListOffsetsTopicResponse(topic.name, [_failed(asked, code) for asked in topic.partitions])
+                for topic in request.topics
+            ],
+        )
+
+    def _workers(self, request: ListOffsetsRequest) -> Workers:
+        """Those of the first disk that the request asks for."""
+        broker = self._broker
+        for topic in request.topics:
+            hosted = broker.topics.get(topic.name)
+            for asked in topic.partitions:
+                partition = None if hosted is None else hosted.partitions.get(asked.partition_index)
+                if partition is not None:
+                    return broker.workers_for(partition.log)
+        return broker.env.workers
+
+    def _answer(self, request: ListOffsetsRequest, version: int) -> Work[ListOffsetsResponse]:
+        known = request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
+        committed = request.isolation_level == READ_COMMITTED
+        asked_of: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
+        for topic in request.topics:
+            for asked in topic.partitions:
+                asked_of.setdefault(topic.name, {}).setdefault(asked.partition_index, []).append(asked)
+        topics = []
+        for name, partitions in asked_of.items():
+            answers = []
+            for asked, *again in partitions.values():
+                yield 1
+                if again:
+                    answers.append(_failed(asked, ErrorCode.INVALID_REQUEST))
+                elif not known:
+                    answers.append(_failed(asked, ErrorCode.UNKNOWN_SERVER_ERROR))
+                else:
+                    answers.append(
+                        self._answer_partition(name, asked, committed, version, request.replica_id)
+                    )
+            topics.append(ListOffsetsTopicResponse(name, answers))
+        return ListOffsetsResponse(0, topics)
+
+    def _answer_partition(
+        self, topic: str, asked: ListOffsetsPartition, committed: bool, version: int, replica_id: int
+    ) -> ListOffsetsPartitionResponse:
+        try:
+            partition = self._broker.partition(topic, asked.partition_index)
+        except KafkaError as error:
+            return _failed(asked, error.code)
+        error_of = partition.epoch_error if replica_id == DEBUGGER else partition.leader_error
+        code = error_of(asked.current_leader_epoch)
+        if code:
+            return _failed(asked, code)
+        to_end = replica_id != CONSUMER
+        try:
+            timestamp, offset, epoch = _find(partition, asked.timestamp, committed, version, to_end)
+        except KafkaError as error:
+            return _failed(asked, error.code)
+        except FileClosed:
+            # Deleted, moved away, or its directory has failed, while the worker read it.
+            return _failed(asked, self._broker.lost_partition_error(partition))
+        except DiskError as error:
+            self._broker.disk_errors.tell("list_offsets.disk_error", topic=topic, error=str(error))
+            return _failed(asked, ErrorCode.KAFKA_STORAGE_ERROR)
+        return ListOffsetsPartitionResponse(asked.partition_index, 0, timestamp, offset, epoch)
+
+
+def _find(
+    partition: Partition, timestamp: int, committed: bool, version: int, to_end: bool
+) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch) of the first record that a query means; -1s where there is none.
+
+    `to_end`: a replica or a debugger asks, for whom the log ends where it ends.
+
+    Raises `KafkaError`: UNSUPPORTED_VERSION for a special timestamp that this version or node does not know;
+    OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE to older clients) while a new leader's high watermark has not reached
+    its own epoch, so that the end of the log is never seen to fall back (KIP-207).
+    """
+    log = partition.log
+    bound = log.last_stable_offset if committed else log.high_watermark
+    lags = not to_end and log.high_watermark < partition.epoch_start_offset
+    if to_end:
+        bound = log.log_end_offset
+    if timestamp == LATEST:
+        if lags:
+            raise _not_available(version)
+        return -1, bound, partition.leader_epoch
+    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_SINCE):
+        epoch = log.epoch_for_offset(log.log_start_offset)
+        return -1, log.log_start_offset, -1 if epoch is None else epoch
+    if timestamp == LATEST_TIERED and version >= LATEST_TIERED_SINCE:
+        return -1, -1, -1
+    if timestamp == EARLIEST_PENDING_UPLOAD and version >= EARLIEST_PENDING_UPLOAD_SINCE:
+        return -1, -1, -1
+    if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_SINCE:
+        found = log.offset_of_max_timestamp(upper_bound=bound)
+    elif timestamp >= 0:
+        found = log.offset_for_timestamp(timestamp, upper_bound=bound)
+    else:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if found is None and lags:
+        raise _not_available(version)
+    return (-1, -1, -1) if found is None else found
+
+
+def _not_available(version: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE
+        if version >= OFFSET_NOT_AVAILABLE_SINCE
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
+
+
+def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(asked.partition_index, code, -1, -1, -1)
+
+
+class OffsetForLeaderEpochHandler:
+    """API 23 (KIP-320): the end of an epoch, so that a client can tell whether its position was truncated."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: OffsetForLeaderEpochRequest) -> Result:
+        return in_slices(self._broker.long_work, self._answer_all(request))
+
+    def _answer_all(self, request: OffsetForLeaderEpochRequest) -> Work[OffsetForLeaderEpochResponse]:
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                answers.append(self._answer(topic.topic, asked))
+                yield 1
+            topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        return OffsetForLeaderEpochResponse(0, topics)
+
+    def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+        try:
+            partition = self._broker.partition(topic, asked.partition)
+        except KafkaError as error:
+            return EpochEndOffset(error.code, asked.partition, -1, -1)
+        code = partition.leader_error(asked.current_leader_epoch)
+        if code:
+            return EpochEndOffset(code, asked.partition, -1, -1)
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        return EpochEndOffset(0, asked.partition, epoch, end_offset)

@@ -1,0 +1,82 @@
+"""One answer made of several coordinators' answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.groups.turn import Ask
+from odradek.serving.contract import Delayed, Result
+from odradek.serving.slices import Work, complete_in_slices
+
+DECISION_UNITS = 5
+"""What a coordinator's decision about one group counts like, in partitions described."""
+
+
+class _Part:
+    __slots__ = ("gather", "index")
+
+    def __init__(self, gather: Gather, index: int) -> None:
+        self.gather = gather
+        self.index = index
+
+    def complete(self, response: Any) -> None:
+        self.gather.take(self.index, response)
+
+
+class Gather(Delayed):
+    """Complete with `combine(answers)` when all parts have answered, in whatever order.
+
+    `combine` gives the response, or describes in slices how it is made.
+    """
+
+    __slots__ = ("_broker", "_combine", "_missing", "_parts")
+
+    def __init__(self, broker: Broker, combine: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._combine = combine
+        self._missing = 1
+        """Parts without an answer; the one more is whoever asks for them."""
+        self._parts: list[Any] = []
+
+    def take(self, index: int, response: Any) -> None:
+        self._parts[index] = response
+        self.close()
+
+    def close(self) -> None:
+        """One answer is missing less; called once by who asks, when all parts are asked for."""
+        self._missing -= 1
+        if not self._missing:
+            combined = self._combine(self._parts)
+            if isinstance(combined, Generator):
+                complete_in_slices(self._broker.long_work, self._broker.tasks, combined, self.complete)
+            else:
+                self.complete(combined)
+
+    def part(self) -> _Part:
+        """Where the next answer goes."""
+        self._parts.append(None)
+        self._missing += 1
+        return _Part(self, len(self._parts) - 1)
+
+
+def asking(
+    broker: Broker,
+    version: int,
+    asked: Iterable[tuple[str, Any]],
+    combine: Callable[[list[Any]], Any],
+    units: int = DECISION_UNITS,
+) -> Work[Result]:
+    """Ask the coordinator of each (group id, request), of so many units each, and combine their answers: see `Gather`."""
+    wall_ms = broker.clock.wall_ms()
+    gather = Gather(broker, combine)
+    for group_id, request in asked:
+        broker.groups.submit(group_id, Ask(request, version, gather.part(), wall_ms))
+        yield units
+    gather.close()
+    return gather if gather.response is None else gather.response
+
+
+__all__ = ["DECISION_UNITS", "Gather", "asking"]

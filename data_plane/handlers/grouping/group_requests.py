@@ -1,0 +1,166 @@
+"""Group APIs: requests of members go to the group's coordinator as they are; administrators' are split by group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
+from data_plane.groups.membership import LEAVE_MANY_SINCE, LeaveMembers, sync_refused
+from data_plane.groups.turn import Ask
+from data_plane.handlers.grouping.gathering import Gather, asking
+from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import SLICE_UNITS, Work, in_slices
+from wire.errors import ErrorCode
+from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from wire.messages.sync_group import SyncGroupRequest
+
+PROTOCOL_NAMED_SINCE = 5
+GROUP_BYTES = 20
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe configs, alter configs: all that a group has (KIP-430)."""
+
+
+class MemberRequestHandler:
+    """JoinGroup and Heartbeat (APIs 11, 12)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._groups = broker.groups
+
+    def handle(self, context: Context, request: Any) -> Result:
+        return self._groups.answer(context, request.group_id, request)
+
+
+class LeaveGroupHandler:
+    """API 13. Of many members from version 3 on (KIP-345)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: LeaveGroupRequest) -> Result:
+        broker = self._broker
+        if context.api_version < LEAVE_MANY_SINCE or len(request.members) <= SLICE_UNITS:
+            return broker.groups.answer(context, request.group_id, request)
+
+        def combine(answers: list[tuple[ErrorCode, list[ErrorCode]]]) -> Work[LeaveGroupResponse]:
+            code, codes = answers[0]
+            if code:
+                return LeaveGroupResponse(0, code)
+            results = []
+            for each, left in zip(request.members, codes, strict=True):
+                results.append(MemberResponse(each.member_id, each.group_instance_id, left))
+                yield 1
+            return LeaveGroupResponse(0, ErrorCode.NONE, results)
+
+        # One decision: whoever leaves with others causes one rebalance.
+        asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
+        return in_slices(broker.long_work, asking(broker, context.api_version, asked, combine, SLICE_UNITS))
+
+
+class SyncGroupHandler:
+    """API 14. From version 5 on a member says which protocol it takes part in (KIP-559)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._groups = broker.groups
+
+    def handle(self, context: Context, request: SyncGroupRequest) -> Result:
+        if context.api_version >= PROTOCOL_NAMED_SINCE and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            return sync_refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return self._groups.answer(context, request.group_id, request)
+
+
+class ListGroupsHandler:
+    """API 16: the groups that this broker coordinates."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ListGroupsRequest) -> Result:
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+
+        def combine(answers: list[Any]) -> ListGroupsResponse:
+            groups: list[ListedGroup] = []
+            for answer in answers:
+                if isinstance(answer, ErrorCode):
+                    if answer is ErrorCode.NOT_COORDINATOR:
+                        continue
+                    return ListGroupsResponse(0, answer)
+                groups += answer
+            if states:
+                groups = [group for group in groups if group.group_state.lower() in states]
+            if types:
+                groups = [group for group in groups if group.group_type.lower() in types]
+            return ListGroupsResponse(0, ErrorCode.NONE, groups)
+
+        gather = Gather(self._broker, combine)
+        wall_ms = self._broker.clock.wall_ms()
+        for _, shard in sorted(self._broker.groups.shards.items()):
+            shard.submit(Ask(ListGroups(), context.api_version, gather.part(), wall_ms))
+        gather.close()
+        return gather if gather.response is None else gather.response
+
+
+class DescribeGroupsHandler:
+    """API 15."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeGroupsRequest) -> Result:
+        with_operations = request.include_authorized_operations
+
+        def combine(answers: list[DescribedGroup]) -> Work[DescribeGroupsResponse]:
+            described: dict[str, DescribedGroup] = {}
+            for group_id, group in zip(named, answers, strict=True):
+                described[group_id] = group
+                if with_operations and not group.error_code:
+                    group.authorized_operations = GROUP_OPERATIONS
+                yield 1
+            repeated = RepeatedSize()
+            told: list[DescribedGroup] = []
+            untold = dict(described)
+            for group_id in request.groups:
+                group = described[group_id]
+                if untold.pop(group_id, None) is None and not repeated.has_room(_described_bytes(group)):
+                    group = DescribedGroup(TOO_LARGE, TOO_LARGE_MESSAGE, group_id)
+                told.append(group)
+                yield 1
+            return DescribeGroupsResponse(0, told)
+
+        named = dict.fromkeys(request.groups)
+        asked = ((group_id, DescribeGroup(group_id)) for group_id in named)
+        return in_slices(self._broker.long_work, asking(self._broker, context.api_version, asked, combine))
+
+
+def _described_bytes(group: DescribedGroup) -> int:
+    return GROUP_BYTES + sum(
+        len(each.member_id) + len(each.client_id) + len(each.member_metadata) + len(each.member_assignment)
+        for each in group.members
+    )
+
+
+class DeleteGroupsHandler:
+    """API 42."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DeleteGroupsRequest) -> Result:
+        names = list(dict.fromkeys(request.groups_names))
+
+        def combine(answers: list[ErrorCode]) -> Work[DeleteGroupsResponse]:
+            results = []
+            for name, code in zip(names, answers, strict=True):
+                results.append(DeletableGroupResult(name, code))
+                yield 1
+            return DeleteGroupsResponse(0, results)
+
+        asked = ((name, DeleteGroup(name)) for name in names)
+        return in_slices(self._broker.long_work, asking(self._broker, context.api_version, asked, combine))

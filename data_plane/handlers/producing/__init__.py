@@ -1,0 +1,1 @@
+"""Handlers of Produce and of producers."""

@@ -1,0 +1,163 @@
+"""What is left of a Produce request when the loop may not go on with it: workers first, then the appends, turn by turn. PORTED.
+
+Theory of operation
+===================
+
+`ProduceHandler.handle` appends partition by partition. Where an append raises `OffLoop`, or a turn has had
+`PARTITIONS_PER_TURN` of them, the handler keeps what it has in a `ProduceRest` and suspends the connection, so that no later
+request of it can overtake. `work` lets a worker decompress that batch and some behind it, and the handler goes on where it
+stood. Anything may have happened in between: leadership, log, topic, limits and checksum are looked at again, and only what
+the bytes themselves decide is kept (what they decompress to, whether their records keep the rules).
+
+These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
+done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, and so do the
+batches behind it when a request has become unusually much. There is one `large` at a time, with rests between them
+(`odradek.env.long_work`): that bounds memory and time, and large ones hold up large ones only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.handlers.producing.recompression_on_append import Batch
+from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
+from data_plane.log.log_config import LogConfig
+from wire.messages.produce import ProduceRequest
+
+PARTITIONS_PER_TURN = 256
+"""Appends of one request between two turns of the loop: about 4 ms of small batches."""
+TURNS_AT_ONCE = 2
+"""Producers write to hundreds of partitions in one request; what has more appends the rest in turns of long work."""
+SLICE_BYTES = 4 << 20
+"""A worker that has decompressed so much for one request lets the appends go on."""
+ANY_SIZE = 1 << 62
+_OF_NO_TOPIC = LogConfig()
+
+
+class ProduceRest:
+    """How far a request has come, and the batches that are left. `handle` keeps its variables here between two turns."""
+
+    __slots__ = (
+        "_batches",
+        "_broker",
+        "_large",
+        "_left",
+        "_share",
+        "_starts",
+        "_turns_at_once",
+        "answers",
+        "budget",
+        "delayed",
+        "failed",
+        "place",
+        "responses",
+    )
+
+    def __init__(self, broker: Broker, request: ProduceRequest, by_id: bool, place: tuple[int, int]) -> None:
+        """What is left from `place` on (a topic and a partition of it, counted); copied, for the receive buffer goes."""
+        self.responses: list[Any] = []
+        """Answers of the topics that are done."""
+        self.answers: list[Any] = []
+        """Answers of the next topic's partitions that are done."""
+        self.delayed: Any = None
+        """The `DelayedProduce` of what was appended and must be waited for."""
+        self.failed = False
+        self.place = place
+        self._broker = broker
+        self._share = broker.long_work.begin()
+        self._large = broker.produce_workers.large.begin()
+        self._turns_at_once = TURNS_AT_ONCE
+        self._left: list[tuple[memoryview, LogConfig]] = []
+        """Batches, with what holds for their topics."""
+        self._batches: dict[int, HandedOff] = {}
+        """What is known of those that are looked at."""
+        self._starts: dict[int, int] = {}
+        """Where the partitions of a topic begin among those that are left."""
+        first_topic, first_partition = place
+        size = 0
+        for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
+            hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+            config = _OF_NO_TOPIC if hosted is None else hosted.config
+            first = first_partition if at == first_topic else 0
+            self._starts[at] = len(self._left) - first
+            for data in topic.partition_data[first:]:
+                records = memoryview(bytearray(data.records or b""))
+                if data.records is not None:
+                    data.records = records
+                size += len(records)
+                self._left.append((records, config))
+        self.budget = RequestBudget(size, broker.produce_workers.inflated)
+
+    def work_at(self, topic: int, partition: int) -> HandedOff:
+        """What is known of this batch."""
+        return self._batch(self._starts[topic] + partition)
+
+    def _batch(self, index: int) -> HandedOff:
+        batch = self._batches.get(index)
+        if batch is None:
+            batch = HandedOff(*self._left[index], self.budget, self._broker.loop_work)
+            self._batches[index] = batch
+        return batch
+
+    def keep(self, responses: list[Any], answers: list[Any], failed: bool) -> None:
+        """The next turn begins behind these."""
+        self.responses, self.answers, self.failed = responses, answers, failed
+        self.place = (len(responses), len(answers))
+
+    async def recompress(self, batches: list[Batch]) -> None:
+        """Give batches their topics' codec, and note what they are then."""
+        workers = self._broker.produce_workers
+        for batch in batches:
+            handed_off = self.work_at(*batch.place)
+            try:
+                await workers.small.run(batch.recompress, handed_off, SMALL_BYTES_MAX)
+            except LargerThanThought:
+                await self._large.in_worker(batch.recompress, handed_off, ANY_SIZE)
+
+    async def work(self, go_on: Callable[[], Any]) -> Any:
+        """Let workers do what the next append needs, and maybe some of those behind it; what `go_on` returns then.
+
+        What needs none of it goes on when others have had a turn.
+        """
+        broker, workers = self._broker, self._broker.produce_workers
+        at = self._starts[self.place[0]] + self.place[1]
+        batch = self._batch(at)
+        if batch.wants_check:
+            if batch.is_small:
+                await workers.small.run(batch.check)
+            else:
+                await self._large.in_worker(batch.check)
+        elif batch.is_compressed and batch.size is None:
+            some = [self._batch(each) for each in range(at, min(at + PARTITIONS_PER_TURN, len(self._left)))]
+            if self.budget.is_unusual or await workers.small.run(_inflate, some, self.budget):
+                await self._large.in_worker(batch.inflate, ANY_SIZE)
+            batch.tell_size()
+        elif self._turns_at_once > 0:
+            self._turns_at_once -= 1
+            await broker.clock.sleep_until(0.0)
+        else:
+            return await self._share.on_loop(go_on)
+        return go_on()
+
+
+def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
+    """Decompress the first of the batches, and those behind it as far as the slice goes.
+
+    Returns whether the first is a large one, of which nothing is known yet.
+    """
+    before = budget.bytes_inflated
+    for batch in batches:
+        if batch is not batches[0] and not batch.may_be_appended:
+            continue
+        try:
+            batch.inflate(SMALL_BYTES_MAX)
+        except LargerThanThought:
+            return batch is batches[0]
+        if budget.bytes_inflated - before >= SLICE_BYTES:
+            break
+    return False
+
+
+__all__ = ["PARTITIONS_PER_TURN", "SLICE_BYTES", "ProduceRest"]

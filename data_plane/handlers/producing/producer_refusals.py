@@ -1,0 +1,52 @@
+"""What an operator needs to know of batches that were refused for their producer's sequence or epoch. PURE.
+
+Such a refusal is a client's bug, a second writer with the same producer id, or records that were lost here: only both sides'
+numbers and the client's address tell which. Lines are bounded (`data_plane.line_budget`), because a client may go on sending.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_plane.line_budget import LineBudget
+from data_plane.log.partition_log import PartitionLog
+from odradek.env.ports import Buffer, Clock
+from odradek.serving.contract import Context
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import parse_header
+
+PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH))
+
+
+class ProducerRefusals:
+    """One for all connections."""
+
+    def __init__(self, clock: Clock, log: Any) -> None:
+        self._budget = LineBudget(clock)
+        self._log = log
+
+    def tell(self, context: Context, log: PartitionLog, batch: Buffer, error: KafkaError) -> None:
+        """`batch` was refused by `log` with one of `PRODUCER_ERRORS`, so its header was found good."""
+        held_back = self._budget.take()
+        if held_back is None:
+            return
+        header = parse_header(batch, 0)
+        known = log.load_producers().entries.get(header.producer_id)
+        self._log.warning(
+            "produce.sequence_refused",
+            error=error.code.name,
+            topic=log.topic,
+            partition=log.partition,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            records=header.last_offset_delta + 1,
+            known_epoch=-1 if known is None else known.epoch,
+            known_sequence=-1 if known is None else known.last_sequence,
+            known_offset=-1 if known is None else known.last_offset,
+            log_end_offset=log.log_end_offset,
+            client=context.client_address,
+            request=context.number,
+            client_id=context.client_id,
+            held_back=held_back,
+        )

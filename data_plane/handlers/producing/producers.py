@@ -1,0 +1,97 @@
+"""DescribeProducers: what replicas here know of the partition's idempotent producers (KIP-664).
+
+Any replica answers, as in Kafka: whoever looks for what hangs asks each of them for its own view.
+"""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.env.ports import DiskError
+from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import Work, in_slices
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicRequest,
+    TopicResponse,
+)
+
+PRODUCER_BYTES = 40
+Told = dict[tuple[str, int], PartitionResponse]
+
+
+class DescribeProducersHandler:
+    """API 61."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: DescribeProducersRequest) -> Result:
+        return in_slices(self._broker.long_work, self._answer(request))
+
+    def _answer(self, request: DescribeProducersRequest) -> Work[DescribeProducersResponse]:
+        told: Told = {}
+        repeated = RepeatedSize()
+        topics = []
+        for topic in request.topics:
+            topics.append(TopicResponse(topic.name, (yield from self._topic(topic, told, repeated))))
+        return DescribeProducersResponse(0, topics)
+
+    def _topic(
+        self, topic: TopicRequest, told: Told, repeated: RepeatedSize
+    ) -> Work[list[PartitionResponse]]:
+        reason = invalid_topic_name_reason(topic.name)
+        if reason is not None:
+            failure = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        elif topic.name not in self._broker.image.topics:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            failure = KafkaError(code, code.message)
+        else:
+            partitions = []
+            for index in topic.partition_indexes:
+                answer = told.get((topic.name, index))
+                if answer is None:
+                    answer = told[topic.name, index] = self._describe(topic.name, index)
+                    yield 1 + len(answer.active_producers)
+                elif not repeated.has_room(PRODUCER_BYTES * (1 + len(answer.active_producers))):
+                    answer = PartitionResponse(index, TOO_LARGE, TOO_LARGE_MESSAGE, [])
+                partitions.append(answer)
+                yield 1
+            return partitions
+        yield len(topic.partition_indexes)
+        return [
+            PartitionResponse(index, failure.code, failure.message, []) for index in topic.partition_indexes
+        ]
+
+    def _describe(self, topic: str, index: int) -> PartitionResponse:
+        try:
+            partition = self._broker.partition(topic, index)
+        except KafkaError as error:
+            return PartitionResponse(index, error.code, None, [])
+        log = partition.log
+        if log.offline:
+            return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
+        try:
+            active = list(log.active_producers())
+        except KafkaError as error:
+            return PartitionResponse(index, error.code, None, [])
+        except DiskError as error:
+            log.disk_failed(error)
+            return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR, None, [])
+        producers = [
+            ProducerState(
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                producer.current_txn_start_offset,
+            )
+            for producer in active
+        ]
+        return PartitionResponse(index, ErrorCode.NONE, None, producers)

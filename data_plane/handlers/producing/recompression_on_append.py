@@ -1,0 +1,105 @@
+"""Batches of a Produce request whose codec is not the one that their topic keeps (`compression.type`)."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.log.batch_work import AT_ONCE, HandedOff
+from data_plane.log.log_config import KEEP_CODEC, LogConfig
+from odradek.serving.contract import Context
+from wire.batches.batch_header import HEADER_SIZE
+from wire.batches.recompression import codec_of, recompress
+from wire.errors import KafkaError
+from wire.messages.produce import PartitionProduceData, ProduceRequest
+from wire.record_batch import parse_produced, validate_for_append
+
+TOPIC_IDS_SINCE = 13
+QUICK_BYTES_MAX = 2048
+"""So much, uncompressed, is compressed by any codec in less time than a worker takes to start."""
+
+
+class Batch:
+    """One batch to be recompressed, where it stands in its request."""
+
+    __slots__ = ("api_version", "config", "data", "place")
+
+    def __init__(
+        self, data: PartitionProduceData, config: LogConfig, api_version: int, place: tuple[int, int]
+    ) -> None:
+        """`place` counts topics, and partitions of the topic."""
+        self.data = data
+        self.config = config
+        self.api_version = api_version
+        self.place = place
+
+    @property
+    def size(self) -> int:
+        return len(self.data.records or b"")
+
+    def recompress(self, handed_off: HandedOff | None = None, at_once_max: int = 0) -> None:
+        """Replace the records in the request. What is wrong with them is for the append to find, and to say.
+
+        `handed_off` learns what the records become: it must be there where they are compressed.
+
+        Raises:
+            LargerThanThought: they become more than `at_once_max`.
+        """
+        records = memoryview(self.data.records or b"")
+        config = self.config
+        try:
+            header = parse_produced(records, self.api_version)
+            validate_for_append(
+                records,
+                0,
+                header,
+                size_max=config.max_message_bytes,
+                decompressed_bytes_max=config.decompressed_bytes_max,
+                inflation=AT_ONCE if handed_off is None else _Within(handed_off, at_once_max),
+            )
+            fresh = recompress(
+                records, header, config.codec, config.codec_level, config.decompressed_bytes_max
+            )
+        except KafkaError:
+            return
+        self.data.records = memoryview(fresh)
+        if handed_off is not None:
+            handed_off.records = self.data.records
+            if not header.compression_type:
+                handed_off.size = header.size - HEADER_SIZE
+
+
+class _Within:
+    """Decompresses within the budget of the request, and tells the append that comes (an `Inflation`)."""
+
+    __slots__ = ("_at_once_max", "_handed_off")
+
+    def __init__(self, handed_off: HandedOff, at_once_max: int) -> None:
+        self._handed_off = handed_off
+        self._at_once_max = at_once_max
+
+    def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
+        self._handed_off.inflate(self._at_once_max)
+        return self._handed_off.size_of(compression_type, data, size_max)
+
+
+def are_quick(batches: list[Batch]) -> bool:
+    """Whether the loop may do them all."""
+    return sum(batch.size for batch in batches) <= QUICK_BYTES_MAX and not any(
+        codec_of(batch.data.records or b"") for batch in batches
+    )
+
+
+def find_batches(broker: Broker, context: Context, request: ProduceRequest) -> list[Batch]:
+    """The batches of partitions led here that have another codec than their topics want."""
+    by_id = context.api_version >= TOPIC_IDS_SINCE
+    found = []
+    for topic_at, topic in enumerate(request.topic_data):
+        hosted = broker.topics_by_id.get(topic.topic_id) if by_id else broker.topics.get(topic.name)
+        if hosted is None or hosted.config.codec == KEEP_CODEC:
+            continue
+        for partition_at, data in enumerate(topic.partition_data):
+            partition = hosted.partitions.get(data.index)
+            if partition is None or not partition.is_leader or data.records is None:
+                continue
+            if codec_of(data.records) not in (-1, hosted.config.codec):
+                found.append(Batch(data, hosted.config, context.api_version, (topic_at, partition_at)))
+    return found

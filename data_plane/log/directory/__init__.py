@@ -1,0 +1,1 @@
+"""One log directory: its logs, their upkeep and its small files."""

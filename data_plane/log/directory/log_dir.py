@@ -1,0 +1,541 @@
+"""A log directory: one disk's worth of partition logs, and the tasks that keep it in order.
+
+Theory of operation
+-------------------
+Each directory has its own checkpoints and its own background loop, so a disk that hangs stalls only its own
+partitions. What waits for the device (syncs, loading, removing files) runs in workers; the loop itself changes
+logs only between those.
+
+Rules
+* The recovery-point checkpoint never says more than has been synced. When a truncation lowers a recovery point,
+  the checkpoint is rewritten before anything is cut.
+* A failed operation other than a full disk is final: the directory goes offline, once, and nothing is retried.
+* The clean-shutdown marker is removed as soon as it has been read.
+* What is not a partition's directory by name is left alone; so are `-stray` and `-future` directories. `-delete`
+  ones, left by a deletion that a restart interrupted, are removed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, NamedTuple
+
+import attrs
+
+from data_plane.log import log_upkeep
+from data_plane.log.directory.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    Offsets,
+    encode_clean_shutdown,
+    encode_offsets,
+    read_offsets,
+    take_clean_shutdown,
+)
+from data_plane.log.directory.log_dir_background import Background
+from data_plane.log.directory.watched_workers import WatchedWorkers
+from data_plane.log.leader_epochs import MalformedCheckpoint
+from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
+from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
+from metadata_quorum.replica.meta_properties import read_meta_properties
+from odradek.env.ports import Clock, Dir, DiskError, DiskFull, DiskRefused, ResourcesShort, Workers, never
+from wire.disk_troubles import Trouble
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+METADATA_TOPIC = "__cluster_metadata"
+_LOGS_PER_LOAD = 32
+_LOAD_RETRY_SECONDS = 1.0
+_NAME_BYTES_MAX = 255
+_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
+
+
+class DiskSpace(NamedTuple):
+    """The device of a directory, in bytes: its size, and the room that is left to us."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class LogDirContext:
+    """What all log directories of a node share. Times in milliseconds; defaults are Kafka's."""
+
+    clock: Clock
+    workers: Workers
+    random: Random
+    log: Any
+    """A structlog-like logger."""
+    on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    retention_check_interval_ms: int = 300_000
+    checkpoint_interval_ms: int = 60_000
+    """Recovery points and log start offsets (`log.flush.offset.checkpoint.interval.ms`)."""
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    flush_cycle_ms: int = 60_000
+    """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
+    space_interval_ms: int = 10_000
+    """How old the figures of the device's room may be."""
+    buggify: Callable[[str], bool] = never
+    index_idle_ms: int = 600_000
+    """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
+
+
+class LogDir:
+    """See the module docstring. Made by `open`; `load` brings its logs in."""
+
+    def __init__(
+        self, directory: Dir, context: LogDirContext, config_for: Callable[[str], LogConfig]
+    ) -> None:
+        self.directory = directory
+        self.path = directory.path
+        self.context = context
+        self.config_for = config_for
+        self.logs: dict[tuple[str, int], PartitionLog] = {}
+        self.logs_being_made = 0
+        """By workers; they count where logs are spread over directories."""
+        self.offline_reason: str | None = None
+        self.clean_shutdown_broker_epoch: int | None = None
+        """The broker epoch that ended cleanly; None after a crash, -1 where the marker names none."""
+        meta = read_meta_properties(directory)
+        self.cluster_id = meta.cluster_id
+        self.node_id = meta.node_id
+        self.directory_id = meta.directory_id
+        self.high_watermarks: Offsets = {}
+        """As of the last start, for partitions that are created again or not loaded yet."""
+        self._gone: set[tuple[str, int]] = set()
+        """Logs that were set aside, and may still be in the checkpoints."""
+        self._recovery_points: Offsets = {}
+        self._log_starts: Offsets = {}
+        self._is_loaded = False
+        self._is_closed = False
+        self._is_stopping = False
+        self.small_files = threading.Lock()
+        """Held by who writes a checkpoint: writers in workers and on the loop must not meet at a temporary file."""
+        self._entry_is_dirty = True
+        """Logs have been created since the directory was last synced."""
+        self.flush_failure: DiskError | None = None
+        self.space = DiskSpace(-1, -1)
+        """As of the last look; asking the device itself may block, and nobody who serves clients waits for it."""
+        self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
+        self.trouble: Trouble | None = None
+        """Why its replicas should not lead, as `data_plane.disks.disk_watch` judges it."""
+        self.trouble_since_ms = 0
+        """By the wall clock."""
+        self.full_since: float | None = None
+        """Monotonic seconds at which a write found no room; None again once there is enough of it."""
+        self.refused_at = 0.0
+        """Monotonic seconds of the last write that found no room."""
+        self.is_stalled = False
+        """Whether the logs refuse to be used until a call to the device comes back (see `data_plane.disks.disk_watch`)."""
+        self._stalled: list[PartitionLog] = []
+        self.background = Background(self)
+
+    @classmethod
+    def open(
+        cls, directory: Dir, context: LogDirContext, *, config_for: Callable[[str], LogConfig]
+    ) -> LogDir:
+        """Lock the directory and read its small files (blocking).
+
+        Raises:
+            NotALogDirectory: it has not been formatted.
+            DiskError: also when another process holds the directory.
+        """
+        log_dir = cls(directory, context, config_for)
+        directory.lock()
+        log_dir.clean_shutdown_broker_epoch = take_clean_shutdown(directory)
+        log_dir._recovery_points = log_dir._read_offsets(RECOVERY_POINT_FILE)
+        log_dir._log_starts = log_dir._read_offsets(LOG_START_FILE)
+        log_dir.high_watermarks = log_dir._read_offsets(HIGH_WATERMARK_FILE)
+        log_dir.measure_space()
+        return log_dir
+
+    def _read_offsets(self, name: str) -> Offsets:
+        try:
+            return read_offsets(self.directory, name)
+        except MalformedCheckpoint as error:
+            # Without a checkpoint more is recovered than needed, and nothing is lost.
+            self.context.log.warning(
+                "log_dir.checkpoint_unreadable", directory=self.path, file=name, error=str(error)
+            )
+            return {}
+
+    # --- loading
+
+    async def load(self) -> None:
+        """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline.
+
+        Returns early after `stop_loading`; the directory is of no use then but to be closed.
+        """
+        run = self.workers.run_long
+        try:
+            names = await run(self.directory.list)
+            partitions = []
+            for name in names:
+                key = parse_partition_name(name)
+                if key is not None and key[0] != METADATA_TOPIC and self.directory.is_dir(name):
+                    partitions.append((name, key))
+                elif name.endswith(DELETE_SUFFIX):
+                    self.background.remove_tree_at(name, 0)
+                elif name.endswith(STRAY_SUFFIX):
+                    self.context.log.warning("log_dir.stray", directory=self.path, name=name)
+            buffer = bytearray(0 if self.clean_shutdown_broker_epoch is not None else RECOVERY_CHUNK_BYTES)
+            for at in range(0, len(partitions), _LOGS_PER_LOAD):
+                for log in await self._load_patiently(partitions[at : at + _LOGS_PER_LOAD], buffer):
+                    self.logs[log.topic, log.partition] = log
+        except LoadingStopped:
+            return
+        except DiskError as error:
+            self.disk_failed(error)
+            return
+        self._is_loaded = True
+        known = (*self._recovery_points, *self._log_starts, *self.high_watermarks)
+        self._gone.update(key for key in known if key not in self.logs)
+        self._recovery_points = {}
+        self._log_starts = {}
+
+    async def _load_patiently(
+        self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
+    ) -> list[PartitionLog]:
+        """Open some logs; try again every second while the process is out of descriptors or memory."""
+        clock = self.context.clock
+        told = False
+        while True:
+            try:
+                return await self.workers.run_long(self._load_some, partitions, buffer)
+            except ResourcesShort as error:
+                if not told:
+                    self.context.log.error("log_dir.load_waits", directory=self.path, reason=str(error))
+                told = True
+                await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
+
+    def stop_loading(self) -> None:
+        """The node stops: `load` returns soon, unless the device holds it up."""
+        self._is_stopping = True
+
+    def _load_some(
+        self, partitions: list[tuple[str, tuple[str, int]]], buffer: bytearray
+    ) -> list[PartitionLog]:
+        logs: list[PartitionLog] = []
+        try:
+            for name, key in partitions:
+                if self._is_stopping:
+                    raise LoadingStopped
+                logs.append(self._load_one(name, key, buffer))
+        except ResourcesShort:
+            for log in logs:
+                log.abandon()
+            raise
+        return logs
+
+    def _load_one(self, name: str, key: tuple[str, int], buffer: bytearray) -> PartitionLog:
+        context = self.context
+        options = LoadOptions(
+            is_clean=self.clean_shutdown_broker_epoch is not None,
+            recovery_point=self._recovery_points.get(key, 0),
+            log_start_offset=self._log_starts.get(key, -1),
+            high_watermark=self.high_watermarks.get(key, -1),
+            now_ms=context.clock.wall_ms(),
+            random=context.random,
+            log=context.log,
+            buffer=buffer or None,
+            is_stopping=lambda: self._is_stopping,
+        )
+        directory = self.directory.subdir(name)
+        log = open_partition_log(directory, *key, self.config_for(key[0]), self, options)
+        # There may be more logs than the process may have descriptors; the first append or read takes one.
+        log.active.file.rest()
+        return log
+
+    # --- logs
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        return self.logs.get((topic, partition))
+
+    def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
+        """An empty log. Its directory becomes durable with its first flush.
+
+        A log of that name with another topic id is set aside as a stray; one with the same id is returned.
+
+        Raises:
+            DiskError: the directory is offline; DiskRefused: there is no room, or no descriptor.
+        """
+        if self.offline_reason is not None:
+            raise DiskError(self.path, f"{topic}-{partition}", "create", 0, "the log directory is offline")
+        context = self.context
+        existing = self.logs.get((topic, partition))
+        if existing is not None:
+            if existing.topic_id == topic_id:
+                return existing
+            context.log.warning("partition.stray", topic=topic, partition=partition, directory=self.path)
+            self.set_stray(topic, partition)
+        try:
+            log = self.make_log(topic, partition, topic_id, config)
+        except DiskError as error:
+            self.disk_failed_unless_refused(error)
+            raise
+        self.adopt(log)
+        return log
+
+    def make_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
+        """The files of an empty log (blocking; may run in a worker); `adopt` puts it into service. Raises `DiskError`."""
+        context = self.context
+        options = LoadOptions(
+            is_clean=True, now_ms=context.clock.wall_ms(), random=context.random, log=context.log
+        )
+        if (topic, partition) in self._gone:
+            self._forget_gone()
+        name = f"{topic}-{partition}"
+        begins = not self.directory.is_dir(name)
+        try:
+            directory = self.directory.subdir(name, create=True)
+            write_topic_id(directory, topic_id)
+            log = open_partition_log(directory, topic, partition, config, self, options)
+        except DiskRefused:
+            if begins:
+                # Else the next start finds a log of nobody's, and sets it aside.
+                with suppress(DiskError):
+                    self.directory.remove_tree(name)
+            raise
+        log.entry_is_dirty = True
+        # Whoever makes topics takes no descriptors; the first append does.
+        log.active.file.rest()
+        return log
+
+    def adopt(self, log: PartitionLog) -> None:
+        """Take a log that `make_log` has made into service."""
+        self._entry_is_dirty = True
+        self.logs[log.topic, log.partition] = log
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Take a log out of service; its files go after `file.delete.delay.ms`."""
+        log = self.logs.pop((topic, partition))
+        renamed = self._set_aside(log, DELETE_SUFFIX)
+        if renamed is not None:
+            self.background.remove_tree_at(renamed, self._due_ms(log))
+
+    def set_stray(self, topic: str, partition: int) -> None:
+        """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
+        self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+
+    def set_rotten(self, topic: str, partition: int) -> str | None:
+        """As `set_stray`, for a log that another of the same name will follow; the name under which it is kept.
+
+        The checkpoint must not take the old log's recovery point for the new one's.
+        """
+        renamed = self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+        if self.offline_reason is None:
+            try:
+                self.write_recovery_points()
+            except DiskError as error:
+                self.disk_failed_unless_refused(error)
+        return renamed
+
+    def _forget_gone(self) -> None:
+        """Write the checkpoints without the logs that are gone: they know logs by name, and another one takes that name.
+
+        It must not inherit a recovery point, a high watermark or a log start. Blocks. Raises `DiskError`.
+        """
+        gone = frozenset(self._gone)
+        with self.small_files:
+            self.background.forget_written()
+            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+            self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
+        self._gone -= gone
+
+    def _set_aside(self, log: PartitionLog, suffix: str) -> str | None:
+        self._gone.add((log.topic, log.partition))
+        log.abandon()
+        if self.offline_reason is not None:
+            return None
+        # Kafka's form: a unique part, so that a topic of the same name can be set aside again.
+        tail = f"-{log.partition}.{self.context.random.getrandbits(128):032x}{suffix}"
+        renamed = log.topic[: _NAME_BYTES_MAX - len(tail)] + tail
+        try:
+            self.directory.rename(f"{log.topic}-{log.partition}", renamed)
+        except DiskError as error:
+            self.disk_failed(error)
+            return None
+        self.background.entry_is_dirty = True
+        return renamed
+
+    def _due_ms(self, log: PartitionLog) -> int:
+        return int(self.context.clock.monotonic() * 1000) + log.config.file_delete_delay_ms
+
+    # --- what logs tell (see partition_log.LogOwner)
+
+    def disk_failed(self, error: DiskError) -> None:
+        self.go_offline(str(error))
+
+    def disk_failed_unless_refused(self, error: DiskError) -> None:
+        """A full disk, or a want of descriptors, refuses what was asked, and is no reason to stop."""
+        if isinstance(error, DiskRefused):
+            self.disk_refused(error)
+        else:
+            self.disk_failed(error)
+
+    def disk_refused(self, error: DiskRefused) -> None:
+        if isinstance(error, ResourcesShort):
+            self.resources_short()
+        elif isinstance(error, DiskFull):
+            self.refused_at = self.context.clock.monotonic()
+            if self.full_since is None:
+                self.full_since = self.refused_at
+
+    def recovery_point_lowered(self, log: PartitionLog) -> None:
+        if (log.topic, log.partition) in self.logs:
+            self.write_recovery_points()
+
+    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
+        self.background.remove_files_at(log.directory, names, self._due_ms(log))
+
+    def log_start_raised(self) -> None:
+        self.background.log_starts_moved = True
+
+    def log_rolled(self, log: PartitionLog) -> None:
+        self.background.flush_soon(log)
+
+    def resources_short(self) -> None:
+        self.background.wants_descriptors = True
+
+    def flush_failed(self, error: DiskError) -> None:
+        self.flush_failure = error
+
+    def write_epochs(self, log: PartitionLog) -> None:
+        with self.small_files:
+            log_upkeep.write_epochs(log)
+
+    def sync_entry(self) -> None:
+        with self.small_files:
+            if self._entry_is_dirty:
+                # Before the sync: what the loop renames from now on may be missed by it.
+                self._entry_is_dirty = False
+                try:
+                    self.directory.sync()
+                except DiskRefused:
+                    self._entry_is_dirty = True
+                    raise
+
+    # --- checkpoints
+
+    def recovery_points(self) -> bytes:
+        return encode_offsets(
+            {**self._recovery_points, **{key: log.recovery_point for key, log in dict(self.logs).items()}}
+        )
+
+    def log_starts(self) -> bytes:
+        """Only what the names of the segments do not tell (Kafka's rule)."""
+        starts = {
+            key: log.log_start_offset
+            for key, log in dict(self.logs).items()
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        return encode_offsets({**self._log_starts, **starts})
+
+    def high_watermark_offsets(self) -> bytes:
+        return encode_offsets({key: log.high_watermark for key, log in dict(self.logs).items()})
+
+    def write_recovery_points(self) -> None:
+        """Blocking, in a worker or on the loop. Raises `DiskError`.
+
+        The offsets are read under the lock, so that a write never puts back what a truncation has lowered.
+        """
+        with self.small_files:
+            self.directory.write_atomic(RECOVERY_POINT_FILE, self.recovery_points())
+
+    # --- life and death
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is to be looked after: neither offline nor being closed."""
+        return self.offline_reason is None and not self._is_closed
+
+    async def run_background(self) -> None:
+        """Flush, retention, checkpoints, removal of files: until cancelled, or the directory is offline."""
+        await self.background.run()
+
+    def go_offline(self, reason: str) -> None:
+        """Stop serving this directory's logs. Only the first reason counts."""
+        if self.offline_reason is None:
+            self.offline_reason = reason
+            self.context.log.error("log_dir.offline", directory=self.path, reason=reason)
+            for log in self.logs.values():
+                log.abandon()
+            self.context.on_offline(self, reason)
+
+    def set_stalled(self, stalled: bool) -> None:
+        """Refuse all appends and reads, or end that for what has not failed or been closed meanwhile."""
+        self.is_stalled = stalled
+        if stalled:
+            self._stalled = [log for log in self.logs.values() if not log.offline]
+            for log in self._stalled:
+                log.offline = True
+            return
+        logs, self._stalled = self._stalled, []
+        if self.offline_reason is None and self.flush_failure is None:
+            for log in logs:
+                log.offline = log.is_closed
+
+    def close_clean(self, broker_epoch: int) -> None:
+        """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.
+
+        A directory that was closed cleanly before, and whose logs were not all loaded since, gets back the marker that it
+        had; one that was recovering gets none. Nobody may use the directory any more; `on_offline` is not told of a failure.
+
+        Raises:
+            DiskError: no marker has been written.
+        """
+        if self.offline_reason is not None:
+            return
+        if not self._is_loaded:
+            if self.clean_shutdown_broker_epoch is not None:
+                epoch = encode_clean_shutdown(self.clean_shutdown_broker_epoch)
+                self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, epoch)
+            return
+        self._is_closed = True
+        try:
+            for log in list(self.logs.values()):
+                log.close()
+            self.write_recovery_points()
+            self.directory.write_atomic(LOG_START_FILE, self.log_starts())
+            self.directory.write_atomic(HIGH_WATERMARK_FILE, self.high_watermark_offsets())
+            self.directory.write_atomic(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(broker_epoch))
+        except DiskError as error:
+            self.offline_reason = str(error)
+            raise
+
+    def measure_space(self) -> None:
+        """Ask the device for its room (blocking). Raises `DiskError`."""
+        self.space = DiskSpace(self.directory.total_bytes(), self.directory.free_bytes())
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for the console and the metrics."""
+        return {
+            "path": self.path,
+            "offline_reason": self.offline_reason,
+            "is_stalled": self.is_stalled,
+            "trouble": None if self.trouble is None else self.trouble.value,
+            "logs": len(self.logs),
+            "size_bytes": sum(log.size_bytes for log in self.logs.values()),
+            "total_bytes": self.space.total_bytes,
+            "free_bytes": self.space.free_bytes,
+            **self.background.statistics(),
+        }
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition of a partition directory's name; None for any other name."""
+    if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
+        return None
+    match = _PARTITION_NAME.fullmatch(name)
+    return (match[1], int(match[2])) if match is not None else None

@@ -1,0 +1,301 @@
+"""The upkeep of one log directory: a loop that looks at what is due once a second (PORTED).
+
+What waits for the device runs in a worker. A log may be deleted, truncated or closed while a worker is at it, before it
+begins, and before the loop hears of its end: so the loop looks at the log again after every wait, a worker that meets
+closed or removed files stops there, and what is written for many logs is read within the worker (see `PartitionLog.flush`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from data_plane.log.directory.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE
+from data_plane.log.segments.segment import remove_if_present, write_whole
+from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing
+
+if TYPE_CHECKING:
+    from data_plane.log.directory.log_dir import LogDir
+    from data_plane.log.partition_log import PartitionLog
+
+_TICK_SECONDS = 1.0
+
+
+class Background:
+    """What is due in one log directory. Times are monotonic milliseconds."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._doomed_files: deque[tuple[int, Dir, list[str]]] = deque()
+        self._doomed_trees: list[tuple[int, str]] = []
+        self._rolled: dict[tuple[str, int], PartitionLog] = {}
+        self._round: deque[tuple[str, int]] = deque()
+        self._written: dict[str, bytes] = {}
+        self._due: dict[str, int] = {}
+        self.entry_is_dirty = False
+        """Directories have been renamed since the log directory was last synced."""
+        self.log_starts_moved = False
+        """Records were deleted on request: the checkpoint of log start offsets is written at the next look."""
+        self.wants_descriptors = False
+        """The process has run out of them: those of all segments that nobody reads are given up at the next look."""
+        self._told_postponed = False
+        """Whether this look has said that a flush was refused."""
+        self.flush_count = 0
+        self.segments_removed = 0
+
+    # --- what others ask for
+
+    def remove_files_at(self, directory: Dir, names: list[str], due_ms: int) -> None:
+        self._doomed_files.append((due_ms, directory, names))
+
+    def remove_tree_at(self, name: str, due_ms: int) -> None:
+        self._doomed_trees.append((due_ms, name))
+
+    def flush_soon(self, log: PartitionLog) -> None:
+        """A segment is finished: make it durable at the next look, as Kafka does behind every roll."""
+        self._rolled[log.topic, log.partition] = log
+
+    # --- the loop
+
+    async def run(self) -> None:
+        log_dir = self._log_dir
+        clock = log_dir.context.clock
+        wake = clock.monotonic()
+        try:
+            while log_dir.is_served:
+                wake = max(wake + _TICK_SECONDS, clock.monotonic())
+                await clock.sleep_until(wake)
+                if log_dir.is_served:
+                    await self.look(int(clock.monotonic() * 1000))
+        except DiskError as error:
+            log_dir.disk_failed(error)
+
+    async def look(self, now_ms: int) -> None:
+        """Do what is due. Raises `DiskError`, for which the directory goes offline."""
+        context = self._log_dir.context
+        if self._log_dir.flush_failure is not None:
+            raise self._log_dir.flush_failure
+        self._told_postponed = False
+        if self.wants_descriptors:
+            self._give_up_descriptors()
+        if context.buggify("log.early_roll"):
+            self._roll_early()
+        await self._flush(now_ms)
+        if self._is_due("retention", context.retention_check_interval_ms, now_ms):
+            await self._apply_retention()
+        if self._is_due("producers", context.producer_id_expiration_check_interval_ms, now_ms):
+            self._expire_producers()
+        if self._is_due("indexes", context.index_idle_ms, now_ms):
+            self._drop_idle_indexes()
+        if self._is_due("high_watermark", context.high_watermark_checkpoint_interval_ms, now_ms):
+            await self._write(HIGH_WATERMARK_FILE, self._log_dir.high_watermark_offsets, durable=False)
+        checkpoints_are_due = self._is_due("checkpoints", context.checkpoint_interval_ms, now_ms)
+        if checkpoints_are_due:
+            await self._write_recovery_points()
+        if checkpoints_are_due or self.log_starts_moved:
+            self.log_starts_moved = False
+            await self._write(LOG_START_FILE, self._log_dir.log_starts)
+        is_full = self._log_dir.full_since is not None
+        if self._is_due("space", context.space_interval_ms, now_ms) or is_full:
+            await self._log_dir.workers.run(self._log_dir.measure_space)
+        await self._remove_doomed(now_ms)
+
+    def _give_up_descriptors(self) -> None:
+        self.wants_descriptors = False
+        for log in self._log_dir.logs.values():
+            if not log.is_closed:
+                for segment in log.segments:
+                    segment.file.rest()
+
+    def _roll_early(self) -> None:
+        """As if each log's segment had grown full."""
+        for log in self._log_dir.logs.values():
+            if not log.offline and not log.is_closed:
+                with suppress(DiskRefused):
+                    log.roll(self._log_dir.context.clock.wall_ms())
+
+    def _is_due(self, task: str, interval_ms: int, now_ms: int) -> bool:
+        """True once per interval; the first time an interval after the start."""
+        due = self._due.setdefault(task, now_ms + interval_ms)
+        if now_ms < due:
+            return False
+        self._due[task] = now_ms + interval_ms
+        return True
+
+    # --- flushing
+
+    async def _flush(self, now_ms: int) -> None:
+        """Rolled logs, those that `flush.ms` asks for, and in turn a share of all others."""
+        log_dir = self._log_dir
+        rolled, self._rolled = self._rolled, {}
+        for key, log in rolled.items():
+            if log_dir.logs.get(key) is log:
+                await self._flush_log(log, now_ms)
+        for log in list(log_dir.logs.values()):
+            if now_ms - log.last_flush_ms >= log.config.flush_ms and _has_unsynced(log):
+                await self._flush_log(log, now_ms)
+        if not self._round:
+            self._round.extend(log_dir.logs)
+        cycle_ms = max(log_dir.context.flush_cycle_ms, 1)
+        share = -(-len(log_dir.logs) * int(_TICK_SECONDS * 1000) // cycle_ms)
+        for _ in range(min(share, len(self._round))):
+            due = log_dir.logs.get(self._round.popleft())
+            # A little less than a cycle, so that a late look does not cost a log its turn.
+            if due is not None and _has_unsynced(due) and now_ms - due.last_flush_ms >= cycle_ms * 3 // 4:
+                await self._flush_log(due, now_ms)
+
+    async def _flush_log(self, log: PartitionLog, now_ms: int) -> None:
+        log.last_flush_ms = now_ms
+        self.flush_count += 1
+        try:
+            await self._log_dir.workers.run(log.flush)
+        except DiskRefused as error:
+            if error.operation == "sync":
+                # Pages that were promised room have none: they are lost like those of any failed sync.
+                raise
+            self._log_dir.disk_refused(error)
+            if not self._told_postponed:
+                self._told_postponed = True
+                self._log_dir.context.log.warning("log.flush_postponed", topic=log.topic, reason=str(error))
+
+    # --- the rest
+
+    async def _apply_retention(self) -> None:
+        context = self._log_dir.context
+        for log in list(self._log_dir.logs.values()):
+            if log.offline:
+                continue
+            try:
+                if any(segment.needs_index for segment in log.segments):
+                    await self._log_dir.workers.run_long(_load_indexes, log)
+                if log.offline or not self._log_dir.is_served:
+                    continue
+                if not log.prepare_retention(context.clock.wall_ms()):
+                    continue
+                await self._flush_log(log, log.last_flush_ms)
+                removed = 0 if log.offline else log.delete_old_segments(context.clock.wall_ms())
+            except (DiskRefused, FileClosed):
+                continue
+            if removed:
+                self.segments_removed += removed
+                context.log.info(
+                    "log.segments_removed",
+                    topic=log.topic,
+                    partition=log.partition,
+                    segments=removed,
+                    log_start_offset=log.log_start_offset,
+                )
+
+    def _expire_producers(self) -> None:
+        context = self._log_dir.context
+        now_ms = context.clock.wall_ms()
+        for log in self._log_dir.logs.values():
+            if log.producers is not None:
+                log.producers.expire(now_ms, context.producer_id_expiration_ms)
+
+    def _drop_idle_indexes(self) -> None:
+        for log in self._log_dir.logs.values():
+            if not log.offline:
+                for segment in log.segments[:-1]:
+                    segment.grow_idle()
+
+    def forget_written(self) -> None:
+        """Somebody else writes the checkpoints: what they say is not known here any more."""
+        self._written = {}
+
+    async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> None:
+        """Replace a checkpoint, unless it says this already. A disk that refuses keeps the old one, which is safe.
+
+        The offsets are read by whoever writes them, so that they are never those of a log that has been set aside since.
+        What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
+        appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
+        may leave an old one, a part, or none.
+        """
+        try:
+            await self._log_dir.workers.run(self._replace, name, offsets, durable)
+        except DiskRefused as error:
+            self._log_dir.disk_refused(error)
+
+    def _replace(self, name: str, offsets: Callable[[], bytes], durable: bool) -> None:
+        directory = self._log_dir.directory
+        with self._log_dir.small_files:
+            data = offsets()
+            if self._written.get(name) == data:
+                return
+            self._written.pop(name, None)
+            if durable:
+                directory.write_atomic(name, data)
+            else:
+                write_whole(directory, f"{name}.tmp", data)
+                directory.rename(f"{name}.tmp", name)
+            self._written[name] = data
+
+    async def _write_recovery_points(self) -> None:
+        try:
+            await self._log_dir.workers.run(self._log_dir.write_recovery_points)
+        except DiskRefused as error:
+            self._log_dir.disk_refused(error)
+
+    async def _remove_doomed(self, now_ms: int) -> None:
+        run = self._log_dir.workers.run_long
+        if self.entry_is_dirty:
+            self.entry_is_dirty = False
+            try:
+                await run(self._log_dir.directory.sync)
+            except DiskRefused:
+                self.entry_is_dirty = True
+        files = [doomed for doomed in self._doomed_files if doomed[0] <= now_ms]
+        if files:
+            self._doomed_files = deque(doomed for doomed in self._doomed_files if doomed[0] > now_ms)
+            for doomed in files:
+                try:
+                    await run(_remove_files, doomed[1], doomed[2])
+                except DiskRefused:
+                    self._doomed_files.append(doomed)
+        trees = [doomed for doomed in self._doomed_trees if doomed[0] <= now_ms]
+        if trees:
+            self._doomed_trees = [doomed for doomed in self._doomed_trees if doomed[0] > now_ms]
+            for due_ms, name in trees:
+                try:
+                    await run(_remove_tree, self._log_dir.directory, name)
+                except DiskRefused:
+                    self._doomed_trees.append((due_ms, name))
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "flushes": self.flush_count,
+            "segments_removed": self.segments_removed,
+            "files_to_remove": sum(len(names) for _, _, names in self._doomed_files),
+            "directories_to_remove": len(self._doomed_trees),
+        }
+
+
+def _has_unsynced(log: PartitionLog) -> bool:
+    return not log.offline and (
+        log.log_end_offset > log.recovery_point
+        or log.entry_is_dirty
+        or (log.epochs.is_dirty and log.log_end_offset > 0)
+    )
+
+
+def _load_indexes(log: PartitionLog) -> None:
+    """Read the indexes of segments whose newest timestamp retention has to know.
+
+    Raises `FileClosed` when segments, or the log, were removed meanwhile, `DiskError`.
+    """
+    for segment in log.segments:
+        segment.newest_timestamp_ms(log.config.index_interval_bytes)
+
+
+def _remove_files(directory: Dir, names: list[str]) -> None:
+    for name in names:
+        remove_if_present(directory, name)
+
+
+def _remove_tree(directory: Dir, name: str) -> None:
+    try:
+        directory.remove_tree(name)
+    except FileMissing:
+        return

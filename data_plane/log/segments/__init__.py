@@ -1,0 +1,1 @@
+"""Segments of a log: files of batches and their sparse indexes."""

@@ -1,0 +1,455 @@
+"""One segment of a log: a file of batches and its sparse indexes.
+
+Theory of operation
+-------------------
+`<base offset>.log` holds the batches; its indexes are derived data. Only the last segment of a log, the active one,
+is appended to, and its index is always in memory (None while it has no entry). The index files are written when
+the segment is rolled or closed, so that the hot path makes one system call per batch; after a crash the index
+of what was active is rebuilt from the segment anyway. The index of an inactive segment is read at first use, checked,
+rebuilt from the segment if it cannot be right, and dropped again when it has not been used for a while.
+
+Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
+even that: where the last read ended (a consumer that reads on), where the last upper bound was (the
+high watermark), and where the last batches end that were appended (`recent_places`).
+"""
+
+from __future__ import annotations
+
+from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from data_plane.log.segments.recent_places import RecentPlaces
+from data_plane.log.segments.scan import HEAD, HEAD_SIZE, SegmentScan
+from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
+from odradek.env.ports import Dir, DiskRefused, File, FileClosed, FileMissing
+from wire.record_batch import HEADER_SIZE, MAGIC, SIZE_PREFIX, CorruptBatch
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+TXN_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
+RELATIVE_OFFSET_MAX = 0x7FFFFFFF
+
+_HOP_BYTES = 4096
+_USED, _IDLE, _DROPPED = 2, 1, 0
+NO_TIMESTAMP = -1
+UNKNOWN = -2
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Twenty digits and a suffix, as Kafka names a segment's files."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """See the module docstring. Offsets are absolute, positions are bytes in the `.log` file."""
+
+    __slots__ = (
+        "base_offset",
+        "bound_place",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "file",
+        "first_timestamp_ms",
+        "index",
+        "index_is_written",
+        "is_active",
+        "is_removed",
+        "jitter_ms",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "needs_sync",
+        "read_place",
+        "recent",
+        "size",
+        "uses",
+    )
+
+    def __init__(self, directory: Dir, base_offset: int, file: File, *, is_active: bool) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.file = file
+        self.size = file.size
+        self.is_active = is_active
+        self.index: SegmentIndex | None = None
+        self.index_is_written = (0, 0)
+        """How many entries of the offset and the time index are in their files."""
+        self.bytes_since_index = 0
+        self.first_timestamp_ms = NO_TIMESTAMP
+        """The newest timestamp of the first batch: what `segment.ms` counts from."""
+        self.max_timestamp_ms = NO_TIMESTAMP
+        """UNKNOWN until the index of an inactive segment has been read."""
+        self.max_timestamp_offset = base_offset
+        self.created_ms = 0
+        self.jitter_ms = 0
+        self.read_place = self.bound_place = (base_offset, 0)
+        """(offset, position of the first batch that ends there or later): where the last read ended, and
+        where it was bounded last. Replaced as a whole, for other threads."""
+        self.recent: RecentPlaces | None = None
+        """Of what was appended here since it was opened or cut; None before the first batch."""
+        self.uses = _USED
+        self.is_removed = False
+        self.needs_sync = False
+        """Truncated, or finished with new index files and a snapshot: to be synced even below the recovery point."""
+
+    def name(self, suffix: str) -> str:
+        return file_name(self.base_offset, suffix)
+
+    # --- the index
+
+    def note_batch(
+        self, position: int, size: int, last_offset: int, max_timestamp_ms: int, interval: int
+    ) -> None:
+        """Bring indexes and timestamps up to date with a batch that is in the file (Kafka's order of steps)."""
+        recent = self.recent
+        self.recent = (
+            RecentPlaces.beginning(last_offset + 1, position + size)
+            if recent is None or recent.positions[-1] != position
+            else recent.noted(last_offset + 1, position + size)
+        )
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since_index > interval:
+            index = self.index
+            if index is None:
+                index = self.index = SegmentIndex()
+            base_offset = self.base_offset
+            index.append(last_offset - base_offset, position)
+            index.append_time(self.max_timestamp_ms, self.max_timestamp_offset - base_offset)
+            self.bytes_since_index = size
+        else:
+            self.bytes_since_index += size
+
+    def load_index(self, interval: int) -> SegmentIndex:
+        """The index, read from its files or rebuilt where these cannot be right. May read the whole segment."""
+        index = self.index
+        self.uses = _USED
+        if index is None:
+            if self.is_active:
+                return _EMPTY
+            if self.is_removed:
+                # The path may be another segment's by now.
+                raise self._removed()
+            try:
+                index = SegmentIndex.from_bytes(
+                    self.directory.read_bytes(self.name(INDEX_SUFFIX)),
+                    self.directory.read_bytes(self.name(TIME_INDEX_SUFFIX)),
+                    self.size,
+                )
+            except (DamagedIndex, FileMissing):
+                if self.is_removed:
+                    raise self._removed() from None
+                return self.rebuild_index(interval)
+            self.index_is_written = (len(index.offsets), len(index.times))
+            self._take_max_timestamp(index)
+            self.index = index
+        return index
+
+    def _take_max_timestamp(self, index: SegmentIndex) -> None:
+        if self.max_timestamp_ms == UNKNOWN:
+            if index.times:
+                self.max_timestamp_offset = self.base_offset + index.time_offsets[-1]
+                self.max_timestamp_ms = index.times[-1]
+            else:
+                self.max_timestamp_ms = NO_TIMESTAMP
+
+    def rebuild_index(self, interval: int) -> SegmentIndex:
+        """Derive the index from the segment and write its files anew; the segment is taken to be good."""
+        file = self.pinned_file()
+        try:
+            fresh = Segment(self.directory, self.base_offset, file, is_active=False)
+            for position, header in SegmentScan(file, 0, self.size, self.base_offset):
+                fresh.note_batch(
+                    position, header[1] + SIZE_PREFIX, header[0] + header[6], header[8], interval
+                )
+        finally:
+            file.unpin()
+        if self.is_removed:
+            # What is written by name now could be written beside another segment.
+            raise self._removed()
+        index = fresh.index if fresh.index is not None else SegmentIndex()
+        self.max_timestamp_offset = fresh.max_timestamp_offset
+        self.max_timestamp_ms = fresh.max_timestamp_ms
+        self.bytes_since_index = fresh.bytes_since_index
+        self.remove_index_files()
+        self.index = index
+        if not self.is_active:
+            self.write_index()
+        return index
+
+    def rebuild_damaged_index(self, interval: int) -> None:
+        """After an entry or a remembered place turned out wrong: do not trust any of them."""
+        self.forget_places()
+        if not self.is_active:
+            self.rebuild_index(interval)
+
+    def newest_timestamp_ms(self, interval: int) -> int:
+        """The newest timestamp in the segment, -1 without one."""
+        if self.max_timestamp_ms == UNKNOWN:
+            self.load_index(interval)
+        return self.max_timestamp_ms
+
+    def write_index(self) -> None:
+        """Append what the files lack, with the last entry of the time index that a finished segment has.
+
+        Not on a device yet: `flush_index` does that. A disk that refuses is no failure: there are no files then.
+        """
+        index = self.index
+        if index is None:
+            index = self.index = SegmentIndex()
+        if self.max_timestamp_ms >= 0 and self.size:
+            index.append_time(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+        offsets_written, times_written = self.index_is_written
+        offsets, times = len(index.offsets), len(index.times)
+        if not self.is_active and offsets + times and (offsets, times) == self.index_is_written:
+            return
+        try:
+            _append(self.directory, self.name(INDEX_SUFFIX), index.offset_bytes(offsets_written, offsets))
+            _append(self.directory, self.name(TIME_INDEX_SUFFIX), index.time_bytes(times_written, times))
+        except DiskRefused:
+            self.remove_index_files()
+            return
+        self.index_is_written = (offsets, times)
+
+    def flush_index(self) -> None:
+        """Make the index files durable (blocking). Missing files are rebuilt when they are needed."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            sync_file(self.directory, self.name(suffix))
+
+    def remove_index_files(self) -> None:
+        self.index_is_written = (0, 0)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            remove_if_present(self.directory, self.name(suffix))
+
+    def grow_idle(self) -> None:
+        """Drop index and descriptor of an inactive segment that was not used since the last call."""
+        if self.uses == _USED:
+            self.uses = _IDLE
+        elif self.uses == _IDLE and not self.is_active and self._index_is_on_disk():
+            self.index = self.recent = None
+            if self.file.rest():
+                self.uses = _DROPPED
+
+    def _index_is_on_disk(self) -> bool:
+        index = self.index
+        return index is None or self.index_is_written == (len(index.offsets), len(index.times))
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether `newest_timestamp_ms` has to read the index, or more."""
+        return self.max_timestamp_ms == UNKNOWN
+
+    # --- finding places
+
+    def position_of(self, offset: int, file: File, interval: int) -> tuple[int, int]:
+        """(position, base offset) of the first batch that ends at `offset` or later.
+
+        (size, -1) when the segment has none. `file` is the segment's file, which the caller may have pinned.
+
+        Raises:
+            CorruptBatch: what is in the file are no batches.
+        """
+        read_offset, read_position = self.read_place
+        if offset == read_offset:
+            return read_position, offset
+        bound_offset, bound_position = self.bound_place
+        if offset == bound_offset:
+            return bound_position, offset
+        recent = self.recent
+        if recent is not None and (position := recent.position_of(offset)) >= 0:
+            return position, offset
+        index = self.index
+        if index is None:
+            index = self.load_index(interval)
+        entry, position = index.position_for_offset(offset - self.base_offset)
+        first_max = self.base_offset + (index.offsets[entry] if entry >= 0 else RELATIVE_OFFSET_MAX)
+        if read_offset < offset and read_position > position:
+            position, first_max = read_position, RELATIVE_OFFSET_MAX + self.base_offset
+        if bound_offset < offset and bound_position > position:
+            position, first_max = bound_position, RELATIVE_OFFSET_MAX + self.base_offset
+        try:
+            return self._scan_for(offset, file, position, first_max)
+        except CorruptBatch:
+            if not position:
+                raise
+            self.rebuild_damaged_index(interval)
+            return self._scan_for(offset, file, 0, RELATIVE_OFFSET_MAX + self.base_offset)
+
+    def _scan_for(self, offset: int, file: File, position: int, first_max: int) -> tuple[int, int]:
+        """Scan from `position`, where a batch begins whose base offset is not above `first_max`."""
+        size = self.size
+        base_max = first_max
+        chunk, chunk_start = b"", position
+        while position < size:
+            at = position - chunk_start
+            if len(chunk) - at < HEAD_SIZE:
+                chunk, chunk_start, at = file.pread(_HOP_BYTES, position), position, 0
+                if len(chunk) < HEAD_SIZE:
+                    raise CorruptBatch(f"no batch at {position} of {file.path}")
+            base_offset, length, _, magic, _, _, delta = HEAD.unpack_from(chunk, at)
+            if (
+                magic != MAGIC
+                or length < HEADER_SIZE - SIZE_PREFIX
+                or not self.base_offset <= base_offset <= base_max
+                or delta < 0
+            ):
+                raise CorruptBatch(f"no batch at {position} of {file.path}")
+            if base_offset + delta >= offset:
+                return position, base_offset
+            position += length + SIZE_PREFIX
+            base_max = base_offset + RELATIVE_OFFSET_MAX
+        return size, -1
+
+    def first_batch_end(self, position: int, file: File) -> tuple[int, int]:
+        """(end position, next offset) of the batch at `position`. Raises `CorruptBatch`."""
+        recent = self.recent
+        if recent is not None and (found := recent.next_after(position)) is not None:
+            return found
+        _, next_offset, end = self._batch_end(position, file)
+        return end, next_offset
+
+    def _batch_end(self, position: int, file: File) -> tuple[int, int, int]:
+        """(base offset, next offset, end position) of the batch at `position`. Raises `CorruptBatch`."""
+        head = file.pread(HEAD_SIZE, position)
+        if len(head) == HEAD_SIZE:
+            base_offset, length, _, magic, _, _, delta = HEAD.unpack(head)
+            if magic == MAGIC and length >= HEADER_SIZE - SIZE_PREFIX and delta >= 0:
+                return base_offset, base_offset + delta + 1, position + length + SIZE_PREFIX
+        raise CorruptBatch(f"no batch at {position} of {file.path}")
+
+    def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:
+        """(position, next offset) of the last batch boundary in `[start, limit]`; `start` is one.
+
+        (start, -1) when the first batch is longer than that. Raises `CorruptBatch`.
+        """
+        recent = self.recent
+        if recent is not None and (found := recent.cut_at(start, limit)) is not None:
+            return found
+        index = self.index
+        if index is None:
+            index = self.load_index(interval)
+        try:
+            return self._cut_from(max(index.position_floor(limit), start), start, limit, file)
+        except CorruptBatch:
+            self.rebuild_damaged_index(interval)
+            return self._cut_from(start, start, limit, file)
+
+    def _cut_from(self, position: int, start: int, limit: int, file: File) -> tuple[int, int]:
+        next_offset = -1
+        while position < self.size:
+            base_offset, after, end = self._batch_end(position, file)
+            if end > limit:
+                return position, base_offset if position > start else -1
+            position, next_offset = end, after
+        return position, next_offset
+
+    def forget_places(self) -> None:
+        """Forget the remembered places; the start of the segment is always right."""
+        self.recent = None
+        self.read_place = self.bound_place = (self.base_offset, 0)
+
+    # --- the file, for other threads
+
+    def sync(self) -> None:
+        """Make the batches durable (blocking). Safe in a worker while the loop closes or removes the file."""
+        try:
+            self.file.sync()
+        except FileMissing:
+            # Else retention, a truncation or the end of the log has overtaken the flush.
+            if not self.is_removed:
+                raise
+
+    def pinned_file(self) -> File:
+        """The file, pinned, for a reader in another thread than the loop's. Raises `FileClosed` once removed."""
+        file = self.file
+        try:
+            file.pin()
+        except FileMissing:
+            if self.is_removed:
+                raise self._removed() from None
+            raise
+        return file
+
+    def remove(self) -> None:
+        """Take note that this is no segment of its log any more; the caller renames or removes the files then."""
+        self.is_removed = True
+        self.file.close()
+
+    def _removed(self) -> FileClosed:
+        return FileClosed(self.directory.path, self.file.path, "open", 0, "removed meanwhile")
+
+
+_EMPTY = SegmentIndex()
+"""Shared by all active segments without entries; never appended to."""
+
+
+def _append(directory: Dir, name: str, data: bytes) -> None:
+    file = directory.open(name, create=True)
+    try:
+        if data:
+            file.append(data)
+    finally:
+        file.close()
+
+
+def write_whole(directory: Dir, name: str, data: bytes) -> None:
+    """Replace a file in place, without waiting for the device. A crash may leave a part of it."""
+    file = directory.open(name, create=True)
+    try:
+        if file.size:
+            file.truncate(0)
+        file.append(data)
+    finally:
+        file.close()
+
+
+def sync_file(directory: Dir, name: str) -> None:
+    """Make one file durable, if it is there (blocking)."""
+    try:
+        file = directory.open(name)
+    except FileMissing:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def remove_if_present(directory: Dir, name: str) -> bool:
+    """Whether there was such a file. Raises `DiskError` for any other reason."""
+    try:
+        directory.remove(name)
+    except FileMissing:
+        return False
+    return True
+
+
+def truncate_file(directory: Dir, name: str, size: int) -> None:
+    """Cut a file to `size` bytes if it is there and longer."""
+    try:
+        file = directory.open(name)
+    except FileMissing:
+        return
+    try:
+        if file.size > size:
+            file.truncate(size)
+    finally:
+        file.close()
+
+
+def cut_index_files(segment: Segment) -> None:
+    """Cut the index files to the entries that the index in memory still has."""
+    index = segment.index if segment.index is not None else _EMPTY
+    offsets, times = segment.index_is_written
+    offsets, times = min(offsets, len(index.offsets)), min(times, len(index.times))
+    try:
+        truncate_file(segment.directory, segment.name(INDEX_SUFFIX), offsets * OFFSET_ENTRY_BYTES)
+        truncate_file(segment.directory, segment.name(TIME_INDEX_SUFFIX), times * TIME_ENTRY_BYTES)
+    except DiskRefused:
+        segment.remove_index_files()
+        return
+    segment.index_is_written = (offsets, times)

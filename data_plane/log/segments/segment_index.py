@@ -1,0 +1,143 @@
+"""The sparse indexes of one segment, in memory and in Kafka's file formats.
+
+An `.index` file holds pairs of big-endian int32 (offset relative to the segment's base, position): the batch that
+begins at `position` ends with that offset. A `.timeindex` file holds (timestamp int64, relative offset int32): no
+record up to that offset is newer than the timestamp. Both ascend strictly, so a lookup is a bisection.
+
+In memory they are four arrays, appended in such an order that a reader in another thread never finds a key
+without its value. Kafka preallocates the files of the segment it appends to, so a directory that Kafka left
+uncleanly has zeros behind the entries; they are cut off here.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+
+from data_plane.log.log_config import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+
+_SWAP = sys.byteorder == "little"
+
+
+class DamagedIndex(Exception):
+    """An index file cannot be what was written; it is rebuilt from its segment."""
+
+
+class SegmentIndex:
+    """Offset and time index of one segment. Offsets are relative to the segment's base offset."""
+
+    __slots__ = ("offsets", "positions", "time_offsets", "times")
+
+    def __init__(self) -> None:
+        self.offsets = array("i")
+        self.positions = array("i")
+        self.times = array("q")
+        self.time_offsets = array("i")
+
+    def append(self, offset: int, position: int) -> None:
+        self.positions.append(position)
+        self.offsets.append(offset)
+
+    def append_time(self, timestamp_ms: int, offset: int) -> None:
+        """Does nothing unless the timestamp is above the last one (Kafka's `maybeAppend`)."""
+        times = self.times
+        if timestamp_ms > (times[-1] if times else -1):
+            self.time_offsets.append(offset)
+            times.append(timestamp_ms)
+
+    def position_for_offset(self, offset: int) -> tuple[int, int]:
+        """(index of the entry, position) from which a scan for `offset` starts; (-1, 0) before the first entry.
+
+        The batch at the position of the greatest entry not above `offset` ends at that entry's offset, so
+        what holds `offset` is that batch or a later one.
+        """
+        entry = bisect_right(self.offsets, offset) - 1
+        return (entry, self.positions[entry]) if entry >= 0 else (-1, 0)
+
+    def position_floor(self, position: int) -> int:
+        """The greatest indexed batch position not above `position`; 0 where there is none."""
+        entry = bisect_right(self.positions, position) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+        """A relative offset up to which no record is newer than `timestamp_ms`; 0 where nothing is known.
+
+        Kafka's rule: the greatest entry whose timestamp is not above the one asked for.
+        """
+        entry = bisect_right(self.times, timestamp_ms) - 1
+        return self.time_offsets[entry] if entry >= 0 else 0
+
+    def truncate(self, offset: int, size: int) -> None:
+        """Drop what speaks of offsets from `offset` on or of positions from `size` on."""
+        kept = min(bisect_right(self.offsets, offset - 1), bisect_right(self.positions, size - 1))
+        del self.offsets[kept:]
+        del self.positions[kept:]
+        kept = bisect_right(self.time_offsets, offset - 1)
+        del self.times[kept:]
+        del self.time_offsets[kept:]
+
+    def offset_bytes(self, start: int, end: int) -> bytes:
+        """Entries `[start, end)` as an `.index` file has them."""
+        words = array("i", bytes(OFFSET_ENTRY_BYTES * (end - start)))
+        words[0::2] = self.offsets[start:end]
+        words[1::2] = self.positions[start:end]
+        if _SWAP:
+            words.byteswap()
+        return words.tobytes()
+
+    def time_bytes(self, start: int, end: int) -> bytes:
+        """Entries `[start, end)` as a `.timeindex` file has them."""
+        times, offsets = self.times[start:end], self.time_offsets[start:end]
+        if _SWAP:
+            times.byteswap()
+            offsets.byteswap()
+        halves = array("i", times.tobytes())
+        words = array("i", bytes(TIME_ENTRY_BYTES * (end - start)))
+        words[0::3] = halves[0::2]
+        words[1::3] = halves[1::2]
+        words[2::3] = offsets
+        return words.tobytes()
+
+    @classmethod
+    def from_bytes(cls, offset_bytes: bytes, time_bytes: bytes, log_bytes: int) -> SegmentIndex:
+        """Read both files of a segment of `log_bytes` bytes.
+
+        Raises:
+            DamagedIndex: entries that are cut, do not ascend, or point behind the segment's end.
+        """
+        index = cls()
+        offset_bytes = _without_padding(offset_bytes, OFFSET_ENTRY_BYTES)
+        time_bytes = _without_padding(time_bytes, TIME_ENTRY_BYTES)
+        if len(offset_bytes) % OFFSET_ENTRY_BYTES or len(time_bytes) % TIME_ENTRY_BYTES:
+            raise DamagedIndex("a cut entry")
+        words = array("i", offset_bytes)
+        if _SWAP:
+            words.byteswap()
+        index.offsets, index.positions = words[0::2], words[1::2]
+        words = array("i", time_bytes)
+        halves = array("i", bytes(8 * (len(words) // 3)))
+        halves[0::2], halves[1::2] = words[0::3], words[1::3]
+        index.times, index.time_offsets = array("q", halves.tobytes()), words[2::3]
+        if _SWAP:
+            index.times.byteswap()
+            index.time_offsets.byteswap()
+        for column in (index.offsets, index.positions, index.times):
+            if len(column) > 1 and column.tolist() != sorted(set(column)):
+                raise DamagedIndex("entries that do not ascend")
+        if index.time_offsets.tolist() != sorted(index.time_offsets):
+            raise DamagedIndex("offsets in the time index that do not ascend")
+        if index.offsets and (index.offsets[0] < 0 or index.positions[0] <= 0):
+            raise DamagedIndex("a first entry at the start of the segment")
+        if index.positions and index.positions[-1] >= log_bytes:
+            raise DamagedIndex(f"position {index.positions[-1]} in a segment of {log_bytes} bytes")
+        if index.times and (index.times[0] < 0 or index.time_offsets[0] < 0):
+            raise DamagedIndex("a negative timestamp or offset in the time index")
+        return index
+
+
+def _without_padding(data: bytes, entry_bytes: int) -> bytes:
+    """Cut off the zeros that Kafka preallocates: whole entries of them at the end."""
+    if not data.endswith(bytes(entry_bytes)):
+        return data
+    return data[: -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes]

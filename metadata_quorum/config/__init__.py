@@ -1,0 +1,1 @@
+"""Configuration keys, their values, and which value holds."""

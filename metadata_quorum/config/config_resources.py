@@ -1,0 +1,30 @@
+"""Resources that have configurations: their kinds and names, and what IncrementalAlterConfigs does to them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+RESOURCE_BROKER_LOGGER = 8
+RESOURCE_CLIENT_METRICS = 16
+RESOURCE_GROUP = 32
+"""Numbers of kinds, as AlterConfigs and the metadata log write them."""
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to one key; the last two are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def parse_node_id(name: str) -> int | None:
+    """A node id as Java reads it, None for anything else."""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
+        return None
+    number = int(name)
+    return number if -(1 << 31) <= number < 1 << 31 else None

@@ -1,0 +1,136 @@
+"""The judge of configuration values: what a resource's key may be told, by type and valid values. PURE.
+
+Everybody asks `check_value`: the controller before it writes a value down, the broker that a client asked, and every node
+that replays the metadata log. So what is accepted can be acted by, and what another program has written and no node of this
+version can act by is known by its text alone, at the same offset on all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from metadata_quorum.config.client_metrics_configs import CLIENT_METRICS_DEFS, validate_client_metrics
+from metadata_quorum.config.config_defs import (
+    THROTTLE_DEFS,
+    ConfigDef,
+    ConfigError,
+    InvalidConfiguration,
+    Synonym,
+    broker_defs,
+    group_defs,
+    topic_defs,
+    topic_synonyms,
+)
+from metadata_quorum.config.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from wire.errors import KafkaError
+
+__all__ = ["LISTENER_PREFIX", "as_topic_text", "broker_def", "check_value", "listener_of", "parse_overrides"]
+
+LISTENER_PREFIX = "listener.name."
+CREATION_RATE = "max.connection.creation.rate"
+IP_OVERRIDES = "max.connections.per.ip.overrides"
+LOCALHOST_ADDRESSES = ("127.0.0.1", "::1")
+_COUNT = re.compile(r"[+-]?[0-9]{1,10}\Z")
+
+
+def check_value(kind: int, key: str, text: str) -> None:
+    """Raise `ConfigError` unless a node of this version can act by the value; `kind` is the type of the resource.
+
+    Keys that no table knows, and resources of a kind that nobody knows, may have any value: nobody reads them.
+    """
+    if kind == RESOURCE_BROKER:
+        _check_broker_value(key, text)
+    elif kind == RESOURCE_CLIENT_METRICS:
+        _check_metrics_value(key, text)
+    else:
+        definitions: Mapping[str, ConfigDef] = {}
+        if kind == RESOURCE_TOPIC:
+            definitions = topic_defs()
+        elif kind == RESOURCE_GROUP:
+            definitions = group_defs()
+        if key in definitions:
+            definitions[key].parse(text)
+
+
+def _check_broker_value(key: str, text: str) -> None:
+    name = key.removeprefix(listener_of(key))
+    definition = broker_def(name)
+    if definition is None:
+        return
+    value = definition.parse(text)
+    if name == IP_OVERRIDES:
+        parse_overrides(text)
+    elif name == CREATION_RATE and value == 0:
+        raise ConfigError(name, text, "Value must be at least 1")
+    for topic_key, synonym in _topic_keys_of(name):
+        try:
+            topic_defs()[topic_key].parse(as_topic_text(topic_key, synonym, text))
+        except ConfigError as error:
+            raise ConfigError(name, text, error.allowed) from error
+
+
+def _check_metrics_value(key: str, text: str) -> None:
+    """The patterns of `match` are left to whoever takes a change: how deep one may nest depends on the stack."""
+    if key == "match":
+        CLIENT_METRICS_DEFS[key].parse(text)
+    elif key in CLIENT_METRICS_DEFS:
+        try:
+            validate_client_metrics("any", {key: text})
+        except KafkaError as error:
+            raise InvalidConfiguration(key, text, error.message or "") from error
+
+
+def broker_def(key: str) -> ConfigDef | None:
+    """The definition of a key that a broker knows, in its file or while it runs."""
+    return broker_defs().get(key, THROTTLE_DEFS.get(key))
+
+
+def listener_of(key: str) -> str:
+    """`listener.name.LISTENER.` of a key that has it, else nothing."""
+    if not key.startswith(LISTENER_PREFIX):
+        return ""
+    listener, dot, _ = key[len(LISTENER_PREFIX) :].partition(".")
+    return LISTENER_PREFIX + listener + dot
+
+
+def _topic_keys_of(broker_key: str) -> list[tuple[str, Synonym]]:
+    """The topic keys that have the broker key's value where they have none of their own."""
+    return [
+        (name, synonym)
+        for name in topic_defs()
+        for synonym in topic_synonyms(name)
+        if synonym.name == broker_key
+    ]
+
+
+def as_topic_text(topic_key: str, synonym: Synonym, text: str) -> str:
+    """A broker key's text as the topic key's. Raises `ConfigError`."""
+    value = broker_defs()[synonym.name].parse(text)
+    if topic_key == "retention.ms" and isinstance(value, int) and value < 0:
+        return "-1"  # every negative retention of a broker is none
+    if synonym.milliseconds == 1:
+        return text
+    assert isinstance(value, int), f"{synonym.name} counts minutes or hours"
+    return str(value * synonym.milliseconds)
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: `address:count,...`. Names other than localhost are not looked up.
+
+    Raises `ConfigError`.
+    """
+    overrides: dict[str, int] = {}
+    for item in filter(None, (each.strip() for each in text.split(","))):
+        host, colon, count = item.rpartition(":")
+        if not (colon and host and _COUNT.match(count.strip())):
+            message = f"Error parsing configuration property '{IP_OVERRIDES}': {item} is not host:count"
+            raise InvalidConfiguration(IP_OVERRIDES, text, message)
+        for address in LOCALHOST_ADDRESSES if host == "localhost" else (host.strip("[]"),):
+            overrides[address] = int(count)
+    return overrides

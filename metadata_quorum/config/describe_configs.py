@@ -1,0 +1,283 @@
+"""DescribeConfigs and ListConfigResources: effective values with their sources and synonyms, and who has any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from metadata_quorum.config.config_docs import config_doc
+from metadata_quorum.config.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    parse_node_id,
+)
+from metadata_quorum.config.effective_config import (
+    CONFIG_TYPES,
+    BrokerConfigLayers,
+    ConfigEntry,
+    ConfigSource,
+    describe_broker_config,
+    describe_client_metrics,
+    describe_group_config,
+    inherited_topic_entries,
+    with_overrides,
+)
+from metadata_quorum.config.log_levels import LogLevels
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.topic_names import invalid_topic_name_reason
+from odradek.env.long_work import LongWork
+from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
+from odradek.serving.contract import Context, Result
+from odradek.serving.slices import Work, in_slices
+from wire.disk_troubles import TROUBLED_LOG_DIRS
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+_DOC_SCOPES = {
+    RESOURCE_TOPIC: "topic",
+    RESOURCE_BROKER: "broker",
+    RESOURCE_CLIENT_METRICS: "client-metrics",
+    RESOURCE_GROUP: "group",
+}
+RESOURCE_UNITS = 20
+"""A topic's configuration counts like so many partitions: 50 of them are a slice."""
+REFUSED_UNITS = 3
+ENTRY_BYTES = 80
+_NONE: list[DescribeConfigsResourceResult] = []
+NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+"""Any name of these is described; those without a configuration of their own look all the same."""
+Owner = tuple[int, str | None]
+"""Kind and name; None stands for all of a kind that look the same."""
+RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+
+
+class Described(Protocol):
+    """Whose configuration is described: a broker's, or that of a node which only controls."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers: ...
+
+    @property
+    def log_levels(self) -> LogLevels: ...
+
+    @property
+    def long_work(self) -> LongWork: ...
+
+
+class _Told:
+    """What one answer shows already, by whose it is and the keys that are wanted."""
+
+    __slots__ = ("each", "entries", "repeated", "shown")
+
+    def __init__(self) -> None:
+        self.entries: dict[Owner, list[ConfigEntry]] = {}
+        self.each: dict[tuple[int, str], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
+        """What was shown last of a key, by the kind of its resources: most have it from the same place."""
+        self.shown: dict[tuple[Owner, frozenset[str]], tuple[list[DescribeConfigsResourceResult], int]] = {}
+        """And about how many bytes that takes."""
+        self.repeated = RepeatedSize()
+
+
+class DescribeConfigsHandler:
+    """API 32; of the node's own values that it can be asked for, whatever its roles."""
+
+    def __init__(self, node_id: int, broker: Described, troubles: Callable[[], str] = str) -> None:
+        """`troubles` is what the node says of its disks now (`wire.disk_troubles`)."""
+        self._node_id = node_id
+        self._broker = broker
+        self._troubles = troubles
+        self._inherited: dict[str, ConfigEntry] = {}
+        """Of all topics, while what this broker is told stays the same."""
+        self._inherited_from: BrokerConfigLayers | None = None
+
+    def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:
+        return in_slices(self._broker.long_work, self._answer(request))
+
+    def _answer(self, request: DescribeConfigsRequest) -> Work[DescribeConfigsResponse]:
+        # As in Kafka a type that it does not know spoils the whole request.
+        sound = all(resource.resource_type in RESOURCES for resource in request.resources)
+        told = _Told()
+        results = []
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            try:
+                if not sound:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                shown, units = self._describe(resource, request, told)
+                if shown is None:
+                    results.append(DescribeConfigsResult(TOO_LARGE, TOO_LARGE_MESSAGE, kind, name, _NONE))
+                else:
+                    results.append(DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown))
+            except KafkaError as error:
+                results.append(DescribeConfigsResult(error.code, error.message, kind, name, _NONE))
+                units = REFUSED_UNITS
+            yield units
+        return DescribeConfigsResponse(0, results)
+
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
+    ) -> tuple[list[DescribeConfigsResourceResult] | None, int]:
+        """What is shown of a resource, one list for all that show the same; None for a repetition too many; and the units.
+
+        Raises `KafkaError`.
+        """
+        kind, name = resource.resource_type, resource.resource_name
+        wanted = frozenset(resource.configuration_keys or ())
+        of_none = kind in NAMED_FREELY and name and (kind, name) not in self._broker.image.configs
+        owner = (kind, None if of_none else name)
+        before = told.shown.get((owner, wanted))
+        if before is not None:
+            return (before[0] if told.repeated.has_room(before[1]) else None), 1
+        entries = told.entries.get(owner)
+        if entries is None:
+            entries = told.entries[owner] = self._entries(kind, name)
+        shown = [
+            self._show(entry, kind, request, told) for entry in entries if not wanted or entry.name in wanted
+        ]
+        size = sum(ENTRY_BYTES + len(each.documentation or "") for each in shown)
+        told.shown[owner, wanted] = shown, size
+        return shown, RESOURCE_UNITS
+
+    def _show(
+        self, entry: ConfigEntry, kind: int, request: DescribeConfigsRequest, told: _Told
+    ) -> DescribeConfigsResourceResult:
+        before = told.each.get((kind, entry.name))
+        if before is not None and before[0] is entry:
+            return before[1]
+        doc = _doc(kind, entry.name, request.include_documentation)
+        result = _shown(entry, request.include_synonyms, doc)
+        told.each[kind, entry.name] = entry, result
+        return result
+
+    def _entries(self, kind: int, name: str) -> list[ConfigEntry]:
+        if kind == RESOURCE_TOPIC:
+            return self._topic_entries(name)
+        if kind == RESOURCE_BROKER:
+            return self._broker_entries(name)
+        if kind == RESOURCE_BROKER_LOGGER:
+            return self._logger_entries(name)
+        overrides = self._broker.image.configs.get((kind, name), {})
+        if kind == RESOURCE_CLIENT_METRICS:
+            if not name:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+                )
+            return describe_client_metrics(overrides)
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return describe_group_config(overrides, self._broker.config_layers)
+
+    def _topic_entries(self, topic: str) -> list[ConfigEntry]:
+        reason = invalid_topic_name_reason(topic)
+        if reason is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        image = self._broker.image
+        if image.topics.get(topic) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        layers = self._broker.config_layers
+        if layers != self._inherited_from:
+            self._inherited, self._inherited_from = inherited_topic_entries(layers), layers
+        return with_overrides(self._inherited, image.topic_configs(topic))
+
+    def _broker_entries(self, name: str) -> list[ConfigEntry]:
+        if name:
+            self._check_broker_id(name, "Unexpected broker id, expected {} or empty string, but received {}")
+        entries = describe_broker_config(self._broker.config_layers, for_all=not name)
+        troubles = self._troubles() if name else ""
+        if not troubles:
+            return entries
+        # What stands in the metadata may be older: a full disk may hold up this node's own metadata.
+        told = ConfigEntry(
+            TROUBLED_LOG_DIRS,
+            troubles,
+            ConfigSource.DYNAMIC_BROKER_CONFIG,
+            False,
+            True,
+            CONFIG_TYPES["string"],
+        )
+        return [*(each for each in entries if each.name != TROUBLED_LOG_DIRS), told]
+
+    def _logger_entries(self, name: str) -> list[ConfigEntry]:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        self._check_broker_id(name, "Unexpected broker id, expected {} but received {}")
+        return [
+            ConfigEntry(logger, level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, False, False, 0)
+            for logger, level in self._broker.log_levels.described().items()
+        ]
+
+    def _check_broker_id(self, name: str, otherwise: str) -> None:
+        own = self._node_id
+        number = parse_node_id(name)
+        if number is None:
+            message = f"Broker id must be an integer, but it is: {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        if number != own:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
+
+
+def _doc(kind: int, name: str, wanted: bool) -> str | None:
+    if kind == RESOURCE_BROKER_LOGGER:
+        return ""
+    return config_doc(_DOC_SCOPES[kind], name) if wanted else None
+
+
+def _shown(entry: ConfigEntry, with_synonyms: bool, doc: str | None) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if with_synonyms else ()
+    return DescribeConfigsResourceResult(
+        entry.name,
+        entry.value,
+        entry.read_only,
+        entry.source,
+        entry.sensitive,
+        [DescribeConfigsSynonym(synonym.name, synonym.value, synonym.source) for synonym in synonyms],
+        entry.type,
+        doc,
+    )
+
+
+class ListConfigResourcesHandler:
+    """API 74 (KIP-1142). Version 0 lists client metrics subscriptions only."""
+
+    def __init__(self, broker: Described) -> None:
+        self._broker = broker
+
+    def handle(self, context: Context, request: ListConfigResourcesRequest) -> Result:
+        kinds = frozenset(request.resource_types)
+        if context.api_version == 0:
+            kinds = frozenset((RESOURCE_CLIENT_METRICS,))
+        elif not kinds.issubset(RESOURCES):
+            return ListConfigResourcesResponse(0, ErrorCode.UNSUPPORTED_VERSION, [])
+        found = [
+            ConfigResource(name, kind)
+            for kind in RESOURCES
+            if kind in kinds or not kinds
+            for name in self._names(kind)
+        ]
+        return ListConfigResourcesResponse(0, ErrorCode.NONE, found)
+
+    def _names(self, kind: int) -> list[str]:
+        image = self._broker.image
+        if kind == RESOURCE_TOPIC:
+            return sorted(image.topics)
+        if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
+            return [str(broker_id) for broker_id, broker in image.brokers.items() if not broker.fenced]
+        return sorted(name for own, name in image.configs if own == kind)

@@ -1,0 +1,336 @@
+"""Which value a configuration has, and why: overrides, broker values and defaults, with Kafka's sources.
+
+A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms (dynamic
+values of this broker, of all brokers, then the properties file), then in the defaults. Values stay text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from enum import IntEnum
+
+import attrs
+
+from metadata_quorum.config.client_metrics_configs import CLIENT_METRICS_DEFS
+from metadata_quorum.config.config_defs import (
+    THROTTLE_DEFS,
+    ConfigDef,
+    ConfigError,
+    ConfigValue,
+    broker_defs,
+    group_defs,
+    topic_defs,
+    topic_synonyms,
+    topic_to_broker_synonym,
+)
+from metadata_quorum.config.config_values import as_topic_text, broker_def
+from metadata_quorum.config.group_configs import group_synonym
+
+MIN_ISR = "min.insync.replicas"
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+CONFIG_TYPES = {
+    "boolean": 1,
+    "string": 2,
+    "int": 3,
+    "short": 4,
+    "long": 5,
+    "double": 6,
+    "list": 7,
+    "class": 8,
+    "password": 9,
+}
+"""Type numbers of DescribeConfigs."""
+
+
+@attrs.frozen
+class ConfigSynonym:
+    """One place that gives a key a value."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@attrs.frozen
+class ConfigEntry:
+    """A key as it is described. A sensitive value is None; `synonyms` begins with the one that holds,
+    with values as they were given."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    sensitive: bool
+    read_only: bool
+    type: int
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+
+@attrs.frozen
+class BrokerConfigLayers:
+    """What a broker's values are made of: the properties file and the two kinds of dynamic values."""
+
+    static: Mapping[str, str]
+    dynamic: Mapping[str, str] = attrs.field(factory=dict)
+    dynamic_default: Mapping[str, str] = attrs.field(factory=dict)
+
+    one_min_isr: bool = False
+    """Whether all brokers have one `min.insync.replicas`, which the metadata log alone tells (KIP-966)."""
+
+    def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
+        """The strongest first, without the defaults."""
+        yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
+        yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default
+        yield ConfigSource.STATIC_BROKER_CONFIG, self.static
+
+
+def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
+    """The typed value that a broker key has, its synonyms left out; a text that cannot be read counts as none."""
+    definition = broker_def(name)
+    assert definition is not None, f"no broker knows {name}"
+    for _, layer in broker.layers():
+        if name in layer:
+            try:
+                return definition.parse(layer[name])
+            except ConfigError:
+                continue
+    return definition.default_value()
+
+
+def _candidates(
+    definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
+) -> Iterator[tuple[str | None, ConfigSource]]:
+    """The values that a topic key could have, the strongest first; the default is the last."""
+    name = definition.name
+    if name in overrides:
+        yield overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
+    for source, layer in broker.layers():
+        if (
+            name == MIN_ISR
+            and broker.one_min_isr
+            and source is not ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        ):
+            continue
+        for synonym in topic_synonyms(name):
+            if synonym.name in layer:
+                with suppress(ConfigError):
+                    yield as_topic_text(name, synonym, layer[synonym.name]), source
+    yield definition.default, ConfigSource.DEFAULT_CONFIG
+
+
+def _resolve(
+    definition: ConfigDef, overrides: Mapping[str, str], broker: BrokerConfigLayers
+) -> tuple[str | None, ConfigSource]:
+    return next(_candidates(definition, overrides, broker))
+
+
+def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
+    """What a broker tells topics of a key, whether or not a topic may have such a value; there must be a default."""
+    text, _ = _resolve(topic_defs()[name], {}, broker)
+    assert text is not None, f"{name} has no default"
+    return text
+
+
+def effective_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> dict[str, str]:
+    """Every topic key that has a value: what a log is configured with, in the form that `ConfigDef.text_of` gives."""
+    values = {}
+    for name, definition in topic_defs().items():
+        value = definition.text_of(topic_value(name, overrides, broker))
+        if value is not None:
+            values[name] = value
+    return values
+
+
+def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
+    """The typed value that is in force for a topic's key, on its leader as on its controller.
+
+    A text that cannot be read counts as none, and what stands beneath it holds.
+    """
+    definition = topic_defs()[name]
+    for text, source in _candidates(definition, overrides, broker):
+        if source is not ConfigSource.DEFAULT_CONFIG and text is not None:
+            with suppress(ConfigError):
+                return definition.parse(text)
+    return definition.default_value()
+
+
+def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """The configuration that CreateTopics reports for a new topic, sorted by name; texts as they were given."""
+    entries = []
+    for name, definition in sorted(topic_defs().items()):
+        value, source = _resolve(definition, overrides, broker)
+        if value is not None:
+            kind = CONFIG_TYPES[definition.type]
+            entries.append(ConfigEntry(name, value, source, definition.sensitive, False, kind))
+    return entries
+
+
+def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """A topic as DescribeConfigs tells of it, sorted by name."""
+    return with_overrides(inherited_topic_entries(broker), overrides)
+
+
+def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry]:
+    """Every topic key as it is without an override, sorted by name: the same for all topics of a broker.
+
+    As in Kafka the synonyms follow only the main broker key, so a retention that `log.retention.hours` sets is
+    a value without synonyms whose source is the default.
+    """
+    entries = {}
+    for name, definition in sorted(topic_defs().items()):
+        value, _ = _resolve(definition, {}, broker)
+        text = None if value is None else _shown(definition, value)
+        main = topic_to_broker_synonym(name)
+        synonyms = () if main is None else tuple(_broker_synonyms(broker_defs()[main], broker))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        kind = CONFIG_TYPES[definition.type]
+        entries[name] = ConfigEntry(name, text, source, definition.sensitive, False, kind, synonyms)
+    return entries
+
+
+def _shown(definition: ConfigDef, text: str) -> str | None:
+    """A value as it is described; one that this version cannot read, as it was written."""
+    try:
+        return definition.canonical(text)
+    except ConfigError:
+        return text
+
+
+def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """One topic's entries; internal keys only if it has them."""
+    definitions = topic_defs()
+    entries = []
+    for name, entry in inherited.items():
+        if name in overrides:
+            source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+            text = _shown(definitions[name], overrides[name])
+            synonyms = (ConfigSynonym(name, text, source), *entry.synonyms)
+            entries.append(
+                ConfigEntry(name, text, source, entry.sensitive, entry.read_only, entry.type, synonyms)
+            )
+        elif not definitions[name].internal:
+            entries.append(entry)
+    return entries
+
+
+def describe_broker_config(
+    broker: BrokerConfigLayers, *, for_all: bool = False, computed: Mapping[str, str] | None = None
+) -> list[ConfigEntry]:
+    """A broker as DescribeConfigs tells of it, sorted by name; internal keys only if they are set.
+
+    `computed` gives values that a node derives (an advertised listener) for keys that have none of their own.
+    With `for_all` it is about what all brokers are told: only keys with such a value are listed, and only that.
+    Keys that nobody knows are listed without their values, which may be secrets.
+    """
+    if for_all:
+        broker = BrokerConfigLayers({}, {}, broker.dynamic_default)
+    entries = []
+    for name, definition in sorted(broker_defs().items()):
+        told = any(name in layer for _, layer in broker.layers())
+        if not told and (definition.internal or for_all):
+            continue
+        synonyms = tuple(_broker_synonyms(definition, broker))
+        if for_all:
+            synonyms = synonyms[:1]
+        value = synonyms[0].value if synonyms else (computed or {}).get(name)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        shown = None if definition.sensitive or value is None else _shown(definition, value)
+        kind = CONFIG_TYPES[definition.type]
+        read_only = not definition.dynamic
+        entries.append(ConfigEntry(name, shown, source, definition.sensitive, read_only, kind, synonyms))
+    return entries + _unknown_entries(broker)
+
+
+def _unknown_entries(broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """Keys of the layers that no file has. What nobody knows at all may be a password."""
+    names = {name for _, layer in broker.layers() for name in layer if name not in broker_defs()}
+    entries = []
+    for name in sorted(names):
+        definition = THROTTLE_DEFS.get(name)
+        unknown = definition is None
+        synonyms = tuple(
+            ConfigSynonym(name, None if unknown else layer[name], source)
+            for source, layer in broker.layers()
+            if name in layer
+        )
+        kind = 0 if definition is None else CONFIG_TYPES[definition.type]
+        strongest = synonyms[0]
+        entries.append(ConfigEntry(name, strongest.value, strongest.source, unknown, unknown, kind, synonyms))
+    return entries
+
+
+def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
+    """A group as DescribeConfigs tells of it, whether or not it exists, sorted by name."""
+    entries = []
+    for name, definition in sorted(group_defs().items()):
+        synonyms: list[ConfigSynonym] = []
+        if name in overrides:
+            text = _shown(definition, overrides[name])
+            synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_GROUP_CONFIG))
+        main = group_synonym(name)
+        if main is not None:
+            synonyms += _broker_synonyms(broker_defs()[main], broker)
+        elif definition.default is not None:
+            synonyms.append(ConfigSynonym(name, definition.default, ConfigSource.DEFAULT_CONFIG))
+        value = synonyms[0].value
+        kind = CONFIG_TYPES[definition.type]
+        entries.append(ConfigEntry(name, value, synonyms[0].source, False, False, kind, tuple(synonyms)))
+    return entries
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """A client metrics subscription as DescribeConfigs tells of it, whether or not it exists."""
+    entries = []
+    for name, definition in sorted(CLIENT_METRICS_DEFS.items()):
+        source = ConfigSource.DEFAULT_CONFIG
+        synonyms: tuple[ConfigSynonym, ...] = ()
+        text = definition.default
+        if name in overrides:
+            source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+            text = _shown(definition, overrides[name])
+            synonyms = (ConfigSynonym(name, text, source),)
+        entries.append(ConfigEntry(name, text, source, False, False, CONFIG_TYPES[definition.type], synonyms))
+    return entries
+
+
+_BROKER_ALTERNATIVES = {
+    "log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "log.roll.ms": ("log.roll.ms", "log.roll.hours"),
+    "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+}
+"""Broker keys that stand in for one another, the strongest first."""
+
+
+def _broker_synonyms(definition: ConfigDef, broker: BrokerConfigLayers) -> list[ConfigSynonym]:
+    """All values that a broker key has, the strongest first; alternatives count only behind the key itself."""
+    names = next(
+        (group for group in _BROKER_ALTERNATIVES.values() if definition.name in group), (definition.name,)
+    )
+    defs = broker_defs()
+    found = []
+    for source, layer in broker.layers():
+        for name in names:
+            if name in layer:
+                found.append(ConfigSynonym(name, None if defs[name].sensitive else layer[name], source))
+    for name in names:
+        default = defs[name].default
+        if default is not None and not defs[name].required:
+            found.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
+    while found and found[0].name != definition.name:
+        found.pop(0)
+    return found

@@ -1,0 +1,91 @@
+"""What a group may be told (KIP-848, KIP-932, KIP-1071): its keys, within limits that brokers set.
+
+`KIND.rest` of a group follows the broker's `group.KIND.rest` and stays between `group.KIND.min.rest` and
+`group.KIND.max.rest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from metadata_quorum.config.config_defs import (
+    ConfigError,
+    ConfigValue,
+    InvalidConfiguration,
+    broker_defs,
+    group_defs,
+)
+
+_LIMITED_AS = {"num.standby.replicas": "standby.replicas"}
+
+
+def group_synonym(name: str) -> str | None:
+    """The broker key that a group's key follows, None where there is none."""
+    broker_name = f"group.{name}"
+    return broker_name if broker_name in broker_defs() else None
+
+
+def validate_group_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> None:
+    """Check the overrides of one group against a broker's values. Raises `ConfigError` with Kafka's message."""
+    definitions = group_defs()
+    for name, value in configs.items():
+        if name not in definitions:
+            raise InvalidConfiguration(name, value, f"Unknown group config name: {name}")
+    values: dict[str, ConfigValue] = {}
+    for name, definition in definitions.items():
+        if name in configs:
+            values[name] = _parse(name, configs[name])
+        else:
+            synonym = group_synonym(name)
+            values[name] = _broker_value(synonym, broker) if synonym else definition.default_value()
+    for name in sorted(configs):
+        _check_limits(name, values[name], broker)
+    for kind in ("consumer", "share", "streams"):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if session in configs or heartbeat in configs:
+            _check_order(session, values[session], heartbeat, values[heartbeat])
+
+
+def _parse(name: str, text: str) -> ConfigValue:
+    try:
+        return group_defs()[name].parse(text)
+    except ConfigError as error:
+        if name != "share.auto.offset.reset":
+            raise
+        raise ConfigError(
+            name,
+            text,
+            f"Invalid value `{text}` for configuration {name}. The value must be either 'earliest', 'latest' or "
+            "of the format 'by_duration:<PnDTnHnMn.nS>'.",
+        ) from error
+
+
+def _broker_value(key: str, broker: Mapping[str, str]) -> ConfigValue:
+    definition = broker_defs()[key]
+    return definition.parse(broker[key]) if key in broker else definition.default_value()
+
+
+def limit_keys(name: str) -> tuple[str, str]:
+    """The broker keys between whose values a group's key stays, if there are such keys."""
+    kind, _, rest = name.partition(".")
+    rest = _LIMITED_AS.get(rest, rest)
+    return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+
+
+def _check_limits(name: str, value: ConfigValue, broker: Mapping[str, str]) -> None:
+    if not isinstance(value, int):
+        return
+    lowest, highest = limit_keys(name)
+    if lowest in broker_defs():
+        limit = _broker_value(lowest, broker)
+        if isinstance(limit, int) and value < limit:
+            raise InvalidConfiguration(name, value, f"{name} must be greater than or equal to {lowest}")
+    if highest in broker_defs():
+        limit = _broker_value(highest, broker)
+        if isinstance(limit, int) and value > limit:
+            raise InvalidConfiguration(name, value, f"{name} must be less than or equal to {highest}")
+
+
+def _check_order(session: str, session_ms: ConfigValue, heartbeat: str, heartbeat_ms: ConfigValue) -> None:
+    if isinstance(session_ms, int) and isinstance(heartbeat_ms, int) and session_ms <= heartbeat_ms:
+        raise InvalidConfiguration(session, session_ms, f"{session} must be greater than {heartbeat}")

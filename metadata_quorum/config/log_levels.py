@@ -1,0 +1,58 @@
+"""The loggers of a node, of which there is one: `root`. Its level can be changed while the node runs (KIP-412)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata_quorum.config.config_resources import Operation
+from wire.errors import ErrorCode, KafkaError
+
+ROOT = "root"
+LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
+
+
+class LogLevels:
+    """What is logged. A change lasts until the node stops, as in Kafka."""
+
+    def __init__(self, level: str = "INFO") -> None:
+        self._level = level
+
+    def described(self) -> dict[str, str]:
+        """Level by logger."""
+        return {ROOT: self._level}
+
+    def shows(self, severity: int) -> bool:
+        """Whether lines of a severity (10 debug, 20 info, 30 warning, ...) are wanted."""
+        return severity >= LEVELS[self._level]
+
+    def alter(self, changes: Iterable[tuple[str, int, str | None]], validate_only: bool) -> None:
+        """Apply (logger, operation, level), all or none. Raises `KafkaError` with Kafka's messages."""
+        level = self._level
+        for logger, operation, value in changes:
+            if operation == Operation.SET:
+                if value not in LEVELS:
+                    raise KafkaError(
+                        ErrorCode.INVALID_CONFIG,
+                        f"Cannot set the log level of {logger} to {value} as it is not a supported log level. "
+                        f"Valid log levels are {', '.join(sorted(LEVELS))}",
+                    )
+                self._check_exists(logger)
+                level = value
+            elif operation == Operation.DELETE:
+                self._check_exists(logger)
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+                )
+            elif operation in (Operation.APPEND, Operation.SUBTRACT):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource",
+                )
+            else:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+        if not validate_only:
+            self._level = level
+
+    def _check_exists(self, logger: str) -> None:
+        if logger != ROOT:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")

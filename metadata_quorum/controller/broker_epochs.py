@@ -1,0 +1,20 @@
+"""Fencing of requests by broker epoch (KIP-841): only the current registration of a broker is heard."""
+
+from __future__ import annotations
+
+from metadata_quorum.image.metadata_image import MetadataImage
+from wire.errors import ErrorCode, KafkaError
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
+    """Raises `KafkaError` STALE_BROKER_EPOCH unless this is the broker's current registration."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}"
+        )
+    if broker.epoch != epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}",
+        )

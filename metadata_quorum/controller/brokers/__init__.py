@@ -1,0 +1,1 @@
+"""Decisions about brokers: registration, heartbeats, their log directories, and how they leave."""

@@ -1,0 +1,373 @@
+"""Brokers come and go: registration, heartbeats, fencing, controlled shutdown.
+
+A broker registers (fenced), catches up with the metadata log, asks with its heartbeats to be unfenced, and is
+fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of
+its registration.
+
+**Controlled shutdown.** The broker gives up its leaderships and its places in ISRs, and is let go when all active brokers
+know who leads in its stead.
+
+**Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. Unless that is the
+epoch of its last registration, it may have lost records that it acknowledged (nothing is synced before an
+acknowledgement), so it leaves every ISR before it can be unfenced.
+
+**A directory that is back.** What a broker has reported as offline returns with a registration of the same incarnation: epoch
+and fence stay as they were, the directories are those of the request. Partitions without a leader that wait for one of
+them get it at once. (In Kafka they wait for the next election.)
+
+**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
+Here it takes its place at once if it holds one of its log directories: a process keeps the locks of all of them until
+it has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from metadata_quorum.controller.brokers.broker_sessions import BrokerSessions
+from metadata_quorum.controller.brokers.registration_rules import check_contents
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.topic_rules import topic_rules
+from metadata_quorum.features import METADATA_VERSION
+from metadata_quorum.image.image_builder import ImageBuilder
+from metadata_quorum.image.metadata_image import (
+    NO_LEADER,
+    RESERVED_DIRECTORIES,
+    BrokerImage,
+    MetadataImage,
+    TopicImage,
+)
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.metadata_records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+)
+from wire.structure import Message
+
+FENCE = 1
+UNFENCE = -1
+IN_CONTROLLED_SHUTDOWN = 1
+
+
+@attrs.frozen
+class FenceExpiredBrokers:
+    """Asked by the controller's own timer: fence whoever has not been heard of. Its response is a list of ids."""
+
+    slept_ms: int = 0
+    """By how much the timer was late: the controller itself stood still, and nobody could have been heard."""
+
+
+def register_broker(
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+    settings: ControllerSettings,
+) -> Decision:
+    try:
+        existing = _check_registration(image, request, context, sessions)
+    except KafkaError as error:
+        return Decision([], BrokerRegistrationResponse(0, error.code, -1))
+    amended = existing is not None and existing.incarnation_id == request.incarnation_id
+    records: list[Message] = []
+    if not amended:
+        # One that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
+        clean = existing is not None and existing.epoch == request.previous_broker_epoch
+        records += remove_from_isrs(image, request.broker_id, settings, unclean=not clean)
+    record = RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=existing.epoch
+        if existing is not None and amended
+        else context.next_offset + len(records),
+        end_points=[BrokerEndpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners],
+        features=[
+            BrokerFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features
+        ],
+        rack=request.rack,
+        fenced=existing.fenced if existing is not None and amended else True,
+        in_controlled_shutdown=existing.in_controlled_shutdown if existing is not None and amended else False,
+        log_dirs=sorted(request.log_dirs),
+    )
+    records.append(record)
+    if not amended:
+        sessions.begin(request.broker_id, context.now_ms)
+    elif existing is not None and existing.is_active and not set(request.log_dirs) <= set(existing.log_dirs):
+        records += _elect_where_nobody_leads(_after(image, records, context), settings)
+    return Decision(records, BrokerRegistrationResponse(0, ErrorCode.NONE, record.broker_epoch))
+
+
+def _check_registration(
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+) -> BrokerImage | None:
+    """The registration that this one replaces or amends. Raises `KafkaError`."""
+    if request.cluster_id != image.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Expected cluster ID {image.cluster_id}, but got cluster ID {request.cluster_id}",
+        )
+    check_contents(
+        request.broker_id,
+        request.incarnation_id,
+        request.listeners,
+        request.features,
+        rack=request.rack,
+        log_dirs=len(request.log_dirs),
+    )
+    existing = image.brokers.get(request.broker_id)
+    if existing is not None and existing.incarnation_id != request.incarnation_id:
+        alive = sessions.is_valid(existing.broker_id, context.now_ms) and not existing.in_controlled_shutdown
+        holds_locks = not set(existing.log_dirs).isdisjoint(request.log_dirs)
+        if alive and not holds_locks:
+            raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    if request.is_migrating_zk_broker:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, "Controller does not support registering ZK brokers."
+        )
+    _check_directories(image, request)
+    _check_features(image, request)
+    return existing
+
+
+def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
+    if not request.log_dirs:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request")
+    if len(set(request.log_dirs)) != len(request.log_dirs):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+    if any(directory in RESERVED_DIRECTORIES for directory in request.log_dirs):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
+    for broker in image.brokers.values():
+        if broker.broker_id != request.broker_id and set(broker.log_dirs) & set(request.log_dirs):
+            raise KafkaError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"Broker {broker.broker_id} is already registered with one of the directories",
+            )
+
+
+def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
+    supported = {
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
+    }
+    if METADATA_VERSION not in supported:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"the features lack {METADATA_VERSION}")
+    for name, level in image.features.items():
+        low, high = supported.get(name, (0, 0))
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version {level} of {name}. "
+                f"The broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def heartbeat(
+    image: MetadataImage,
+    request: BrokerHeartbeatRequest,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+    settings: ControllerSettings,
+) -> Decision:
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        return Decision([], BrokerHeartbeatResponse(0, ErrorCode.STALE_BROKER_EPOCH))
+    sessions.touch(broker.broker_id, context.now_ms, request.current_metadata_offset)
+    caught_up = request.current_metadata_offset >= broker.epoch
+    records = _directories_offline(image, broker, request.offline_log_dirs, settings)
+    records += _directories_cordoned(broker, request.cordoned_log_dirs)
+    if records:
+        # What follows must not lead to a directory that has just been lost.
+        image = _after(image, records, context)
+        broker = image.brokers[broker.broker_id]
+    shut_down = False
+    fenced, stopping = broker.fenced, broker.in_controlled_shutdown
+    # A registration cannot say "no directory left", and a broker without one can serve nothing.
+    want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
+    if broker.fenced:
+        # Who has been let go comes back with a new registration, not with a heartbeat.
+        if request.want_shut_down or stopping:
+            shut_down = True
+        elif not want_fence and caught_up:
+            fenced = False
+            records += unfence(image, broker, settings)
+    elif want_fence:
+        fenced, shut_down = True, request.want_shut_down
+        records += fence(image, broker, settings)
+    elif request.want_shut_down or stopping:
+        leads = _leads_anything(image, broker.broker_id)
+        if not stopping and leads:
+            records += _begin_controlled_shutdown(image, broker, settings)
+        elif not leads and (not stopping or sessions.others_know(image, broker.broker_id)):
+            fenced, shut_down = True, True
+            records += fence(image, broker, settings, is_stopping=not stopping)
+        sessions.leaderships_moved(broker.broker_id, context.next_offset + len(records) - 1)
+    if shut_down:
+        sessions.remove(broker.broker_id)
+    return Decision(records, BrokerHeartbeatResponse(0, ErrorCode.NONE, caught_up, fenced, shut_down))
+
+
+def _after(image: MetadataImage, records: list[Message], context: DecisionContext) -> MetadataImage:
+    builder = ImageBuilder(image)
+    for offset, record in enumerate(records, context.next_offset):
+        builder.replay(offset, record, context.epoch)
+    return builder.build()[0]
+
+
+def fence(
+    image: MetadataImage, broker: BrokerImage, settings: ControllerSettings, *, is_stopping: bool = False
+) -> list[Message]:
+    """The broker loses its leaderships and its place in every ISR of which it is not the last member.
+
+    `is_stopping`: of its own accord, and had nothing to hand over before. Kafka's record says only that such a broker is
+    fenced; ours says why, for whoever reads the log.
+    """
+    records = remove_from_isrs(image, broker.broker_id, settings)
+    records.append(
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            fenced=FENCE,
+            in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN if is_stopping else 0,
+        )
+    )
+    return records
+
+
+def unfence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
+    """The broker may lead again; partitions that have no leader may now get one."""
+    return [
+        BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE),
+        *_elect_where_nobody_leads(image, settings, also=broker.broker_id),
+    ]
+
+
+def _elect_where_nobody_leads(
+    image: MetadataImage, settings: ControllerSettings, *, also: int | None = None
+) -> list[Message]:
+    records: list[Message] = []
+    acceptable = acceptable_leaders(image, also=also)
+    for topic in _topics(image):
+        rules = None
+        for number, partition in topic.partitions.items():
+            if partition.leader == NO_LEADER:
+                rules = rules or topic_rules(image, settings, topic)
+                change = change_partition(topic.topic_id, number, partition, acceptable, rules)
+                if change is not None:
+                    records.append(change)
+    return records
+
+
+def _begin_controlled_shutdown(
+    image: MetadataImage, broker: BrokerImage, settings: ControllerSettings
+) -> list[Message]:
+    records: list[Message] = [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN,
+        )
+    ]
+    return records + remove_from_isrs(image, broker.broker_id, settings)
+
+
+def fence_expired(
+    image: MetadataImage,
+    request: FenceExpiredBrokers,
+    context: DecisionContext,
+    sessions: BrokerSessions,
+    settings: ControllerSettings,
+) -> Decision:
+    """Fence one broker whose session has expired; the timer asks again until none is left.
+
+    One at a time, because what the next fencing decides depends on the image after this one.
+    """
+    sessions.prolong(request.slept_ms, context.now_ms)
+    for broker_id in sessions.expired(image, context.now_ms):
+        sessions.remove(broker_id)
+        return Decision(fence(image, image.brokers[broker_id], settings), [broker_id])
+    return Decision([], [])
+
+
+def _topics(image: MetadataImage) -> list[TopicImage]:
+    """All topics, in an order that does not depend on how the image came to be."""
+    return [image.topics[name] for name in sorted(image.topics)]
+
+
+def _leads_anything(image: MetadataImage, broker_id: int) -> bool:
+    return any(
+        partition.leader == broker_id
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+    )
+
+
+def remove_from_isrs(
+    image: MetadataImage, broker_id: int, settings: ControllerSettings, *, unclean: bool = False
+) -> list[Message]:
+    """The records that take a broker out of leaderships and ISRs; after an `unclean` restart also out of ELRs."""
+    acceptable = acceptable_leaders(image, without=broker_id)
+    records: list[Message] = []
+    for topic in _topics(image):
+        rules = None
+        for number, partition in topic.partitions.items():
+            if broker_id in partition.isr or broker_id in partition.elr or broker_id == partition.leader:
+                rules = rules or topic_rules(image, settings, topic)
+                change = change_partition(
+                    topic.topic_id, number, partition, acceptable, rules, removed=broker_id, unclean=unclean
+                )
+                if change is not None:
+                    records.append(change)
+    return records
+
+
+def _directories_offline(
+    image: MetadataImage, broker: BrokerImage, offline: list[bytes], settings: ControllerSettings
+) -> list[Message]:
+    """The broker reports failed directories: their replicas leave the ISRs."""
+    newly_offline = [directory for directory in broker.log_dirs if directory in offline]
+    remaining = [directory for directory in broker.log_dirs if directory not in offline]
+    if not newly_offline or not remaining:
+        return []
+    acceptable = acceptable_leaders(image, without=broker.broker_id)
+    records: list[Message] = []
+    for topic in _topics(image):
+        for number, partition in topic.partitions.items():
+            if broker.broker_id not in partition.isr:
+                continue
+            if partition.directory_of(broker.broker_id) in newly_offline:
+                change = change_partition(
+                    topic.topic_id,
+                    number,
+                    partition,
+                    acceptable,
+                    topic_rules(image, settings, topic),
+                    removed=broker.broker_id,
+                )
+                if change is not None:
+                    records.append(change)
+    records.append(
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=remaining
+        )
+    )
+    return records
+
+
+def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
+    """The broker reports all directories that take no new replicas (KIP-1066); None is a broker that cannot say."""
+    if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
+        return []
+    return [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
+        )
+    ]

@@ -1,0 +1,128 @@
+"""Which log directory holds which replica (KIP-858): what brokers tell, and what follows for the partitions.
+
+A broker with one directory has no choice, so its replicas are assigned at creation. A broker with several chooses,
+and tells with AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A replica that is
+assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not lead.
+
+LOST, which names no directory, is a broker's word that the replica is of no use. While others are in sync and at work it
+leaves the eligible replicas too, for it will begin anew, and the leader epoch rises: what it fetched with its old log
+must not let the new one, which is empty, into the ISR.
+
+A replica whose directory is gone from its broker, and which is now in another, begins anew as well (`begins_anew`): it is
+neither in sync nor eligible, and whoever led last is not it. If that leaves nobody, the partition waits for an operator
+(an unclean election), because the others may hold nearly everything and this one holds nothing. Kafka elects it.
+"""
+
+from __future__ import annotations
+
+from metadata_quorum.controller.broker_epochs import check_broker_epoch
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.topic_rules import topic_rules
+from metadata_quorum.image.metadata_image import (
+    LOST_DIRECTORY,
+    NO_LEADER_CHANGE,
+    RESERVED_DIRECTORIES,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from metadata_quorum.state_machine import Decision
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectoryData,
+    AssignReplicasToDirsResponsePartitionData,
+    AssignReplicasToDirsResponseTopicData,
+)
+from wire.messages.metadata_records import PartitionChangeRecord
+from wire.structure import Message
+
+
+def assign_replicas_to_dirs(
+    image: MetadataImage, request: AssignReplicasToDirsRequest, settings: ControllerSettings
+) -> Decision:
+    """Take a broker's word for where its replicas are; an error of one partition leaves the others alone."""
+    try:
+        check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    except KafkaError as error:
+        return Decision([], AssignReplicasToDirsResponse(0, error.code, []))
+    broker = image.brokers[request.broker_id]
+    records: list[Message] = []
+    told: dict[tuple[bytes, int], None] = {}
+    directories = []
+    for directory in request.directories:
+        topics = []
+        for topic in directory.topics:
+            answers = []
+            for asked in topic.partitions:
+                key = (topic.topic_id, asked.partition_index)
+                code = ErrorCode.NONE
+                if key not in told:
+                    code, record = _assign(image, broker, *key, directory.id, settings)
+                    if record is not None:
+                        told[key] = None
+                        records.append(record)
+                answers.append(AssignReplicasToDirsResponsePartitionData(asked.partition_index, code))
+            topics.append(AssignReplicasToDirsResponseTopicData(topic.topic_id, answers))
+        directories.append(AssignReplicasToDirsResponseDirectoryData(directory.id, topics))
+    return Decision(records, AssignReplicasToDirsResponse(0, ErrorCode.NONE, directories))
+
+
+def _assign(
+    image: MetadataImage,
+    broker: BrokerImage,
+    topic_id: bytes,
+    number: int,
+    directory: bytes,
+    settings: ControllerSettings,
+) -> tuple[ErrorCode, PartitionChangeRecord | None]:
+    topic: TopicImage | None = image.topics_by_id.get(topic_id)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID, None
+    partition: PartitionImage | None = topic.partitions.get(number)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    if broker.broker_id not in partition.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
+    if partition.directory_of(broker.broker_id) == directory:
+        return ErrorCode.NONE, None
+    rules = topic_rules(image, settings, topic)
+    online = directory in broker.log_dirs
+    active = acceptable_leaders(image, without=None if online else broker.broker_id)
+
+    def acceptable(partition: PartitionImage, replica: int) -> bool:
+        # A replica that is back in an online directory may be the one that a partition without leader waits for.
+        return active(partition, replica) if replica != broker.broker_id else online and broker.is_active
+
+    anew = begins_anew(partition, broker, directory)
+    others = any(replica != broker.broker_id and acceptable(partition, replica) for replica in partition.isr)
+    is_given_up = directory == LOST_DIRECTORY and others
+    record = change_partition(
+        topic_id,
+        number,
+        partition,
+        acceptable,
+        rules,
+        removed=None if online else broker.broker_id,
+        unclean=is_given_up,
+        begun_anew=broker.broker_id if anew else None,
+        directories={broker.broker_id: directory},
+    )
+    if (is_given_up or anew) and record is not None and record.leader == NO_LEADER_CHANGE:
+        record.leader = partition.leader
+    return ErrorCode.NONE, record
+
+
+def begins_anew(partition: PartitionImage, broker: BrokerImage, directory: bytes) -> bool:
+    """Whether the replica that a broker has in `directory` is another one than the metadata knows, and thus empty.
+
+    The directory that held it is not registered any more: the disk was replaced. A disk that moved keeps its id, and an
+    id that is reserved never held anything.
+    """
+    before = partition.directory_of(broker.broker_id)
+    if before == directory or before in RESERVED_DIRECTORIES or directory == LOST_DIRECTORY:
+        return False
+    return before not in broker.log_dirs

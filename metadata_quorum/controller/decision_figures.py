@@ -1,0 +1,44 @@
+"""What the active controller of this node has decided, counted since the process began. PURE.
+
+Elections are told from what is committed: the image before and after a decision, and which partitions it changed.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from metadata_quorum.image.metadata_image import NO_LEADER, MetadataDelta, MetadataImage, TopicImage
+
+__all__ = ["DecisionFigures"]
+
+
+@attrs.define
+class DecisionFigures:
+    """Counters of one node; 0 on one that has never decided."""
+
+    decisions: int = 0
+    decision_seconds: float = 0.0
+    """Spent on deciding and replaying, on the event loop."""
+    commits: int = 0
+    """Decisions with records that are committed."""
+    commit_seconds: float = 0.0
+    """From the decisions to their commits."""
+    unclean_elections: int = 0
+    """Leaders that were neither in sync nor eligible: they may lack records."""
+    eligible_elections: int = 0
+    """Leaders that were not in sync any more, and eligible (KIP-966): they have everything."""
+    fenced_by_timeout: int = 0
+
+    def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+        """Count the elections of a decision."""
+        for name, numbers in delta.changed_topics.items():
+            topic: TopicImage | None = after.topics.get(name)
+            known: TopicImage | None = before.topics.get(name)
+            if topic is None or known is None or topic.topic_id != known.topic_id:
+                continue
+            for number in numbers:
+                old, new = known.partitions.get(number), topic.partitions[number]
+                if old is None or new.leader in (NO_LEADER, old.leader) or new.leader in old.isr:
+                    continue
+                self.eligible_elections += new.leader in old.elr
+                self.unclean_elections += new.leader not in old.elr

@@ -1,0 +1,1 @@
+"""Decisions about partitions: placement, leaders, in-sync replicas, reassignment."""

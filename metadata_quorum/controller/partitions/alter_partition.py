@@ -1,0 +1,154 @@
+"""AlterPartition: a leader tells who is in sync; the controller has the last word (KIP-497, KIP-841, KIP-903).
+
+The leader's view may be old (of its leadership, of the partition, of the brokers), and each kind of old has its error, in
+Kafka's order. A whole request is one atomic batch; a refused partition leaves the others alone.
+"""
+
+from __future__ import annotations
+
+from metadata_quorum.controller.broker_epochs import check_broker_epoch
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
+from metadata_quorum.image.image_builder import merge_partition
+from metadata_quorum.image.metadata_image import (
+    NO_LEADER_CHANGE,
+    RECOVERED,
+    RECOVERING,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from metadata_quorum.state_machine import Decision, DecisionContext
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+    BrokerState,
+)
+from wire.structure import Message
+
+BROKER_EPOCHS_SINCE = 3
+UNKNOWN_BROKER_EPOCH = -1
+"""The leader cannot say under which registration the replica fetched: that check is left out."""
+
+
+def alter_partition(
+    image: MetadataImage,
+    request: AlterPartitionRequest,
+    context: DecisionContext,
+    settings: ControllerSettings,
+) -> Decision:
+    """Each partition's new state, or why it stays as it is."""
+    try:
+        check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    except KafkaError as error:
+        return Decision([], AlterPartitionResponse(0, error.code, []))
+    records: list[Message] = []
+    changed: dict[tuple[bytes, int], PartitionImage] = {}
+    responses = []
+    acceptable = acceptable_leaders(image)
+    for asked in request.topics:
+        topic: TopicImage | None = image.topics_by_id.get(asked.topic_id)
+        rules = TopicRules() if topic is None else topic_rules(image, settings, topic)
+        answers = []
+        for data in asked.partitions:
+            number = data.partition_index
+            if topic is None:
+                answers.append(_refused(number, ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            key = (asked.topic_id, number)
+            partition = changed.get(key, topic.partitions.get(number))
+            isr = _told_isr(data, context.api_version)
+            code = _check(image, request.broker_id, partition, data, isr)
+            if code != ErrorCode.NONE or partition is None:
+                answers.append(_refused(number, code))
+                continue
+            record = change_partition(
+                asked.topic_id,
+                number,
+                partition,
+                acceptable,
+                rules,
+                isr=tuple(state.broker_id for state in isr),
+                leader_recovery_state=data.leader_recovery_state,
+            )
+            if record is not None:
+                records.append(record)
+                partition = changed[key] = merge_partition(partition, record)
+            # A reassignment that this change has completed may have moved the leadership away. That is a record and
+            # an error at once: the leader that was has to wait for the metadata.
+            if record is not None and record.leader not in (request.broker_id, NO_LEADER_CHANGE):
+                answers.append(_refused(number, ErrorCode.NEW_LEADER_ELECTED))
+            else:
+                answers.append(_told(number, partition))
+        responses.append(AlterPartitionResponseTopicData(asked.topic_id, answers))
+    return Decision(records, AlterPartitionResponse(0, ErrorCode.NONE, responses))
+
+
+def _refused(number: int, code: ErrorCode) -> AlterPartitionResponsePartitionData:
+    return AlterPartitionResponsePartitionData(number, code)
+
+
+def _told(number: int, partition: PartitionImage) -> AlterPartitionResponsePartitionData:
+    return AlterPartitionResponsePartitionData(
+        partition_index=number,
+        error_code=ErrorCode.NONE,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        isr=list(partition.isr),
+        leader_recovery_state=partition.leader_recovery_state,
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+def _told_isr(data: AlterPartitionRequestPartitionData, api_version: int) -> list[BrokerState]:
+    if api_version >= BROKER_EPOCHS_SINCE:
+        return data.new_isr_with_epochs
+    return [BrokerState(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in data.new_isr]
+
+
+def _check(
+    image: MetadataImage,
+    broker_id: int,
+    partition: PartitionImage | None,
+    data: AlterPartitionRequestPartitionData,
+    isr: list[BrokerState],
+) -> ErrorCode:
+    """Kafka's checks in its order."""
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # A leader that knows more than this controller has talked with a newer one.
+    if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER
+    if data.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if broker_id != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if data.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    members = [state.broker_id for state in isr]
+    is_set = len(set(members)) == len(members)
+    if not members or not is_set or not set(members) <= set(partition.replicas) or broker_id not in members:
+        return ErrorCode.INVALID_REQUEST
+    if data.leader_recovery_state not in (RECOVERED, RECOVERING):
+        return ErrorCode.INVALID_REQUEST
+    if data.leader_recovery_state == RECOVERING and (
+        len(members) > 1 or partition.leader_recovery_state == RECOVERED
+    ):
+        return ErrorCode.INVALID_REQUEST
+    if not all(_is_eligible(image, partition, state) for state in isr):
+        return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+def _is_eligible(image: MetadataImage, partition: PartitionImage, state: BrokerState) -> bool:
+    """Registered, active, its directory online (Kafka does not look), and under the registration under which it
+    fetched."""
+    broker = image.brokers.get(state.broker_id)
+    if broker is None or not broker.is_active or not partition.is_online(state.broker_id, broker):
+        return False
+    return state.broker_epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)

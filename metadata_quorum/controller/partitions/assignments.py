@@ -1,0 +1,89 @@
+"""Who holds a new partition: what an assignment by hand must fulfil, and the record that makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata_quorum.image.metadata_image import UNASSIGNED_DIRECTORY, MetadataImage
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata_records import PartitionRecord
+
+Assignment = tuple[list[int], list[int]]
+"""Replicas and in-sync replicas."""
+
+
+def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
+    """Replicas as they were placed, with those in sync. None of the sets in sync is empty: the placer gives no partition
+    that has no active broker."""
+    found: dict[tuple[int, ...], Assignment] = {}
+    assignments = []
+    for replicas in placed:
+        key = tuple(replicas)
+        if key not in found:
+            found[key] = (replicas, active_replicas(image, replicas))
+        assignments.append(found[key])
+    return assignments
+
+
+def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
+    """Those of registered brokers that may be in sync from the start."""
+    return [replica for replica in replicas if image.brokers[replica].is_active]
+
+
+def check_told_replicas(image: MetadataImage, replicas: list[int], factor: int | None) -> None:
+    """One partition's assignment by hand. Raises `KafkaError` INVALID_REPLICA_ASSIGNMENT."""
+    if not replicas:
+        raise bad_assignment("The manual partition assignment includes an empty replica list.")
+    previous = None
+    for replica in sorted(replicas):
+        if replica not in image.brokers:
+            raise bad_assignment(
+                f"The manual partition assignment includes broker {replica}, but no such broker is registered."
+            )
+        if replica == previous:
+            raise bad_assignment(
+                f"The manual partition assignment includes the broker {replica} more than once."
+            )
+        previous = replica
+    if factor is not None and len(replicas) != factor:
+        raise bad_assignment(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
+            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
+        )
+
+
+def bad_assignment(message: str) -> KafkaError:
+    """The error of assignments by hand."""
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def partition_records(
+    image: MetadataImage, topic_id: bytes, first: int, assignments: Iterable[Assignment]
+) -> list[PartitionRecord]:
+    """New partitions from number `first` on, each led by the first in sync. Records share the lists that are equal."""
+    directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
+    told: dict[tuple[int, ...], list[bytes]] = {}
+    records = []
+    for number, (replicas, isr) in enumerate(assignments, first):
+        key = tuple(replicas)
+        if key not in told:
+            told[key] = [directories[replica] for replica in replicas]
+        records.append(
+            PartitionRecord(
+                partition_id=number,
+                topic_id=topic_id,
+                replicas=replicas,
+                isr=isr,
+                leader=isr[0],
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=told[key],
+            )
+        )
+    return records
+
+
+def default_directory(image: MetadataImage, broker_id: int) -> bytes:
+    """A broker with one directory has no choice; others tell later where they put the replica."""
+    directories = image.brokers[broker_id].log_dirs
+    return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

@@ -1,0 +1,183 @@
+"""ElectLeaders, and elections that the controller holds by itself: the balancer and the unclean ones.
+
+Leaders are elected where brokers come and go (`brokers`); here they change because somebody asks, because the preferred
+replica is in sync again (`auto.leader.rebalance.enable`), or because a topic would rather lose records than stand still
+(`unclean.leader.election.enable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
+from metadata_quorum.controller.partitions.partition_change import (
+    Acceptable,
+    Election,
+    acceptable_leaders,
+    change_partition,
+)
+from metadata_quorum.controller.partitions.topic_rules import topic_rules
+from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.state_machine import Decision
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from wire.messages.metadata_records import PartitionChangeRecord
+from wire.structure import Message
+
+PREFERRED = 0
+UNCLEAN = 1
+
+
+@attrs.frozen
+class BalanceLeaders:
+    """Asked by the controller's own timer: lead by preferred replicas. Its response is how many changed."""
+
+
+@attrs.frozen
+class ElectLeaderless:
+    """Asked by the controller's own timer: leaders for partitions without one. Its response is how many changed."""
+
+
+def elect_leaders(
+    image: MetadataImage, request: ElectLeadersRequest, settings: ControllerSettings
+) -> Decision:
+    """Preferred or unclean elections; of all partitions only those that are not as wanted are told."""
+    records: list[Message] = []
+    results = []
+    try:
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+        every = request.topic_partitions is None
+        acceptable = acceptable_leaders(image)
+        seen: set[tuple[str, int]] = set()
+        for name, numbers in _asked(image, request):
+            answers = []
+            for number in numbers:
+                code, message = ErrorCode.NONE, None
+                try:
+                    if (name, number) in seen:
+                        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+                    record = _elect(image, name, number, request.election_type, acceptable, settings)
+                    seen.add((name, number))
+                    records.append(record)
+                except KafkaError as error:
+                    code, message = error.code, error.message
+                if not every or code != ErrorCode.ELECTION_NOT_NEEDED:
+                    answers.append(PartitionResult(number, code, message))
+            check_batch(records)
+            results.append(ReplicaElectionResult(name, answers))
+    except KafkaError as error:
+        return Decision([], refuse_elect_leaders(request, error.code, error.message))
+    return Decision(records, ElectLeadersResponse(0, ErrorCode.NONE, results))
+
+
+def refuse_elect_leaders(
+    request: ElectLeadersRequest, code: ErrorCode, message: str | None
+) -> ElectLeadersResponse:
+    """One error for everything."""
+    results = [
+        ReplicaElectionResult(
+            topic.topic, [PartitionResult(number, code, message) for number in topic.partitions]
+        )
+        for topic in request.topic_partitions or ()
+    ]
+    return ElectLeadersResponse(0, code, results)
+
+
+def _asked(image: MetadataImage, request: ElectLeadersRequest) -> Iterator[tuple[str, list[int]]]:
+    if request.topic_partitions is None:
+        for name in sorted(image.topics):
+            yield name, list(image.topics[name].partitions)
+    else:
+        for topic in request.topic_partitions:
+            yield topic.topic, topic.partitions
+
+
+def _elect(
+    image: MetadataImage,
+    name: str,
+    number: int,
+    election_type: int,
+    acceptable: Acceptable,
+    settings: ControllerSettings,
+) -> PartitionChangeRecord:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic: TopicImage | None = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(unknown, f"No such topic as {name}")
+    partition = topic.partitions.get(number)
+    if partition is None:
+        raise KafkaError(unknown, f"No such partition as {name}-{number}")
+    unclean = election_type == UNCLEAN
+    settled = partition.leader != NO_LEADER if unclean else partition.leader == partition.replicas[0]
+    if settled:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+    record = change_partition(
+        topic.topic_id,
+        number,
+        partition,
+        acceptable,
+        topic_rules(image, settings, topic),
+        election=Election.UNCLEAN if unclean else Election.PREFERRED,
+    )
+    if record is None:
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        )
+    return record
+
+
+def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decision:
+    """Preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
+    records = []
+    acceptable = acceptable_leaders(image)
+    for topic, number, partition in _partitions(image):
+        if partition.leader != partition.replicas[0] and acceptable(partition, partition.replicas[0]):
+            record = change_partition(
+                topic.topic_id,
+                number,
+                partition,
+                acceptable,
+                topic_rules(image, settings, topic),
+                election=Election.PREFERRED,
+            )
+            if record is not None:
+                records.append(record)
+                if len(records) >= ELECTIONS_PER_TURN_MAX:
+                    break
+    return Decision(records, len(records))
+
+
+def elect_leaderless(image: MetadataImage, settings: ControllerSettings) -> Decision:
+    """Elections for partitions without a leader, unclean where the topic allows it.
+
+    Whoever may lead cleanly was elected when it came; unless the controller died halfway through a large change.
+    """
+    records = []
+    acceptable = acceptable_leaders(image)
+    for topic, number, partition in _partitions(image):
+        if partition.leader != NO_LEADER:
+            continue
+        rules = topic_rules(image, settings, topic)
+        record = change_partition(topic.topic_id, number, partition, acceptable, rules)
+        if record is not None:
+            records.append(record)
+            if len(records) >= ELECTIONS_PER_TURN_MAX:
+                break
+    return Decision(records, len(records))
+
+
+def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    """All partitions, in an order that does not depend on how the image came to be."""
+    for name in sorted(image.topics):
+        topic = image.topics[name]
+        for number, partition in topic.partitions.items():
+            yield topic, number, partition

@@ -1,0 +1,278 @@
+"""What happens to one partition when its in-sync replicas, its assignment or the brokers behind them change.
+
+One function decides leader, ISR, eligible replicas and the last known leader together, because they only make
+sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for reassignments, KIP-966 for the rest):
+
+* **Leader.** Whoever is in sync and acceptable (its broker active, its directory online): the leader if it still
+  qualifies, else the first in the order of assignment; one on a directory that takes no records now
+  (`wire.disk_troubles`) only where all others are on such a one too. With no ISR left, an eligible replica (ELR); then the last known
+  leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last two may lack
+  acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says otherwise.
+* **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`, so a replica that
+  leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there are none.
+* **Without the feature** the last in-sync replica stays in the ISR when its broker goes away.
+* **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
+  empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
+  feature, we always do.)
+* **Replaced disks.** A replica that begins anew holds nothing: it is no member of any of these sets, and no clean election
+  finds it there. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
+* **Reassignment.** `replicas` holds old and new ones until all that stay are in sync; then those that are being removed
+  go, and the leader epoch rises so that the ones removed notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+
+import attrs
+
+from metadata_quorum.controller.partitions.topic_rules import TopicRules
+from metadata_quorum.image.metadata_image import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    RECOVERING,
+    UNASSIGNED_DIRECTORY,
+    MetadataImage,
+    PartitionImage,
+)
+from wire.messages.metadata_records import PartitionChangeRecord
+
+Acceptable = Callable[[PartitionImage, int], bool]
+
+
+class Election(Enum):
+    """Who is looked for first, and how far one goes."""
+
+    ONLINE = "the leader stays while it can"
+    PREFERRED = "the first of the assignment, if it is in sync"
+    UNCLEAN = "anybody, rather than nobody"
+
+
+def acceptable_leaders(
+    image: MetadataImage, *, also: int | None = None, without: int | None = None
+) -> Acceptable:
+    """Whether a broker may lead a partition, as `image` has it; `also` counts as active, `without` as not."""
+    brokers = image.brokers
+
+    def acceptable(partition: PartitionImage, broker_id: int) -> bool:
+        broker = brokers.get(broker_id)
+        if broker is None or broker_id == without or not (broker.is_active or broker_id == also):
+            return False
+        return partition.is_online(broker_id, broker)
+
+    return acceptable
+
+
+@attrs.define
+class _Target:
+    """The partition under construction."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    leader: int
+    last_known: tuple[int, ...]
+    begun_anew: int | None = None
+    unclean: bool = False
+
+
+def change_partition(
+    topic_id: bytes,
+    number: int,
+    partition: PartitionImage,
+    acceptable: Acceptable,
+    rules: TopicRules = TopicRules(),  # noqa: B008  (frozen)
+    *,
+    isr: tuple[int, ...] | None = None,
+    removed: int | None = None,
+    unclean: bool = False,
+    begun_anew: int | None = None,
+    replicas: tuple[int, ...] | None = None,
+    adding: tuple[int, ...] | None = None,
+    removing: tuple[int, ...] | None = None,
+    directories: Mapping[int, bytes] | None = None,
+    leader_recovery_state: int | None = None,
+    election: Election | None = None,
+) -> PartitionChangeRecord | None:
+    """The record that makes a partition what it shall be, None when nothing changes.
+
+    What is not given stays. `removed` leaves the ISR; with `unclean` also as its last member, and leaves the eligible
+    replicas. `begun_anew` is a replica that is empty: it leaves all sets, and is nobody who led. `directories` are those of
+    new replicas (others are unassigned). `election` is as the rules say unless given.
+    """
+    gone = removed if begun_anew is None else begun_anew
+    unclean = unclean or begun_anew is not None
+    target = _Target(
+        partition.replicas if replicas is None else replicas,
+        partition.adding_replicas if adding is None else adding,
+        partition.removing_replicas if removing is None else removing,
+        tuple(each for each in (partition.isr if isr is None else isr) if each != gone),
+        partition.elr,
+        partition.leader,
+        tuple(each for each in partition.last_known_elr if each != begun_anew),
+        begun_anew,
+    )
+    if not target.isr and not unclean and not rules.eligible_replicas:
+        target.isr = partition.isr
+    _complete_reassignment(target)
+    _keep_eligible(target, partition, rules, gone if unclean else None)
+    if election is None:
+        election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
+    _elect(target, partition, acceptable, election, rules.troubled_directories)
+    if target.leader == NO_LEADER:
+        target.replicas = _empty_last(target)
+    if _is_sufficient(target, rules):
+        target.elr = ()
+    _remember_leader(target, partition)
+    return _record(topic_id, number, partition, target, directories or {}, leader_recovery_state)
+
+
+def _complete_reassignment(target: _Target) -> None:
+    """All that stay are in sync: those that are being removed go (KIP-455)."""
+    if not target.adding and not target.removing:
+        return
+    isr = tuple(each for each in target.isr if each not in target.removing)
+    replicas = tuple(each for each in target.replicas if each not in target.removing)
+    if isr and replicas and set(replicas) <= set(isr):
+        target.isr, target.replicas = isr, replicas
+        target.adding = target.removing = ()
+
+
+def _keep_eligible(
+    target: _Target, partition: PartitionImage, rules: TopicRules, unclean_restart: int | None
+) -> None:
+    candidates = set(partition.elr)
+    if rules.eligible_replicas:
+        candidates.update(partition.isr)
+    if _is_sufficient(target, rules):
+        candidates.clear()
+    candidates.discard(-1 if unclean_restart is None else unclean_restart)
+    elr = tuple(sorted(each for each in candidates if each in target.replicas and each not in target.isr))
+    target.elr = partition.elr if set(elr) == set(partition.elr) else elr
+
+
+def _is_sufficient(target: _Target, rules: TopicRules) -> bool:
+    """Whether this ISR commits records that others may miss."""
+    min_isr = min(rules.min_isr, len(target.replicas)) if rules.eligible_replicas else 1
+    return len(target.isr) >= min_isr
+
+
+def _elect(
+    target: _Target,
+    partition: PartitionImage,
+    acceptable: Acceptable,
+    election: Election,
+    troubled: Collection[bytes],
+) -> None:
+    candidates = target.isr or target.elr
+    order = [partition.leader, *target.replicas]
+    if election is Election.PREFERRED:
+        order.insert(0, target.replicas[0])
+    qualified = [each for each in order if each in candidates and acceptable(partition, each)]
+    if qualified:
+        sound = (each for each in qualified if partition.directory_of(each) not in troubled)
+        leader = next(sound, qualified[0])
+        assert leader != target.begun_anew, f"replica {leader} is empty and in sync or eligible"
+        _lead(target, leader)
+        return
+    if not candidates and len(target.last_known) == 1:
+        last_leader = target.last_known[0]
+        assert last_leader != target.begun_anew, f"replica {last_leader} is empty and led last"
+        if last_leader in target.replicas and acceptable(partition, last_leader):
+            _lead_uncleanly(target, last_leader)
+            return
+    if election is Election.UNCLEAN:
+        for replica in _empty_last(target):
+            if acceptable(partition, replica):
+                _lead_uncleanly(target, replica)
+                return
+    target.leader = NO_LEADER
+
+
+def _empty_last(target: _Target) -> tuple[int, ...]:
+    """The replicas in the order in which an unclean election looks at them."""
+    return tuple(sorted(target.replicas, key=lambda each: each == target.begun_anew))
+
+
+def _lead(target: _Target, leader: int) -> None:
+    target.leader = leader
+    if leader not in target.isr:
+        target.isr = (leader,)
+        target.elr = tuple(each for each in target.elr if each != leader)
+
+
+def _lead_uncleanly(target: _Target, leader: int) -> None:
+    target.leader = leader
+    target.isr = (leader,)
+    target.elr = ()
+    target.unclean = True
+
+
+def _remember_leader(target: _Target, partition: PartitionImage) -> None:
+    """Who led last is written down once, when nobody is in sync any more, and forgotten when somebody leads."""
+    if target.leader != NO_LEADER:
+        target.last_known = ()
+    elif not target.isr and partition.isr:
+        last = partition.leader
+        if last == NO_LEADER and len(partition.isr) == 1:
+            last = partition.isr[0]
+        if last not in (NO_LEADER, target.begun_anew):
+            target.last_known = (last,)
+
+
+def _record(
+    topic_id: bytes,
+    number: int,
+    partition: PartitionImage,
+    target: _Target,
+    directories: Mapping[int, bytes],
+    leader_recovery_state: int | None,
+) -> PartitionChangeRecord | None:
+    record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
+    if target.isr != partition.isr:
+        record.isr = list(target.isr)
+    if target.leader != partition.leader:
+        record.leader = target.leader
+    elif not set(partition.replicas) <= set(target.replicas):
+        record.leader = partition.leader
+    if target.elr != partition.elr:
+        record.eligible_leader_replicas = list(target.elr)
+    if target.last_known != partition.last_known_elr:
+        record.last_known_elr = list(target.last_known)
+    if target.replicas != partition.replicas:
+        record.replicas = list(target.replicas)
+    if target.removing != partition.removing_replicas:
+        record.removing_replicas = list(target.removing)
+    if target.adding != partition.adding_replicas:
+        record.adding_replicas = list(target.adding)
+    if record.replicas is not None or directories:
+        held = [_directory(partition, directories, replica) for replica in target.replicas]
+        if held != [partition.directory_of(replica) for replica in partition.replicas]:
+            record.directories = held
+    state = RECOVERING if target.unclean else leader_recovery_state
+    if state is not None and state != partition.leader_recovery_state:
+        record.leader_recovery_state = state
+    return None if _changes_nothing(record) else record
+
+
+def _directory(partition: PartitionImage, directories: Mapping[int, bytes], replica: int) -> bytes:
+    if replica in partition.replicas and replica not in directories:
+        return partition.directory_of(replica)
+    return directories.get(replica, UNASSIGNED_DIRECTORY)
+
+
+def _changes_nothing(record: PartitionChangeRecord) -> bool:
+    return (
+        record.isr is None
+        and record.leader == NO_LEADER_CHANGE
+        and record.leader_recovery_state < 0
+        and record.replicas is None
+        and record.adding_replicas is None
+        and record.removing_replicas is None
+        and record.directories is None
+        and record.eligible_leader_replicas is None
+        and record.last_known_elr is None
+    )

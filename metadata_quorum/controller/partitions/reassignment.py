@@ -1,0 +1,222 @@
+"""AlterPartitionReassignments and ListPartitionReassignments: replicas move without the partition going away (KIP-455).
+
+A reassignment has up to three stages. The assignment becomes the wanted replicas and after them those that will go;
+`adding` and `removing` say which are which. The leader takes each new replica into the ISR when it has caught up. With the
+change that brings the last one in (`partition_change` sees it), those that go are taken out, and it is done. What needs no
+data to be copied is done at once.
+
+What is `adding` are all replicas that the partition did not have when the reassignment began, also where one reassignment
+takes the place of another: taken back, all of them go. (Kafka forgets the earlier ones.)
+"""
+
+from __future__ import annotations
+
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.limits import check_batch
+from metadata_quorum.controller.partitions.assignments import (
+    bad_assignment,
+    check_told_replicas,
+    default_directory,
+)
+from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
+from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.state_machine import Decision
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from wire.messages.metadata_records import PartitionChangeRecord
+from wire.structure import Message
+
+
+def alter_partition_reassignments(
+    image: MetadataImage, request: AlterPartitionReassignmentsRequest, settings: ControllerSettings
+) -> Decision:
+    """One atomic batch; a refused partition leaves the others alone."""
+    allow_factor_change = request.allow_replication_factor_change
+    records: list[Message] = []
+    seen: set[tuple[str, int]] = set()
+    responses = []
+    try:
+        for topic in request.topics:
+            answers = []
+            for asked in topic.partitions:
+                code, message = ErrorCode.NONE, None
+                key = (topic.name, asked.partition_index)
+                try:
+                    if key in seen:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named more than once.")
+                    seen.add(key)
+                    record = _alter(image, topic.name, asked, settings, allow_factor_change)
+                    if record is not None:
+                        records.append(record)
+                except KafkaError as error:
+                    code, message = error.code, error.message or None
+                answers.append(ReassignablePartitionResponse(asked.partition_index, code, message))
+            check_batch(records)
+            responses.append(ReassignableTopicResponse(topic.name, answers))
+    except KafkaError as error:
+        return Decision([], refuse_alter(request, error.code, error.message))
+    # Kafka answers an empty request before it comes to fill in a text.
+    text = None if request.topics else ""
+    response = AlterPartitionReassignmentsResponse(0, allow_factor_change, ErrorCode.NONE, text, responses)
+    return Decision(records, response)
+
+
+def refuse_alter(
+    request: AlterPartitionReassignmentsRequest, code: ErrorCode, message: str | None
+) -> AlterPartitionReassignmentsResponse:
+    """One error for everything."""
+    responses = [
+        ReassignableTopicResponse(
+            topic.name,
+            [ReassignablePartitionResponse(each.partition_index, code, message) for each in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionReassignmentsResponse(
+        0, request.allow_replication_factor_change, code, message, responses
+    )
+
+
+def _alter(
+    image: MetadataImage,
+    topic_name: str,
+    asked: ReassignablePartition,
+    settings: ControllerSettings,
+    allow_factor_change: bool,
+) -> PartitionChangeRecord | None:
+    topic: TopicImage | None = image.topics.get(topic_name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {topic_name}.")
+    partition = topic.partitions.get(asked.partition_index)
+    if partition is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Unable to find partition {topic_name}:{asked.partition_index}.",
+        )
+    rules = topic_rules(image, settings, topic)
+    if asked.replicas is None:
+        return _cancel(image, topic, asked.partition_index, partition, rules)
+    return _reassign(
+        image, topic, asked.partition_index, partition, rules, asked.replicas, allow_factor_change
+    )
+
+
+def _reassign(
+    image: MetadataImage,
+    topic: TopicImage,
+    number: int,
+    partition: PartitionImage,
+    rules: TopicRules,
+    wanted: list[int],
+    allow_factor_change: bool,
+) -> PartitionChangeRecord | None:
+    check_told_replicas(image, wanted, None)
+    if not allow_factor_change:
+        _check_factor(partition, wanted)
+    removing = tuple(sorted(set(partition.replicas) - set(wanted)))
+    new = set(wanted) - set(partition.replicas)
+    return change_partition(
+        topic.topic_id,
+        number,
+        partition,
+        acceptable_leaders(image),
+        rules,
+        replicas=(*wanted, *removing),
+        adding=tuple(sorted(new.union(partition.adding_replicas))),
+        removing=removing,
+        directories={replica: default_directory(image, replica) for replica in sorted(new)},
+    )
+
+
+def _check_factor(partition: PartitionImage, wanted: list[int]) -> None:
+    """KIP-860. While a reassignment goes on, the factor is what it leads to."""
+    factor = len(set(partition.replicas) - set(partition.removing_replicas))
+    if factor != len(wanted):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {factor} to {len(wanted)}",
+        )
+
+
+def _cancel(
+    image: MetadataImage, topic: TopicImage, number: int, partition: PartitionImage, rules: TopicRules
+) -> PartitionChangeRecord | None:
+    if not partition.adding_replicas and not partition.removing_replicas:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
+    replicas = tuple(each for each in partition.replicas if each not in partition.adding_replicas)
+    if not replicas:
+        raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
+    isr = tuple(each for each in partition.isr if each in replicas)
+    if not isr and not any(each in replicas for each in partition.elr):
+        # Only new replicas hold everything: giving them up would lose it.
+        if not rules.unclean_election:
+            raise bad_assignment(
+                f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "
+                "unclean leader election."
+            )
+        isr = ()
+    return change_partition(
+        topic.topic_id,
+        number,
+        partition,
+        acceptable_leaders(image),
+        rules,
+        isr=isr,
+        unclean=True,
+        replicas=replicas,
+        adding=(),
+        removing=(),
+    )
+
+
+def list_partition_reassignments(
+    image: MetadataImage, request: ListPartitionReassignmentsRequest
+) -> Decision:
+    """What goes on, of all topics or of those asked for; what does not exist or does not move is not told."""
+    topics: list[OngoingTopicReassignment] = []
+    if request.topics is None:
+        for name in sorted(image.topics):
+            _tell(image.topics[name], list(image.topics[name].partitions), topics)
+    else:
+        for asked in request.topics:
+            topic: TopicImage | None = image.topics.get(asked.name)
+            if topic is not None:
+                _tell(topic, asked.partition_indexes, topics)
+    return Decision([], ListPartitionReassignmentsResponse(0, ErrorCode.NONE, None, topics))
+
+
+def _tell(topic: TopicImage, numbers: list[int], topics: list[OngoingTopicReassignment]) -> None:
+    ongoing = []
+    for number in numbers:
+        partition = topic.partitions.get(number)
+        if partition is not None and (partition.adding_replicas or partition.removing_replicas):
+            ongoing.append(
+                OngoingPartitionReassignment(
+                    number,
+                    list(partition.replicas),
+                    list(partition.adding_replicas),
+                    list(partition.removing_replicas),
+                )
+            )
+    if ongoing:
+        topics.append(OngoingTopicReassignment(topic.name, ongoing))
+
+
+def refuse_list(
+    request: ListPartitionReassignmentsRequest, code: ErrorCode, message: str | None
+) -> ListPartitionReassignmentsResponse:
+    """An error instead of a list."""
+    return ListPartitionReassignmentsResponse(0, code, message, [])

@@ -1,0 +1,210 @@
+"""What is served on a controller's listener: the quorum's own requests, the controller's, and envelopes with more.
+
+As in Kafka this listener advertises a set of its own. Requests that another node leads are answered NOT_CONTROLLER (or
+with the leader, where the response has room for it): nothing is passed on from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from metadata_quorum.config.describe_configs import DescribeConfigsHandler
+from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.config.log_levels import LogLevels
+from metadata_quorum.controller_channel import (
+    LONG_BYTES,
+    QUORUM_APIS,
+    Service,
+    answer_in_turns,
+    answer_request,
+    takes_long,
+)
+from metadata_quorum.envelope import Enclosed, open_request, seal_response
+from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
+from metadata_quorum.image.config_layers import layers_for
+from metadata_quorum.image.metadata_image import MetadataImage
+from odradek.env.long_work import LongWork, Share
+from odradek.serving.api_table import ApiTable
+from odradek.serving.api_versions import ApiVersionsHandler
+from odradek.serving.authorized_operations import (
+    BROKERS_ENDPOINT,
+    CLUSTER_OPERATIONS,
+    CONTROLLERS_ENDPOINT,
+    NOT_REQUESTED,
+)
+from odradek.serving.contract import Context, Delayed, Handler, Result, Suspend
+from wire.api import api_versions, response_class
+from wire.api_keys import APIS, ApiKey
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from wire.structure import Message
+
+__all__ = ["DescribedController", "build_controller_table"]
+
+
+def build_controller_table(
+    service: Service,
+    image: Callable[[], MetadataImage],
+    decided: Iterable[type[Message]],
+    described: DescribedController | None = None,
+    *,
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    kraft_version: Callable[[], int] = lambda: 0,
+) -> ApiTable:
+    """The API table of a controller's listener.
+
+    `decided` are the requests that the controller decides; `image` gives the newest committed one; `described` is whose
+    configuration is told, `features` are the levels that the node speaks, `kraft_version` is the quorum's.
+    """
+    asks = AskHere(service).handle
+    handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}
+    for request in decided:
+        assert request.API_KEY is not None
+        handlers[request.API_KEY] = asks
+    handlers[ApiKey.DESCRIBE_CLUSTER] = DescribeControllersHandler(service, image).handle
+    if described is not None:
+        handlers[ApiKey.DESCRIBE_CONFIGS] = DescribeConfigsHandler(described.node_id, described).handle
+    handlers[ApiKey.ENVELOPE] = EnvelopeHandler(service, frozenset(handlers)).handle
+    served = {int(key): api_versions(key) for key in sorted((*handlers, ApiKey.API_VERSIONS))}
+    versions = ApiVersionsHandler(served, features, image, lambda: {KRAFT_VERSION: kraft_version()})
+    handlers[ApiKey.API_VERSIONS] = versions.handle
+    return ApiTable(handlers, served, served, versions.unsupported)
+
+
+@attrs.frozen
+class DescribedController:
+    """A controller's configuration, as DescribeConfigs tells it (KIP-919); `static` is what its file says."""
+
+    node_id: int
+    static: BrokerConfigLayers
+    log_levels: LogLevels
+    long_work: LongWork
+    newest_image: Callable[[], MetadataImage]
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.newest_image()
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers:
+        """Its file, and what the metadata log says of this node and of all."""
+        return layers_for(self.image, self.static.static, self.node_id)
+
+
+class AskHere:
+    """Everything that this node's quorum or controller answers, when it has committed what it says."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def handle(self, context: Context, request: Message) -> Result:
+        service, version = self._service, context.api_version
+        if takes_long(service, request):
+            return Suspend(
+                lambda: answer_in_turns(service, service.env.long_work.begin(), request, version),
+                is_long=True,
+            )
+        delayed = Delayed()
+        answer_request(service, request, version, delayed.complete)
+        return delayed
+
+
+class EnvelopeHandler:
+    """API 58 (KIP-590): a broker passes on what a client asked it. `enclosable` are the APIs that are served here."""
+
+    def __init__(self, service: Service, enclosable: frozenset[int]) -> None:
+        self._service = service
+        self._enclosable = frozenset(key for key in enclosable if APIS[key].forwarded_to_controller)
+
+    def handle(self, context: Context, envelope: EnvelopeRequest) -> Result:
+        if not self._service.is_active:
+            return EnvelopeResponse(None, ErrorCode.NOT_CONTROLLER)
+        if len(envelope.request_data) > LONG_BYTES:
+            return Suspend(lambda: self._open_in_turns(envelope))
+        enclosed = self._opened(envelope)
+        if isinstance(enclosed, EnvelopeResponse):
+            return enclosed
+        service = self._service
+        if takes_long(service, enclosed.request):
+            return Suspend(lambda: self._answer_in_turns(service.env.long_work.begin(), enclosed))
+        delayed = Delayed()
+
+        def respond(response: Any) -> None:
+            delayed.complete(_sealed(enclosed, response))
+
+        answer_request(service, enclosed.request, enclosed.api_version, respond)
+        return delayed
+
+    def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
+        """What is in it, or the answer to what cannot be."""
+        try:
+            enclosed = open_request(envelope)
+        except KafkaError as error:
+            return EnvelopeResponse(None, error.code)
+        if enclosed.api_key not in self._enclosable:
+            return EnvelopeResponse(None, ErrorCode.INVALID_REQUEST)
+        return enclosed
+
+    async def _open_in_turns(self, envelope: EnvelopeRequest) -> EnvelopeResponse:
+        share = self._service.env.long_work.begin()
+        enclosed = await share.in_worker(self._opened, envelope)
+        if isinstance(enclosed, EnvelopeResponse):
+            return enclosed
+        return await self._answer_in_turns(share, enclosed)
+
+    async def _answer_in_turns(self, share: Share, enclosed: Enclosed) -> EnvelopeResponse:
+        response = await answer_in_turns(self._service, share, enclosed.request, enclosed.api_version)
+        return await share.in_worker(_sealed, enclosed, response)
+
+
+def _sealed(enclosed: Enclosed, response: Any) -> EnvelopeResponse:
+    if isinstance(response, response_class(enclosed.api_key)):
+        return seal_response(enclosed, response)
+    return EnvelopeResponse(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class DescribeControllersHandler:
+    """API 60 for controllers (KIP-919): those that have registered, and who leads."""
+
+    def __init__(self, service: Service, image: Callable[[], MetadataImage]) -> None:
+        self._service = service
+        self._image = image
+
+    def handle(self, context: Context, request: DescribeClusterRequest) -> Result:
+        if request.endpoint_type != CONTROLLERS_ENDPOINT:
+            mismatched = request.endpoint_type == BROKERS_ENDPOINT
+            return DescribeClusterResponse(
+                0,
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
+                if mismatched
+                else f"Unsupported endpoint type {request.endpoint_type}",
+                CONTROLLERS_ENDPOINT,
+            )
+        image = self._image()
+        controllers = [
+            DescribeClusterBroker(node_id, endpoint.host, endpoint.port)
+            for node_id, controller in sorted(image.controllers.items())
+            for endpoint in controller.listeners
+            if endpoint.name == context.listener
+        ]
+        leader_id = self._service.quorum.leader_id
+        operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        return DescribeClusterResponse(
+            0,
+            ErrorCode.NONE,
+            None,
+            CONTROLLERS_ENDPOINT,
+            image.cluster_id,
+            -1 if leader_id is None else leader_id,
+            controllers,
+            operations,
+        )

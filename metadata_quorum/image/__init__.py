@@ -1,0 +1,1 @@
+"""The metadata image: the cluster at one offset of the metadata log, as an immutable value."""

@@ -1,0 +1,197 @@
+"""Who may do what, and how much: ACLs, SCRAM credentials, delegation tokens and client quotas, as the metadata log has
+them. PURE.
+
+This version keeps them and enforces none: a directory of Kafka's opens, and nothing of it is lost when a snapshot is
+written. `odradek.start.without.acls` is the operator's word that this is known (`odradek/node/node.py`).
+
+Secrets do not show in what is printed of these values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from metadata_quorum.image.layered_map import LayeredMap
+from wire.messages.metadata_records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    DelegationTokenRecord,
+    EntityData,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from wire.structure import Message
+
+__all__ = ["ACCESS_RECORDS", "AccessChanges", "AccessImage", "Acl", "DelegationToken", "ScramCredential"]
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""(type, name) in the order of the types; no name stands for the default of that type."""
+
+
+@attrs.frozen
+class Acl:
+    """One rule. Types, operations and permissions are Kafka's numbers."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@attrs.frozen
+class ScramCredential:
+    """What a server knows of a user's password (RFC 5802)."""
+
+    salt: bytes = attrs.field(repr=False)
+    stored_key: bytes = attrs.field(repr=False)
+    server_key: bytes = attrs.field(repr=False)
+    iterations: int
+
+
+@attrs.frozen
+class DelegationToken:
+    """A token without its secret, which follows from the token's id and the cluster's key (KIP-48). Times in milliseconds."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+
+
+@attrs.frozen
+class AccessImage:
+    """An immutable value, a part of `MetadataImage`."""
+
+    acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
+    """By their ids."""
+    scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
+    """By user and Kafka's number of the mechanism."""
+    delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
+    """By token id."""
+    client_quotas: LayeredMap[tuple[QuotaEntity, str], float] = attrs.field(factory=LayeredMap)
+    """By entity and key."""
+
+    def records(self) -> Iterator[Message]:
+        """The records that give this image when they are replayed over an empty one. Equal images give the same ones."""
+        for entity, key in sorted(self.client_quotas, key=_quota_order):
+            value = self.client_quotas[entity, key]
+            yield ClientQuotaRecord([EntityData(kind, name) for kind, name in entity], key, value)
+        for acl_id in sorted(self.acls):
+            yield AccessControlEntryRecord(acl_id, *attrs.astuple(self.acls[acl_id]))
+        for user, mechanism in sorted(self.scram_credentials):
+            known = self.scram_credentials[user, mechanism]
+            yield UserScramCredentialRecord(user, mechanism, *attrs.astuple(known))
+        for token_id in sorted(self.delegation_tokens):
+            token = self.delegation_tokens[token_id]
+            yield DelegationTokenRecord(
+                token.owner,
+                token.requester,
+                list(token.renewers),
+                token.issue_timestamp,
+                token.max_timestamp,
+                token.expiration_timestamp,
+                token_id,
+            )
+
+
+def _quota_order(known: tuple[QuotaEntity, str]) -> tuple[list[tuple[str, bool, str]], str]:
+    """A default comes before the names."""
+    entity, key = known
+    return [(kind, name is not None, name or "") for kind, name in entity], key
+
+
+@attrs.define
+class AccessChanges:
+    """What records have changed since the last image; None is what is gone."""
+
+    acls: dict[bytes, Acl | None] = attrs.field(factory=dict)
+    scram_credentials: dict[tuple[str, int], ScramCredential | None] = attrs.field(factory=dict)
+    delegation_tokens: dict[str, DelegationToken | None] = attrs.field(factory=dict)
+    client_quotas: dict[tuple[QuotaEntity, str], float | None] = attrs.field(factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.acls or self.scram_credentials or self.delegation_tokens or self.client_quotas)
+
+    def copy(self) -> AccessChanges:
+        return AccessChanges(
+            dict(self.acls),
+            dict(self.scram_credentials),
+            dict(self.delegation_tokens),
+            dict(self.client_quotas),
+        )
+
+    def applied_to(self, base: AccessImage) -> AccessImage:
+        if self.is_empty:
+            return base
+        return AccessImage(
+            base.acls.changed(self.acls),
+            base.scram_credentials.changed(self.scram_credentials),
+            base.delegation_tokens.changed(self.delegation_tokens),
+            base.client_quotas.changed(self.client_quotas),
+        )
+
+    def replay(self, record: Any) -> None:
+        """Take note of one of `ACCESS_RECORDS`. What is removed need not be there, as in Kafka."""
+        ACCESS_RECORDS[type(record)](self, record)
+
+    def _add_acl(self, record: AccessControlEntryRecord) -> None:
+        self.acls[record.id] = Acl(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission_type,
+        )
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
+        self.acls[record.id] = None
+
+    def _set_credential(self, record: UserScramCredentialRecord) -> None:
+        self.scram_credentials[record.name, record.mechanism] = ScramCredential(
+            bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
+        )
+
+    def _remove_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        self.scram_credentials[record.name, record.mechanism] = None
+
+    def _set_token(self, record: DelegationTokenRecord) -> None:
+        self.delegation_tokens[record.token_id] = DelegationToken(
+            record.owner,
+            record.requester,
+            tuple(record.renewers),
+            record.issue_timestamp,
+            record.max_timestamp,
+            record.expiration_timestamp,
+        )
+
+    def _remove_token(self, record: RemoveDelegationTokenRecord) -> None:
+        self.delegation_tokens[record.token_id] = None
+
+    def _set_quota(self, record: ClientQuotaRecord) -> None:
+        names = {each.entity_type: each.entity_name for each in record.entity}
+        entity = tuple(sorted(names.items(), key=lambda each: each[0]))
+        self.client_quotas[entity, record.key] = None if record.remove else record.value
+
+
+ACCESS_RECORDS: Mapping[type, Callable[[AccessChanges, Any], None]] = {
+    AccessControlEntryRecord: AccessChanges._add_acl,
+    RemoveAccessControlEntryRecord: AccessChanges._remove_acl,
+    UserScramCredentialRecord: AccessChanges._set_credential,
+    RemoveUserScramCredentialRecord: AccessChanges._remove_credential,
+    DelegationTokenRecord: AccessChanges._set_token,
+    RemoveDelegationTokenRecord: AccessChanges._remove_token,
+    ClientQuotaRecord: AccessChanges._set_quota,
+}

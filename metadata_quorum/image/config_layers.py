@@ -1,0 +1,21 @@
+"""The layers of a broker's configuration, as an image of the cluster has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
+from metadata_quorum.image.metadata_image import MetadataImage
+
+
+def layers_for(
+    image: MetadataImage, static: Mapping[str, str], broker_id: int | None = None
+) -> BrokerConfigLayers:
+    """What `image` makes of a broker with the properties file `static`; without an id, of any broker."""
+    return BrokerConfigLayers(
+        static,
+        {} if broker_id is None else image.broker_configs(broker_id),
+        image.broker_configs(None),
+        image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
+    )

@@ -1,0 +1,244 @@
+"""The cluster's metadata at one offset of the metadata log, as an immutable value.
+
+All cluster state is the replay of one log. `MetadataImage` is the state after all records up to `offset`;
+`metadata_quorum.image.image_builder` makes the next image from the records that follow. The controller's replicated
+state *is* a MetadataImage, and brokers serve from the same class.
+
+* **Images are never changed.** Readers keep one for as long as they like. An image shares all that did not
+  change with the one before it, so a change costs what changed: `LayeredMap`s for what grows with the cluster,
+  plain copied dicts for what is small (brokers, features, the partitions of one topic).
+* **Undo is keeping the older image.** The leader's state machine keeps the images above the high watermark;
+  resigning means to go back to the newest committed one. There is no undo log.
+
+Partitions dominate memory: a `PartitionImage` is one slotted object whose tuples are shared between partitions.
+Access rules, quotas, users and delegation tokens are kept (`access_image.py`), and not enforced yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
+from metadata_quorum.image.access_image import AccessImage
+from metadata_quorum.image.layered_map import LayeredMap
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+RECOVERED = 0
+RECOVERING = 1
+
+UNASSIGNED_DIRECTORY = bytes(16)
+LOST_DIRECTORY = bytes(15) + b"\x01"
+MIGRATING_DIRECTORY = bytes(15) + b"\x02"
+RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range(100))
+"""Ids that name no directory (KIP-858)."""
+
+
+class InvalidMetadata(Exception):
+    """A record of the metadata log that does not fit the state that the records before it gave."""
+
+
+@attrs.frozen(hash=False)
+class PartitionImage:
+    """One partition: who holds it, who is in sync, who leads. Tuples keep Kafka's order of preference.
+
+    `directories` names the log directory of each replica, in the order of `replicas`.
+    """
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    directories: tuple[bytes, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The log directory id of a replica; `UNASSIGNED_DIRECTORY` when the broker holds none."""
+        if broker_id in self.replicas and self.directories:
+            return self.directories[self.replicas.index(broker_id)]
+        return UNASSIGNED_DIRECTORY
+
+    def is_online(self, broker_id: int, broker: BrokerImage) -> bool:
+        """Whether the directory of a broker's replica is online, as far as the broker has said where it is."""
+        return broker.holds_online(self.directory_of(broker_id))
+
+
+@attrs.frozen
+class TopicImage:
+    """A topic; its partitions by number, which run from 0 without a gap."""
+
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionImage]
+
+
+@attrs.frozen
+class ListenerImage:
+    """An endpoint that a broker or controller advertises; `security_protocol` is Kafka's number (0 PLAINTEXT)."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+@attrs.frozen
+class FeatureRange:
+    """The levels of one feature that a node supports."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+
+@attrs.frozen
+class BrokerImage:
+    """A registered broker. `epoch` identifies this registration; a fenced broker serves no client."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    listeners: tuple[ListenerImage, ...]
+    features: tuple[FeatureRange, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[bytes, ...]
+    cordoned_log_dirs: tuple[bytes, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync: neither fenced nor shutting down."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def holds_online(self, directory: bytes) -> bool:
+        """Whether a replica in this directory is online, as far as the broker has said where it is."""
+        return directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or directory in self.log_dirs
+
+    def endpoint(self, listener: str) -> ListenerImage | None:
+        """Where clients of that listener reach the broker."""
+        return next((endpoint for endpoint in self.listeners if endpoint.name == listener), None)
+
+
+@attrs.frozen
+class ControllerImage:
+    """A registered controller."""
+
+    controller_id: int
+    incarnation_id: bytes
+    listeners: tuple[ListenerImage, ...]
+    features: tuple[FeatureRange, ...]
+
+
+@attrs.frozen
+class MetadataImage:
+    """All cluster state after the record at `offset` (-1: before the first), written in leader epoch `epoch`."""
+
+    offset: int = -1
+    epoch: int = -1
+    cluster_id: str = ""
+    topics: LayeredMap[str, TopicImage] = attrs.field(factory=LayeredMap)
+    topics_by_id: LayeredMap[bytes, TopicImage] = attrs.field(factory=LayeredMap)
+    colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
+    """Topic names that hold a '.' or '_', by their name with all of these as '_' (Kafka keeps them apart).
+
+    In order, so that the image does not tell in which order topics came: a snapshot would not either.
+    """
+    brokers: dict[int, BrokerImage] = attrs.field(factory=dict)
+    controllers: dict[int, ControllerImage] = attrs.field(factory=dict)
+    configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
+    """Overrides by (resource type, resource name); a cluster-wide broker default has the empty name.
+
+    Each can be read (`config_values.check_value`): of a key's values in the log the last such one is here."""
+    unreadable_configs: LayeredMap[tuple[int, str], Mapping[str, str]] = attrs.field(factory=LayeredMap)
+    """By resource: the newest texts of keys that the log tells, and that nobody here can read. None of them is in force;
+    they are kept for snapshots, so that a version that can read them finds them."""
+    features: dict[str, int] = attrs.field(factory=dict)
+    """Finalized feature levels; a level of 0 is the same as no entry."""
+    next_producer_id: int = 0
+    troubled_directories: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict)
+    """Ids of directories that take no records now, by the broker that says so; taken out of `configs`
+    (`wire.disk_troubles`)."""
+    access: AccessImage = attrs.field(factory=AccessImage)
+
+    @classmethod
+    def empty(cls, cluster_id: str) -> MetadataImage:
+        """The image before the first record."""
+        return cls(cluster_id=cluster_id)
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalized level of `metadata.version`; 0 before the bootstrap records."""
+        return self.features.get("metadata.version", 0)
+
+    def partition(self, topic: str, partition: int) -> PartitionImage | None:
+        image: TopicImage | None = self.topics.get(topic)
+        return None if image is None else image.partitions.get(partition)
+
+    def topic_configs(self, topic: str) -> Mapping[str, str]:
+        overrides: Mapping[str, str] = self.configs.get((RESOURCE_TOPIC, topic), {})
+        return overrides
+
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
+        """Dynamic configs of one broker, or (None) the cluster-wide default of all brokers."""
+        name = "" if broker_id is None else str(broker_id)
+        overrides: Mapping[str, str] = self.configs.get((RESOURCE_BROKER, name), {})
+        return overrides
+
+
+@attrs.frozen
+class MetadataDelta:
+    """What differs between two images that follow each other, in the order in which it changed.
+
+    A topic that was deleted and created anew under its name is in `deleted_topics` (with its old image) and in
+    `changed_topics`.
+    """
+
+    deleted_topics: Mapping[bytes, TopicImage] = attrs.field(factory=dict)
+    """By topic id: how the topics were that no longer exist."""
+    changed_topics: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
+    """By name: the numbers of the partitions that are new or changed, of new and of changed topics."""
+    created_topics: tuple[str, ...] = ()
+    changed_brokers: tuple[int, ...] = ()
+    """Registered, changed or gone."""
+    changed_configs: tuple[tuple[int, str], ...] = ()
+    """(resource type, resource name)."""
+    features_changed: bool = False
+    access_changed: bool = False
+
+    @classmethod
+    def everything(cls, image: MetadataImage) -> MetadataDelta:
+        """From nothing to `image`: what an observer that begins with it has to look at."""
+        topics = {name: tuple(image.topics[name].partitions) for name in sorted(image.topics)}
+        return cls(
+            {},
+            topics,
+            tuple(topics),
+            tuple(image.brokers),
+            tuple(sorted(dict.fromkeys([*image.configs, *image.unreadable_configs]))),
+            bool(image.features),
+            image.access != AccessImage(),
+        )
+
+    @property
+    def changed_topic_configs(self) -> tuple[str, ...]:
+        return tuple(name for kind, name in self.changed_configs if kind == RESOURCE_TOPIC)
+
+    @property
+    def is_empty(self) -> bool:
+        return self == _NOTHING
+
+
+_NOTHING = MetadataDelta()
+
+
+def collision_key(name: str) -> str | None:
+    """The name under which topics collide, or None where the name has neither '.' nor '_'."""
+    return name.replace(".", "_") if "." in name or "_" in name else None

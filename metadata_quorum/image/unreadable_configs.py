@@ -1,0 +1,55 @@
+"""Values in the metadata log that this node cannot read: each is told once, and counted. PURE.
+
+Kafka counts what its controllers and brokers fail to apply as MetadataErrorCount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from metadata_quorum.config.config_defs import ConfigError
+from metadata_quorum.config.config_values import check_value
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+
+__all__ = ["MetadataErrors"]
+
+REASON_LENGTH_MAX = 300
+
+
+class MetadataErrors:
+    """Shown every image, in order (`look`)."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+        self._told: dict[tuple[int, str], Mapping[str, str]] = {}
+        self.count = 0
+        """Values that were not applied since this process began."""
+
+    def look(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Tell of the values that are new."""
+        for resource in delta.changed_configs:
+            told = self._told.pop(resource, {})
+            unreadable: Mapping[str, str] = image.unreadable_configs.get(resource, {})
+            for key, text in sorted(unreadable.items()):
+                if told.get(key) != text:
+                    self._tell(resource, key, text, image.configs.get(resource, {}).get(key))
+            if unreadable:
+                self._told[resource] = unreadable
+
+    def _tell(self, resource: tuple[int, str], key: str, text: str, in_force: str | None) -> None:
+        self.count += 1
+        kind, name = resource
+        try:
+            check_value(kind, key, text)
+            reason = ""
+        except ConfigError as error:
+            reason = str(error)[:REASON_LENGTH_MAX]
+        self._logger.error(
+            "config.unreadable",
+            resource_type=kind,
+            resource=name,
+            key=key,
+            reason=reason,
+            in_force="what stands beneath it" if in_force is None else in_force,
+        )

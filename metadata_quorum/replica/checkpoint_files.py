@@ -1,0 +1,181 @@
+"""Snapshot files (`*.checkpoint`): a header control batch, batches of records, a footer control batch.
+
+`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
+directory replaces the log below OFFSET; the one at offset 0 holds the first voters (KIP-853). A file that does
+not end in a footer was never finished.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import overload
+
+import attrs
+
+from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.replica.metadata_batches import (
+    batch_of_control_records,
+    batch_of_values,
+    encode_values,
+    is_whole_batch,
+    read_batches,
+)
+from odradek.env.ports import Buffer
+from wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from wire.record_batch import parse_header
+from wire.structure import Message
+
+BOOTSTRAP_FILE = "bootstrap.checkpoint"
+SNAPSHOT_BATCH_RECORDS_MAX = 256
+"""What one step of writing encodes: about 3 ms."""
+_FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
+
+
+@attrs.frozen
+class Snapshot:
+    """What a snapshot holds besides its frame."""
+
+    last_contained_log_timestamp: int
+    control_records: tuple[Message, ...]
+    records: Sequence[Message]
+    """Of a stored snapshot: decoded anew by each iteration, since a large cluster's are ten times their bytes."""
+
+
+@attrs.frozen
+class StoredSnapshot:
+    """A snapshot as it was found on disk; it stands for the log below `end_offset`, whose last epoch is `epoch`."""
+
+    end_offset: int
+    epoch: int
+    contents: Snapshot
+
+    @property
+    def end(self) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.end_offset, self.epoch)
+
+
+def snapshot_name(end_offset: int, epoch: int) -> str:
+    return f"{end_offset:020d}-{epoch:010d}.checkpoint"
+
+
+def parse_snapshot_name(name: str) -> tuple[int, int] | None:
+    """(end offset, epoch), or None for another file."""
+    match = _FILE_NAME.match(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def snapshot_chunks(
+    records: Iterable[Message],
+    *,
+    control_records: Sequence[Message] = (),
+    epoch: int,
+    timestamp_ms: int,
+    last_contained_log_timestamp: int = 0,
+) -> Iterator[bytearray]:
+    """The bytes of a snapshot file, batch by batch; offsets inside count from 0."""
+    header: list[Message] = [SnapshotHeaderRecord(0, last_contained_log_timestamp), *control_records]
+    yield batch_of_control_records(header, 0, epoch, timestamp_ms)
+    offset = len(header)
+    source = iter(records)
+    while part := list(islice(source, SNAPSHOT_BATCH_RECORDS_MAX)):
+        yield batch_of_values(encode_values(part), offset, epoch, timestamp_ms)
+        offset += len(part)
+    yield batch_of_control_records([SnapshotFooterRecord(0)], offset, epoch, timestamp_ms)
+
+
+def encode_snapshot(
+    records: Sequence[Message],
+    *,
+    control_records: Sequence[Message] = (),
+    epoch: int,
+    timestamp_ms: int,
+    last_contained_log_timestamp: int = 0,
+) -> bytes:
+    """The bytes of a small snapshot file at once (`snapshot_chunks`)."""
+    chunks = snapshot_chunks(
+        records,
+        control_records=control_records,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        last_contained_log_timestamp=last_contained_log_timestamp,
+    )
+    return b"".join(chunks)
+
+
+class _StoredRecords(Sequence[Message]):
+    """The metadata records in the bytes of a snapshot whose checksums have been verified."""
+
+    def __init__(self, data: Buffer, batches: list[tuple[int, int]], count: int, source: str) -> None:
+        self._data = memoryview(data)
+        self._batches = batches
+        self._count = count
+        self._source = source
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        """Raises `MetadataLogCorrupt` for a record that cannot be understood."""
+        for position, size in self._batches:
+            for batch in read_batches(self._data[position : position + size], source=self._source):
+                yield from (record for record in batch.records if record is not None)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return tuple(self)[index]
+
+
+def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
+    """Check the checksums and the frame of a snapshot, and leave its records for later.
+
+    Raises `MetadataLogCorrupt` for a damaged or unfinished file.
+    """
+    header: SnapshotHeaderRecord | None = None
+    finished = False
+    control: list[Message] = []
+    batches: list[tuple[int, int]] = []
+    count = position = 0
+    while position < len(data):
+        size = is_whole_batch(data, position)
+        if size is None:
+            raise MetadataLogCorrupt(f"{source}: the batch at position {position} is damaged")
+        batch_header = parse_header(data, position)
+        if finished:
+            raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+        if batch_header.is_control:
+            for batch in read_batches(memoryview(data)[position : position + size], source=source):
+                for record in batch.records:
+                    if header is None:
+                        if not isinstance(record, SnapshotHeaderRecord):
+                            raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+                        header = record
+                    elif finished:
+                        raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+                    elif isinstance(record, SnapshotFooterRecord):
+                        finished = True
+                    elif record is not None:
+                        control.append(record)
+        elif header is None:
+            raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
+        else:
+            batches.append((position, size))
+            count += batch_header.record_count
+        position += size
+    if header is None or not finished:
+        raise MetadataLogCorrupt(f"{source}: was never finished")
+    records = _StoredRecords(data, batches, count, source)
+    return Snapshot(header.last_contained_log_timestamp, tuple(control), records)
+
+
+def decode_snapshot(data: Buffer, *, source: str) -> Snapshot:
+    """A small snapshot, decoded at once. Raises `MetadataLogCorrupt` for a damaged or unfinished file."""
+    snapshot = open_snapshot(data, source=source)
+    return attrs.evolve(snapshot, records=tuple(snapshot.records))

@@ -1,0 +1,102 @@
+"""From the bytes of a metadata log to what the core knows of it: batches, epochs, voters. PURE.
+
+Only headers are read, and the records of control batches: the others are the publisher's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from metadata_quorum.ports import MetadataLogCorrupt, ReplicatedLog
+from metadata_quorum.raft.log_state import Batch, LogState
+from metadata_quorum.raft.voters import VoterSet
+from metadata_quorum.replica.checkpoint_files import StoredSnapshot
+from metadata_quorum.replica.metadata_batches import read_batches
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.control_records import VotersRecord
+from wire.record_batch import check_crc, parse_header
+
+__all__ = ["describe_batches", "read_log_state", "snapshot_voters"]
+
+READ_BYTES = 4 << 20
+
+
+def describe_batches(data: bytes, *, source: str) -> Iterator[Batch]:
+    """The whole, sound batches in `data`. Raises `KafkaError` CORRUPT_MESSAGE for anything else."""
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        size = header.size
+        if not check_crc(data, position, size) or header.last_offset < header.base_offset:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{source}: no sound batch at position {position}")
+        batch = data[position : position + size]
+        voters = None
+        if header.is_control:
+            try:
+                voters = _voters_in(batch, source)
+            except MetadataLogCorrupt as error:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        yield Batch(header.base_offset, header.last_offset, header.partition_leader_epoch, batch, voters)
+        position += size
+
+
+def _voters_in(batch: bytes, source: str) -> VoterSet | None:
+    for decoded in read_batches(batch, source=source):
+        for record in reversed(decoded.records):
+            if isinstance(record, VotersRecord):
+                return VoterSet.from_record(record)
+    return None
+
+
+def snapshot_voters(stored: StoredSnapshot) -> VoterSet | None:
+    """The voters that a snapshot tells; None for one of static voters."""
+    found = [record for record in stored.contents.control_records if isinstance(record, VotersRecord)]
+    return VoterSet.from_record(found[-1]) if found else None
+
+
+def read_log_state(log: ReplicatedLog, stored: StoredSnapshot | None, static_voters: VoterSet) -> LogState:
+    """What the core must know of a log and its newest snapshot. Blocks.
+
+    A snapshot that the log does not lead to (loaded from a leader just before a crash) replaces the log, as it would
+    have then. Raises `MetadataLogCorrupt`, `DiskError`.
+    """
+    told = snapshot_voters(stored) if stored is not None else None
+    first_voters = static_voters if told is None else told
+    state = LogState(log.log_start_offset, log.log_start_offset, voter_history=[(-1, first_voters)])
+    snapshot = stored.end if stored is not None and stored.end_offset > 0 else None
+    if log.log_start_offset > (0 if snapshot is None else snapshot.offset):
+        raise MetadataLogCorrupt(
+            f"the metadata log begins at offset {log.log_start_offset}, but no snapshot ends there"
+        )
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, READ_BYTES)
+        if not data:
+            raise MetadataLogCorrupt(f"the metadata log cannot be read at offset {offset}")
+        try:
+            for batch in describe_batches(data, source=f"metadata log from offset {offset}"):
+                if batch.base_offset != state.end_offset or batch.epoch < state.last_epoch:
+                    raise MetadataLogCorrupt(
+                        f"batch {batch.base_offset} of epoch {batch.epoch} follows offset {state.end_offset} "
+                        f"of epoch {state.last_epoch}"
+                    )
+                state.append(attrs.evolve(batch, data=b""))
+        except KafkaError as error:
+            raise MetadataLogCorrupt(str(error)) from error
+        offset = state.end_offset
+    if snapshot is not None:
+        if state.end_offset < snapshot.offset or state.epoch_of(snapshot.offset - 1) not in (
+            -1,
+            snapshot.epoch,
+        ):
+            log.install(snapshot.offset)
+            state.install(snapshot, first_voters)
+        else:
+            state.snapshot = snapshot
+            later = [each for each in state.voter_history if each[0] >= snapshot.offset]
+            state.voter_history = [(snapshot.offset - 1, first_voters), *later]
+    log.flush()
+    state.flushed_offset = state.end_offset
+    return state

@@ -1,0 +1,399 @@
+"""Connections to other nodes: voters, controllers, brokers. PORTED.
+
+Theory of operation
+-------------------
+`PeerConnections` has one `PeerChannel` for each address. A channel connects when somebody asks, carries any number of
+requests at a time (answers come in their order), and forgets its connection when that breaks; the next request
+connects anew. Both ends are of one cluster, so there is no ApiVersions round trip: a request goes out in the newest
+version that we know, unless the caller names one.
+
+A server answers in the order of its requests, so whoever parks long polls on a connection keeps others waiting, and
+whoever is late may cost others the connection: what must not touch each other takes different lanes to one address.
+
+**A request that is overdue takes a silent connection along.** Behind a cut cable a connection looks healthy for minutes,
+and all that time a new one might get through. (Kafka's clients close it in any case; here deadlines may be as short as
+some client likes, and others share the connection.)
+
+**Who is away is tried less and less often.** An address from which nothing has been heard is tried again after a pause
+that doubles, with jitter, up to `RETRY_SECONDS_MAX`; requests wait for that attempt and share its outcome, whatever their
+lane. So a dead peer costs at most two attempts a second, and one that is back is reached within a second.
+
+What is idle is closed by the server (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
+
+Failures name what may have happened: `NeverSent` (the peer has not seen the request: ask again as you like),
+`ConnectionLost` (it may have), `KafkaError` REQUEST_TIMED_OUT (it may have).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from odradek.env.ports import Conn, ConnectionLost, Env, Event, TaskGroup
+from wire.api import api_versions
+from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
+from wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
+from wire.structure import Message
+
+__all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
+
+CONNECT_SECONDS_MAX = 2.0
+"""Loopback and data centres answer in milliseconds; the first retransmission of a lost SYN is after one second."""
+SILENCE_SECONDS = 0.5
+"""An overdue request ends its connection if nothing has been heard on it for so long."""
+RETRY_SECONDS_MIN = 0.02
+RETRY_SECONDS_MAX = 0.5
+"""Between two attempts to reach an address that does not answer, before jitter."""
+RETRY_JITTER = 0.5
+"""Each pause is longer by up to this part of it."""
+RECEIVE_BYTES = 64 * 1024
+UNANSWERED_MAX = 1024
+
+
+class NeverSent(ConnectionLost):
+    """The peer could not be reached: it has not seen the request."""
+
+
+class PeerCall:
+    """One request on its way: `Peer.send` begins it, `Peer.answer` waits. `response` or `error` is set before `done`."""
+
+    __slots__ = ("asked_at", "done", "error", "link", "message", "response", "version")
+
+    def __init__(self, message: Message, version: int, done: Event, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.message = message
+        self.version = version
+        self.done = done
+        self.link: _Link | None = None
+        self.response: Message | None = None
+        self.error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """The call is over; an answer that comes later is dropped."""
+        if not self.done.is_set():
+            self.error = error
+            self.done.set()
+
+
+class _Link:
+    """One connection, from the attempt to its end."""
+
+    __slots__ = ("closed", "conn", "heard_at", "outgoing", "sent", "waiting", "wire", "writing")
+
+    def __init__(self, client_id: str, frame_bytes_max: int) -> None:
+        self.wire = ClientConnection(frame_bytes_max, UNANSWERED_MAX, client_id=client_id)
+        self.conn: Conn | None = None
+        self.waiting: list[PeerCall] = []
+        """Calls that came before the connection was there."""
+        self.sent: deque[PeerCall] = deque()
+        """Calls without an answer, in order; those whose callers gave up stay until the link ends."""
+        self.outgoing: deque[memoryview] = deque()
+        self.heard_at = float("-inf")
+        self.writing = False
+        self.closed = False
+
+
+class _Address:
+    """What is known of one host and port: how often in a row it did not answer, when it may be tried again."""
+
+    __slots__ = ("attempt", "failures", "retry_at")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.retry_at = float("-inf")
+        self.attempt: Event | None = None
+        """Set when the attempt that is due or under way has ended; None where there is none."""
+
+
+class Addresses:
+    """What a node knows of the addresses of others, for all its `PeerConnections` together."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._known: dict[tuple[str, int], _Address] = {}
+        self.attempts = 0
+
+    def get(self, host: str, port: int) -> _Address:
+        return self._known.setdefault((host, port), _Address())
+
+    def failed(self, address: _Address) -> None:
+        """Nothing was heard from there: pause before the next attempt."""
+        pause = min(RETRY_SECONDS_MIN * 2.0 ** min(address.failures, 16), RETRY_SECONDS_MAX)
+        pause *= 1.0 + RETRY_JITTER * self._env.random.random()
+        address.failures += 1
+        address.retry_at = self._env.clock.monotonic() + pause
+
+
+class Peer:
+    """`metadata_quorum.ports.PeerChannel` to one address."""
+
+    def __init__(self, connections: PeerConnections, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._connections = connections
+        self._known = connections.addresses.get(host, port)
+        self._env = connections.env
+        self._link: _Link | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port, for people."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None and self._link.conn is not None
+
+    async def request(self, message: Any, deadline: float, *, version: int | None = None) -> Any:
+        """See `PeerChannel.request`, and `NeverSent`. Raises `LocalProtocolError` for what has no such version."""
+        return await self.answer(self.send(message, version), deadline)
+
+    def send(self, message: Any, version: int | None = None) -> PeerCall:
+        """Begin a request; it may fail at once, which `answer` tells."""
+        connections = self._connections
+        if version is None:
+            version = api_versions(message.API_KEY)[1]
+        call = PeerCall(message, version, self._env.event(), self._env.clock.monotonic())
+        if connections.closed:
+            call.fail(NeverSent(f"{self.address}: this node is stopping"))
+            return call
+        link = self._link
+        if link is None:
+            link = self._link = _Link(connections.client_id, connections.frame_bytes_max)
+            connections.tasks.start_soon(self._serve, link, name=f"peer {self.address}")
+        call.link = link
+        if link.conn is None:
+            link.waiting.append(call)
+        else:
+            self._send(link, link.conn, [call])
+        return call
+
+    async def answer(self, call: PeerCall, deadline: float) -> Any:
+        """Wait for the response of a call. Raises as `request` does."""
+        clock = self._env.clock
+        link = call.link
+        try:
+            with clock.timeout_at(deadline):
+                await call.done.wait()
+        finally:
+            if link is not None and call in link.waiting:
+                link.waiting.remove(call)
+        if call.error is not None:
+            raise call.error
+        if call.response is None:
+            assert link is not None, "a call without a link has failed"
+            silent_since = max(link.heard_at, call.asked_at)
+            if link.conn is not None and clock.monotonic() - silent_since >= SILENCE_SECONDS:
+                self._end(link, ConnectionLost(f"{self.address}: an earlier request is overdue"))
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} has not answered")
+        return call.response
+
+    def close(self) -> None:
+        """Fail what is under way."""
+        if self._link is not None:
+            self._end(self._link, ConnectionLost(f"{self.address}: closed"))
+
+    # -- the link -------------------------------------------------------------------------------------------------
+
+    def _end(self, link: _Link, error: ConnectionLost) -> None:
+        """The link is over: all its calls fail."""
+        if link.closed:
+            return
+        link.closed = True
+        if self._link is link:
+            self._link = None
+        if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
+            # As good as not connected: whatever took the connection is not the peer.
+            self._connections.addresses.failed(self._known)
+        if link.conn is not None:
+            link.conn.close()
+        link.outgoing.clear()
+        waiting, link.waiting = link.waiting, []
+        sent, link.sent = link.sent, deque()
+        for call in sent:
+            call.fail(ConnectionLost(str(error)))
+        for call in waiting:
+            call.fail(NeverSent(str(error)))
+
+    async def _serve(self, link: _Link) -> None:
+        """Connect and read until the end of the connection."""
+        try:
+            conn = await self._connect()
+        except ConnectionLost as error:
+            self._end(link, error)
+            return
+        if link.closed:
+            conn.close()
+            return
+        link.conn = conn
+        waiting, link.waiting = link.waiting, []
+        self._send(link, conn, waiting)
+        buffer = self._connections.buffer
+        try:
+            while not link.closed:
+                await conn.readable()
+                while not link.closed and (count := conn.recv_into(buffer)) is not None:
+                    self._receive(link, buffer[:count])
+                    if count < len(buffer):
+                        break
+        except ConnectionLost as error:
+            self._end(link, ConnectionLost(f"{self.address}: {error}"))
+
+    async def _connect(self) -> Conn:
+        """Connect, at once unless the peer has been away. Raises `ConnectionLost`."""
+        known = self._known
+        if known.failures:
+            if known.attempt is None:
+                return await self._try_again(known)
+            failures = known.failures
+            await known.attempt.wait()
+            if known.failures > failures:
+                raise ConnectionLost(f"{self.address} still does not answer")
+        return await self._connect_now(known)
+
+    async def _try_again(self, known: _Address) -> Conn:
+        """The one attempt that all wait for who want to reach this address. Raises `ConnectionLost`."""
+        clock = self._env.clock
+        known.attempt = ended = self._env.event()
+        try:
+            await clock.sleep_until(known.retry_at)
+            return await self._connect_now(known)
+        finally:
+            known.attempt = None
+            ended.set()
+
+    async def _connect_now(self, known: _Address) -> Conn:
+        """Raises `ConnectionLost`."""
+        addresses = self._connections.addresses
+        if self._connections.closed:
+            raise ConnectionLost(f"{self.address}: this node is stopping")
+        addresses.attempts += 1
+        try:
+            return await self._open()
+        except ConnectionLost:
+            addresses.failed(known)
+            raise
+
+    async def _open(self) -> Conn:
+        """Raises `ConnectionLost`."""
+        clock = self._env.clock
+        conn: Conn | None = None
+        with clock.timeout_at(clock.monotonic() + CONNECT_SECONDS_MAX):
+            conn = await self._env.network.connect(self.host, self.port)
+        if conn is None:
+            raise ConnectionLost(f"{self.address} does not answer")
+        return conn
+
+    def _receive(self, link: _Link, data: memoryview) -> None:
+        """Take bytes in and answer the calls that they complete; b"" is the end of the stream."""
+        if not data:
+            self._end(link, ConnectionLost(f"{self.address}: closed by the other side"))
+            return
+        link.heard_at = self._env.clock.monotonic()
+        self._known.failures = 0
+        try:
+            link.wire.receive_data(data)
+            while isinstance(event := link.wire.next_event(), ResponseReceived):
+                call = link.sent.popleft()
+                call.response = event.response
+                call.done.set()
+            if self._env.buggify("peers.drop_connection"):
+                self._end(link, ConnectionLost(f"{self.address}: closed"))
+        except RemoteProtocolError as error:
+            self._connections.log.warning("peer.broken_answer", peer=self.address, error=str(error))
+            self._end(link, ConnectionLost(f"{self.address}: {error}"))
+
+    def _send(self, link: _Link, conn: Conn, calls: list[PeerCall]) -> None:
+        for call in calls:
+            try:
+                frame = link.wire.send(call.message, call.version)
+            except LocalProtocolError as error:
+                call.fail(error)
+                continue
+            link.sent.append(call)
+            link.outgoing.append(memoryview(frame))
+        if link.writing or not link.outgoing:
+            return
+        try:
+            self._push(link, conn)
+        except ConnectionLost as error:
+            self._end(link, ConnectionLost(f"{self.address}: {error}"))
+            return
+        if link.outgoing:
+            link.writing = True
+            self._connections.tasks.start_soon(self._write, link, conn, name="peer write")
+
+    def _push(self, link: _Link, conn: Conn) -> None:
+        """Send what the socket takes now. Raises `ConnectionLost`."""
+        outgoing = link.outgoing
+        while outgoing:
+            taken = conn.send(list(outgoing))
+            if not taken:
+                return
+            while taken:
+                first = outgoing[0]
+                if taken < len(first):
+                    outgoing[0] = first[taken:]
+                    break
+                taken -= len(first)
+                outgoing.popleft()
+
+    async def _write(self, link: _Link, conn: Conn) -> None:
+        """Send what the socket would not take at once, then end."""
+        try:
+            while link.outgoing and not link.closed:
+                await conn.writable()
+                self._push(link, conn)
+        except ConnectionLost as error:
+            self._end(link, ConnectionLost(f"{self.address}: {error}"))
+        finally:
+            link.writing = False
+
+
+class PeerConnections:
+    """See the module. `tasks` is the node's: connections end with it at the latest."""
+
+    def __init__(
+        self,
+        env: Env,
+        tasks: TaskGroup,
+        *,
+        client_id: str,
+        log: Any,
+        frame_bytes_max: int = MAX_FRAME_BYTES,
+        addresses: Addresses | None = None,
+    ) -> None:
+        """`addresses` are shared with other connections of this node."""
+        self.env = env
+        self.addresses = Addresses(env) if addresses is None else addresses
+        self.tasks = tasks
+        self.client_id = client_id
+        self.log = log
+        self.frame_bytes_max = frame_bytes_max
+        self.closed = False
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """Of all channels: nothing awaits between a receive and the end of its parsing."""
+        self._peers: dict[tuple[str, int, str], Peer] = {}
+
+    def channel(self, host: str, port: int, lane: str = "") -> Peer:
+        """The channel to this address; always the same one for a lane."""
+        key = (host, port, lane)
+        peer = self._peers.get(key)
+        if peer is None:
+            peer = self._peers[key] = Peer(self, host, port)
+        return peer
+
+    def close(self) -> None:
+        """End all connections; requests fail from now on."""
+        self.closed = True
+        for peer in self._peers.values():
+            peer.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Addresses known (by lanes), connections open, attempts to connect."""
+        peers = self._peers.values()
+        return {
+            "peers": len(peers),
+            "connections": sum(peer.is_connected for peer in peers),
+            "attempts": self.addresses.attempts,
+        }

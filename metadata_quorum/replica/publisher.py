@@ -1,0 +1,182 @@
+"""From the committed metadata log to images, for a node that does not decide them. PORTED.
+
+A node has one image in memory. While its controller decides, the machine's committed states are published; otherwise
+`replay` reads what is committed and builds the next image beside the loop, in a worker. `take_over` and `image` are
+the two ends of that hand-over: both states are replays of the same log, so observers never notice.
+
+Observers see every image once, in order, with what changed. After a snapshot of another node they see one image with
+the difference to what they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from metadata_quorum.image.image_builder import ImageBuilder, Interned
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from metadata_quorum.ports import MetadataLogCorrupt
+from metadata_quorum.replica.checkpoint_files import StoredSnapshot
+from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
+from metadata_quorum.replica.turns import Turns
+from odradek.env.ports import Workers
+
+__all__ = ["MetadataPublisher", "Observer"]
+
+READ_BYTES = 1 << 20
+
+Observer = Callable[[MetadataImage, MetadataDelta], None]
+CommittedObserver = Callable[[MetadataImage, int, int], None]
+"""Called with (image, bytes of the log that led to it, the newest timestamp among them)."""
+
+
+class MetadataPublisher:
+    """`next_offset` is where the next replay begins: the image holds all below it."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        read_committed: Callable[[int, int], bytes],
+        reading: Turns,
+        workers: Workers,
+    ) -> None:
+        """`read_committed(offset, bytes_max)`: whole batches below the high watermark; it is called within `reading`."""
+        self.image = MetadataImage.empty(cluster_id)
+        self.next_offset = 0
+        self._cluster_id = cluster_id
+        self._read_committed = read_committed
+        self._reading = reading
+        self._workers = workers
+        self._interned = Interned()
+        self._builder = ImageBuilder(self.image, self._interned)
+        self._observers: list[Observer] = []
+        self.on_committed: CommittedObserver | None = None
+        self._published = 0
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the log that was replayed ends within a transaction."""
+        return self._builder.in_transaction
+
+    def subscribe(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    async def replay(self, high_watermark: int, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Replay what is committed below `high_watermark` and publish it; less when the node stops meanwhile.
+
+        Raises `KafkaError` OFFSET_OUT_OF_RANGE when a snapshot has taken the place of what was to be replayed,
+        `MetadataLogCorrupt`, `InvalidMetadata`, `DiskError`.
+        """
+        while self.next_offset < high_watermark and not is_stopping():
+            async with self._reading:
+                image, delta, size, timestamp_ms = await self._workers.run(self._replay_some)
+            if image is not None:
+                self.publish(image, delta, size, timestamp_ms)
+
+    def _replay_some(self) -> tuple[MetadataImage | None, MetadataDelta, int, int]:
+        """Replay one piece of the log. Blocks. No image while a transaction is open."""
+        data = self._read_committed(self.next_offset, READ_BYTES)
+        if not data:
+            raise MetadataLogCorrupt(f"the metadata log cannot be read at offset {self.next_offset}")
+        timestamp_ms = 0
+        for batch in read_batches(data, source=f"metadata log from offset {self.next_offset}"):
+            if batch.last_offset < self.next_offset:
+                continue
+            self._replay_batch(batch)
+            timestamp_ms = max(timestamp_ms, batch.timestamp_ms)
+            self.next_offset = batch.last_offset + 1
+        if self._builder.in_transaction:
+            return None, MetadataDelta(), len(data), timestamp_ms
+        return *self._builder.build(), len(data), timestamp_ms
+
+    def _replay_batch(self, batch: MetadataBatch) -> None:
+        for offset, record in enumerate(batch.records, batch.base_offset):
+            if offset < self.next_offset:
+                continue
+            if batch.is_control or record is None:
+                self._builder.advance(offset, batch.epoch)
+            else:
+                self._builder.replay(offset, record, batch.epoch)
+
+    def publish(
+        self, image: MetadataImage, delta: MetadataDelta, size: int = 0, timestamp_ms: int = 0
+    ) -> None:
+        """Show the next image to everybody; `size` bytes of the log led to it."""
+        self.image = image
+        self._published += 1
+        for observer in self._observers:
+            observer(image, delta)
+        if self.on_committed is not None:
+            self.on_committed(image, size, timestamp_ms)
+
+    def take_over(self, image: MetadataImage, next_offset: int) -> None:
+        """Go on from an image that is published already, and that holds all below `next_offset`."""
+        self.image = image
+        self.next_offset = next_offset
+        self._builder = ImageBuilder(image, self._interned)
+
+    async def load(self, stored: StoredSnapshot) -> None:
+        """Take a snapshot in place of what was replayed. Raises `InvalidMetadata`."""
+        image = await self._workers.run(self._image_of, stored)
+        delta = difference(self.image, image)
+        self.take_over(image, stored.end_offset)
+        self.publish(image, delta)
+
+    def _image_of(self, stored: StoredSnapshot) -> MetadataImage:
+        builder = ImageBuilder(MetadataImage.empty(self._cluster_id), self._interned)
+        for record in stored.contents.records:
+            builder.replay(stored.end_offset - 1, record, stored.epoch)
+        builder.advance(stored.end_offset - 1, stored.epoch)
+        return builder.build()[0]
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        return {"images": self._published, "offset": self.image.offset, "next_offset": self.next_offset}
+
+
+def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
+    """What an observer of `before` has to look at when it gets `after`, whatever lies between."""
+    deleted = {
+        topic_id: topic
+        for topic_id, topic in _sorted_items(before.topics_by_id)
+        if topic_id not in after.topics_by_id
+    }
+    changed = {}
+    created = []
+    for name, topic in _sorted_items(after.topics):
+        known = before.topics_by_id.get(topic.topic_id)
+        if known is None:
+            created.append(name)
+            changed[name] = tuple(topic.partitions)
+        elif known is not topic:
+            numbers = tuple(
+                number
+                for number, partition in topic.partitions.items()
+                if known.partitions.get(number) != partition
+            )
+            if numbers:
+                changed[name] = numbers
+    brokers = {**before.brokers, **after.brokers}
+    configs = sorted(
+        dict.fromkeys(
+            [*before.configs, *after.configs, *before.unreadable_configs, *after.unreadable_configs]
+        )
+    )
+    return MetadataDelta(
+        deleted,
+        changed,
+        tuple(created),
+        tuple(each for each in sorted(brokers) if before.brokers.get(each) != after.brokers.get(each)),
+        tuple(
+            each
+            for each in configs
+            if before.configs.get(each) != after.configs.get(each)
+            or before.unreadable_configs.get(each) != after.unreadable_configs.get(each)
+        ),
+        before.features != after.features,
+        before.access != after.access,
+    )
+
+
+def _sorted_items(mapping: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return [(key, mapping[key]) for key in sorted(mapping)]

@@ -1,0 +1,203 @@
+"""What a replica of the quorum does while it leads: decisions wait, go to the log in groups, and are synced. PORTED.
+
+Decisions get their offsets at once. What waits is written as one batch, and the next one only when it is synced; what
+gathers meanwhile is the next group. The first batch of an epoch is its LeaderChange, with the voters where only the
+first snapshot names them, or where they say something old about how to reach this node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from metadata_quorum.raft.log_state import Batch
+from metadata_quorum.raft.roles import Leader
+from metadata_quorum.raft.voters import VoterSet
+from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
+from odradek.env.ports import DiskRefused
+from wire.messages.control_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    LeaderChangeMessageVoter,
+)
+from wire.structure import Message
+
+if TYPE_CHECKING:
+    from metadata_quorum.replica.raft_quorum import RaftQuorum
+
+__all__ = ["QuorumLeader"]
+
+BATCH_BYTES_MAX = 8 << 20
+"""A group goes on in the next batch beyond this (Kafka's limit); a single decision may be larger."""
+WAITING_BYTES_MAX = 64 << 20
+DISK_FULL_RETRY_SECONDS = 1.0
+NO_EPOCH = -1
+
+
+@attrs.frozen
+class _Waiting:
+    """What has offsets but is not written yet: a decision, or control records of the quorum itself."""
+
+    base_offset: int
+    count: int
+    size: int
+    values: list[bytes]
+    control: list[Message] | None = None
+    voters: VoterSet | None = None
+
+
+class QuorumLeader:
+    """The leading side of `RaftQuorum`."""
+
+    def __init__(self, quorum: RaftQuorum) -> None:
+        self._quorum = quorum
+        self._epoch_to_begin = NO_EPOCH
+        self.epoch = NO_EPOCH
+        """The epoch whose first batch is in the log; -1 while this node does not lead."""
+        self.end_offset = 0
+        """Behind the last decision."""
+        self._waiting: deque[_Waiting] = deque()
+        self.waiting_bytes = 0
+        self.no_room_until = float("-inf")
+        self._batches = 0
+        self._decisions = 0
+        self._elections = 0
+        self.written_bytes = 0
+        """Of all batches that this node has written as a leader."""
+
+    # -- what the core says ---------------------------------------------------------------------------------------------
+
+    def took(self, epoch: int) -> None:
+        """This node has been elected; `write` comes next."""
+        self._elections += 1
+        self._epoch_to_begin = epoch
+
+    def lost(self) -> None:
+        """What waits is forgotten: whoever asked for it is told by the state machine."""
+        self._epoch_to_begin = self.epoch = NO_EPOCH
+        self._waiting.clear()
+        self.waiting_bytes = 0
+
+    # -- appending --------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        return self.waiting_bytes < WAITING_BYTES_MAX
+
+    @property
+    def has_waiting_control(self) -> bool:
+        return any(each.control is not None for each in self._waiting)
+
+    def append_batch(self, records: Sequence[Message]) -> int:
+        """Append the records of one decision; return the offset of the last."""
+        values = encode_values(records)
+        return self._append(len(values), values, None, None)
+
+    def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
+        """Append control records of this leader as one batch; return the offset of the last."""
+        return self._append(len(records), [], records, voters)
+
+    def _append(
+        self, count: int, values: list[bytes], control: list[Message] | None, voters: VoterSet | None
+    ) -> int:
+        assert self.epoch >= 0, "only a leader appends"
+        size = sum(map(len, values))
+        self._waiting.append(_Waiting(self.end_offset, count, size, values, control, voters))
+        self.waiting_bytes += size
+        self.end_offset += count
+        self._quorum.wake()
+        return self.end_offset - 1
+
+    # -- writing ----------------------------------------------------------------------------------------------------------
+
+    def may_write(self) -> bool:
+        """Whether this node leads and has something to write."""
+        core = self._quorum.core
+        if not isinstance(core.role, Leader) or self._quorum.clock.monotonic() < self.no_room_until:
+            return False
+        return self._epoch_to_begin == core.epoch or (self.epoch == core.epoch and bool(self._waiting))
+
+    async def write(self) -> None:
+        """Write and sync one batch: a new leader's first, or what waits."""
+        quorum = self._quorum
+        core = quorum.core
+        epoch = core.epoch
+        begins = self._epoch_to_begin == epoch
+        group = [self._first_words()] if begins else self._next_group()
+        first, base_offset = group[0], group[0].base_offset
+        now_ms = quorum.clock.wall_ms()
+        if first.control is not None:
+            data = batch_of_control_records(first.control, base_offset, epoch, now_ms)
+        else:
+            values = [value for each in group for value in each.values]
+            data = batch_of_values(values, base_offset, epoch, now_ms)
+        try:
+            last_offset = quorum.log.append(data, epoch)
+        except DiskRefused as error:
+            self.no_room_until = quorum.clock.monotonic() + DISK_FULL_RETRY_SECONDS
+            quorum.tell_no_room(error)
+            return
+        self.no_room_until = float("-inf")
+        quorum.tell_room()
+        if begins:
+            self._epoch_to_begin = NO_EPOCH
+            self.epoch = epoch
+            self.end_offset = last_offset + 1
+        else:
+            for each in group:
+                self._waiting.popleft()
+                self.waiting_bytes -= each.size
+                self._decisions += each.control is None
+        self._batches += 1
+        self.written_bytes += len(data)
+        quorum.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
+        end_offset = await quorum.patiently(quorum.log.flush)
+        quorum.report(core.flushed, end_offset)
+        if quorum.buggify("quorum.resign") and isinstance(core.role, Leader) and len(core.voters.voters) > 1:
+            quorum.report(core.resign)
+
+    def _first_words(self) -> _Waiting:
+        """The control records that begin an epoch."""
+        quorum = self._quorum
+        core = quorum.core
+        assert isinstance(core.role, Leader)
+        voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
+        granted = [each for each in voters if each.voter_id in core.role.granted]
+        # Version 1 has the voters' directories, too, but Kafka 4.3 reads every one as version 0.
+        control: list[Message] = [LeaderChangeMessage(0, quorum.me.node_id, voters, granted)]
+        known = core.voters
+        me = known.get(quorum.me.node_id)
+        if quorum.has_dynamic_voters and me is not None and quorum.endpoints:
+            # The same voters, so the same majorities: only how to reach this one may be news.
+            known = known.with_voter(attrs.evolve(me, endpoints=quorum.endpoints))
+        is_first = core.log.voters_offset < 0
+        brings_voters = quorum.has_dynamic_voters and (is_first or known != core.voters)
+        if brings_voters:
+            control += [KRaftVersionRecord(0, 1), known.to_record()] if is_first else [known.to_record()]
+        return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
+
+    def _next_group(self) -> list[_Waiting]:
+        """The decisions of the next batch; control records have a batch of their own."""
+        group: list[_Waiting] = []
+        size = 0
+        bytes_max = 0 if self._quorum.buggify("quorum.small_batch") else BATCH_BYTES_MAX
+        for each in self._waiting:
+            if group and (each.control is not None or size + each.size > bytes_max):
+                break
+            group.append(each)
+            size += each.size
+            if each.control is not None:
+                break
+        return group
+
+    def statistics(self) -> dict[str, int]:
+        """Decisions per batch show how well group commit works."""
+        return {
+            "waiting_bytes": self.waiting_bytes,
+            "batches": self._batches,
+            "decisions": self._decisions,
+            "elections": self._elections,
+        }

@@ -1,0 +1,433 @@
+"""What others ask of the quorum over the controller listener: Raft's own requests, and those about the quorum. PORTED.
+
+Raft's requests go to the core, whose answers come as effects. The others are answered here: snapshots by chunk, the
+state of the quorum, changes of the voters (answered when they are committed), and reads of the committed log by
+whoever is no replica (a negative replica id; any node that has the log answers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL
+from metadata_quorum.raft import membership
+from metadata_quorum.raft.effects import Answer
+from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.raft.messages import FetchAnswer
+from metadata_quorum.raft.replication import WAIT_MS_MAX
+from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.replica import wire_messages
+from metadata_quorum.replica.describe_quorum import describe_quorum
+from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot
+from metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
+from odradek.env.ports import ConnectionLost, DiskRefused
+from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.messages import fetch
+from wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from wire.messages.api_versions import ApiVersionsRequest
+from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from wire.messages.end_quorum_epoch import EndQuorumEpochRequest
+from wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from wire.messages.update_raft_voter import (
+    CurrentLeader,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
+from wire.messages.vote import VoteRequest
+from wire.structure import ZERO_UUID, Message
+
+if TYPE_CHECKING:
+    from metadata_quorum.replica.raft_quorum import RaftQuorum
+
+__all__ = ["QuorumRequests"]
+
+FETCH_BYTES_MAX = 8 << 20
+CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
+READERS_MAX = 1000
+"""Who reads beyond that is not kept waiting: it gets what there is."""
+RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
+VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
+
+Respond = Callable[[Message], None]
+
+
+@attrs.frozen
+class _Asked:
+    """A peer's request that the core has not answered yet."""
+
+    message: Message
+    bytes_max: int
+    respond: Respond
+
+
+class QuorumRequests:
+    """The asked side of `RaftQuorum`."""
+
+    def __init__(self, quorum: RaftQuorum) -> None:
+        self._quorum = quorum
+        self._asked: dict[int, _Asked] = {}
+        self._count = 0
+        self._changes: list[tuple[int, Message, Respond]] = []
+        """Changes of the voters that are not committed yet: offset, request, whom to tell."""
+        self._is_asking_voter = False
+        """Whether somebody who shall become a voter is being asked what it speaks."""
+        self._advanced = quorum.new_event()
+        self._readers = 0
+        quorum.subscribe(self._on_high_watermark)
+
+    def receive(self, request: Message, version: int, respond: Respond) -> None:
+        """See `RaftQuorum.receive`."""
+        quorum = self._quorum
+        if not quorum.is_running:
+            respond(self._refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))
+        elif isinstance(request, fetch.FetchRequest) and wire_messages.replica_id_of(request) < 0:
+            quorum.start_soon(self._serve_reader, request, respond)
+        elif isinstance(request, RAFT_REQUESTS):
+            self._receive_raft(request, respond)
+        elif isinstance(request, FetchSnapshotRequest):
+            quorum.start_soon(self._serve_snapshot, request, respond)
+        elif isinstance(request, DescribeQuorumRequest):
+            clock = quorum.clock
+            respond(
+                describe_quorum(
+                    quorum.core,
+                    request,
+                    quorum.high_watermark if quorum.is_leading else -1,
+                    clock.monotonic(),
+                    clock.wall_ms(),
+                )
+            )
+        elif isinstance(request, VOTER_REQUESTS):
+            self._change_voters(request, respond)
+        else:
+            raise AssertionError(f"{type(request).__name__} is not a request of the quorum")
+
+    def _refuse(self, request: Message, code: ErrorCode) -> Message:
+        match request:
+            case FetchSnapshotRequest():
+                return FetchSnapshotResponse(error_code=code)
+            case DescribeQuorumRequest():
+                return DescribeQuorumResponse(code, code.message)
+            case AddRaftVoterRequest() | RemoveRaftVoterRequest() | UpdateRaftVoterRequest():
+                return _voter_answer(request, code)
+            case _:
+                return wire_messages.refuse(request, code)
+
+    # -- Raft ---------------------------------------------------------------------------------------------------------
+
+    def _receive_raft(self, request: Message, respond: Respond) -> None:
+        quorum = self._quorum
+        try:
+            decoded = wire_messages.decode_request(request, me=quorum.me, cluster_id=quorum.cluster_id)
+            endpoints = wire_messages.leader_endpoints_of(request)
+        except KafkaError as error:
+            respond(wire_messages.refuse(request, error.code))
+            return
+        self._count += 1
+        bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
+        self._asked[self._count] = _Asked(request, bytes_max, respond)
+        told = [(node_id, listening[0][1:]) for node_id, listening in endpoints.items()]
+        if decoded.epoch < quorum.leader_epoch:
+            told = []
+        known = [(node_id, quorum.said_address_of(node_id)) for node_id, _ in told]
+        for node_id, address in told:
+            quorum.note_address(node_id, address)
+        quorum.report(quorum.core.receive_request, self._count, decoded)
+        for node_id, before in known:
+            if quorum.leader_id != node_id:
+                # It does not lead, so what it says of itself is forgotten: anybody may say such things.
+                quorum.note_address(node_id, before)
+
+    def answer(self, effect: Answer) -> None:
+        """The core has answered."""
+        quorum = self._quorum
+        asked = self._asked.pop(effect.request_id)
+        response, records = effect.response, b""
+        if isinstance(response, FetchAnswer):
+            # A snapshot may have taken the place of what was to be read: the next fetch is told so.
+            if effect.read_offset is not None and effect.read_offset >= quorum.log.log_start_offset:
+                bytes_max = 1 if quorum.buggify("quorum.short_read") else asked.bytes_max
+                records = quorum.log.read(effect.read_offset, bytes_max)
+            if not quorum.core.has_committed_in_epoch:
+                # What an earlier leader committed may be more than this one knows yet.
+                response = attrs.evolve(response, high_watermark=-1)
+        leader = None
+        address = None if response.leader_id is None else quorum.address_of(response.leader_id)
+        if response.leader_id is not None and address is not None:
+            leader = wire_messages.Leader(response.leader_id, *address)
+        asked.respond(wire_messages.encode_response(response, asked.message, leader, records))
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    async def _serve_snapshot(self, request: FetchSnapshotRequest, respond: Respond) -> None:
+        quorum = self._quorum
+        leader = LeaderView(
+            quorum.me.node_id,
+            quorum.cluster_id,
+            quorum.leader_epoch,
+            quorum.leader_id,
+            quorum.leader_address(),
+        )
+        if quorum.buggify("snapshot.tiny_chunk"):
+            request.max_bytes = min(request.max_bytes, 100)
+        answer = await quorum.workers.run(answer_fetch_snapshot, request, quorum.snapshots, leader)
+        if answer.served is not None:
+            quorum.report(quorum.core.snapshot_served, answer.served)
+        respond(answer.response)
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    async def _serve_reader(self, request: fetch.FetchRequest, respond: Respond) -> None:
+        """A Fetch by somebody who is no replica: what is committed, as soon as there is something."""
+        quorum, clock = self._quorum, self._quorum.clock
+        wait_ms_max = 0 if self._readers >= READERS_MAX else min(request.max_wait_ms, WAIT_MS_MAX)
+        deadline = clock.monotonic() + max(0, wait_ms_max) / 1000
+        self._readers += 1
+        try:
+            offset = self._reader_offset(request)
+            while True:
+                self._advanced = self._advanced if not self._advanced.is_set() else quorum.new_event()
+                if 0 <= offset < quorum.log.log_start_offset and quorum.core.log.snapshot is not None:
+                    respond(self._reader_answer(request, b"", snapshot=quorum.core.log.snapshot))
+                    return
+                if not quorum.log.log_start_offset <= offset <= quorum.high_watermark:
+                    raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+                bytes_max = max(1, min(request.max_bytes, FETCH_BYTES_MAX))
+                records = await quorum.read_in_turn(offset, bytes_max)
+                if records or clock.monotonic() >= deadline or request.min_bytes <= 0:
+                    break
+                with clock.timeout_at(deadline):
+                    await self._advanced.wait()
+        except KafkaError as error:
+            respond(self._reader_answer(request, b"", error.code))
+        except DiskRefused:
+            respond(self._reader_answer(request, b"", ErrorCode.KAFKA_STORAGE_ERROR))
+        except ConnectionLost:
+            return
+        else:
+            respond(self._reader_answer(request, records))
+        finally:
+            self._readers -= 1
+
+    def _reader_offset(self, request: fetch.FetchRequest) -> int:
+        if request.cluster_id is not None and request.cluster_id != self._quorum.cluster_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        topic = request.topics[0]
+        known = topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC
+        if not known or topic.partitions[0].partition != 0:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic.partitions[0].fetch_offset
+
+    def _reader_answer(
+        self,
+        request: fetch.FetchRequest,
+        records: bytes,
+        code: ErrorCode = ErrorCode.NONE,
+        snapshot: OffsetAndEpoch | None = None,
+    ) -> fetch.FetchResponse:
+        """`snapshot` names what holds the records that are gone from the log, as a follower is told of it."""
+        quorum = self._quorum
+        leader_id, address = quorum.leader_id, quorum.leader_address()
+        partition = fetch.PartitionData(
+            0,
+            code,
+            quorum.high_watermark,
+            quorum.high_watermark,
+            quorum.log.log_start_offset,
+            current_leader=fetch.LeaderIdAndEpoch(
+                NOBODY if leader_id is None else leader_id, quorum.leader_epoch
+            ),
+            aborted_transactions=None,
+            records=records,
+        )
+        if snapshot is not None:
+            partition.snapshot_id = fetch.SnapshotId(snapshot.offset, snapshot.epoch)
+        endpoints = []
+        if leader_id is not None and address is not None:
+            endpoints.append(fetch.NodeEndpoint(leader_id, *address))
+        return fetch.FetchResponse(
+            responses=[fetch.FetchableTopicResponse(METADATA_TOPIC, METADATA_TOPIC_ID, [partition])],
+            node_endpoints=endpoints,
+        )
+
+    # -- voters ---------------------------------------------------------------------------------------------------------
+
+    def _change_voters(self, request: Any, respond: Respond) -> None:
+        """Append a new set of voters; the answer comes when it is committed (KIP-853)."""
+        quorum = self._quorum
+        try:
+            voters = self._changed(request)
+        except KafkaError as error:
+            respond(self._voter_answer(request, error.code, error.message))
+            return
+        if voters == quorum.voters:
+            respond(self._voter_answer(request, ErrorCode.NONE))
+        elif isinstance(request, AddRaftVoterRequest):
+            self._is_asking_voter = True
+            quorum.start_soon(self._ask_and_add, request, respond)
+        else:
+            self._append_voters(request, voters, respond)
+
+    async def _ask_and_add(self, request: AddRaftVoterRequest, respond: Respond) -> None:
+        """Add a voter that can be reached where it says it listens, and that knows what it takes to be one (KIP-853)."""
+        try:
+            try:
+                kraft_versions = await self._kraft_versions_of(request)
+            finally:
+                self._is_asking_voter = False
+            # Meanwhile this node may have lost its lead, or the new one may have fallen behind.
+            voters = self._changed(request)
+        except KafkaError as error:
+            respond(self._voter_answer(request, error.code, error.message))
+            return
+        added = voters.get(request.voter_id)
+        assert added is not None
+        voters = voters.with_voter(attrs.evolve(added, kraft_versions=kraft_versions))
+        self._append_voters(request, voters, respond)
+
+    async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:
+        """The levels of `kraft.version` that the new voter speaks. Raises `KafkaError` with Kafka's codes."""
+        quorum = self._quorum
+        asked = next(
+            (each for each in request.listeners if quorum.endpoints and each.name == quorum.endpoints[0][0]),
+            request.listeners[0],
+        )
+        deadline = quorum.clock.monotonic() + quorum.config.request_timeout
+        try:
+            answer = await quorum.channel((asked.host, asked.port)).request(
+                ApiVersionsRequest(CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION), deadline
+            )
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code))
+        except (ConnectionLost, KafkaError, ProtocolError) as error:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"voter {request.voter_id} does not answer at {asked.host}:{asked.port}: {error}",
+            ) from error
+        spoken = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        low, high = spoken.get(KRAFT_VERSION, (0, 0))
+        if not low <= KRAFT_VERSION_LEVEL <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"voter {request.voter_id} speaks {KRAFT_VERSION} {low} to {high}, not {KRAFT_VERSION_LEVEL}",
+            )
+        return low, high
+
+    def _append_voters(self, request: Any, voters: VoterSet, respond: Respond) -> None:
+        quorum = self._quorum
+        quorum.logger.info("quorum.voters", voters=str([str(each.key) for each in voters.voters]))
+        offset = quorum.append_control([voters.to_record()], voters)
+        if isinstance(request, AddRaftVoterRequest) and not request.ack_when_committed:
+            respond(self._voter_answer(request, ErrorCode.NONE))
+        else:
+            self._changes.append((offset, request, respond))
+
+    def _changed(self, request: Any) -> VoterSet:
+        """The set of voters as the request wants it. Checks in Kafka's order. Raises `KafkaError`."""
+        quorum = self._quorum
+        core = quorum.core
+        if request.cluster_id is not None and request.cluster_id != quorum.cluster_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{quorum.cluster_id}"',
+            )
+        if isinstance(request, UpdateRaftVoterRequest):
+            if request.current_leader_epoch < core.epoch:
+                raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+            if request.current_leader_epoch > core.epoch:
+                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if not quorum.is_beginning_or_leading:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
+            verb = type(request).__name__.removesuffix("RaftVoterRequest")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{verb} voter request didn't include a valid voter")
+        key = ReplicaKey(request.voter_id, request.voter_directory_id)
+        endpoints: tuple[tuple[str, str, int], ...] = ()
+        if not isinstance(request, RemoveRaftVoterRequest):
+            endpoints = tuple((each.name, each.host, each.port) for each in request.listeners)
+            known = quorum.endpoints[0][0] if quorum.endpoints else None
+            if known is not None and all(name != known for name, _, _ in endpoints):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"the voter does not say where its listener {known} is"
+                )
+        if self._changes or quorum.has_waiting_control or self._is_asking_voter:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed")
+        if not quorum.has_dynamic_voters:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "the voters are configured statically (kraft.version is 0)"
+            )
+        match request:
+            case AddRaftVoterRequest():
+                added = Voter(key, endpoints)
+                code = membership.refusal_to_add(core, added)
+                self._check(code, f"voter {key} cannot be added: {_WHY.get(code, '')}")
+                return core.voters.with_voter(added)
+            case RemoveRaftVoterRequest():
+                code = membership.refusal_to_remove(core, key)
+                self._check(code, f"voter {key} cannot be removed: {_WHY.get(code, '')}")
+                return core.voters.without(key.node_id)
+            case _:
+                code = membership.refusal(core)
+                self._check(code, _WHY.get(code, ""))
+                known_voter = core.voters.get(key.node_id)
+                if known_voter is None or not known_voter.key.matches(key):
+                    raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
+                low, high = (
+                    request.kraft_version_feature.min_supported_version,
+                    request.kraft_version_feature.max_supported_version,
+                )
+                if not low <= 1 <= high:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the voter does not support kraft.version 1")
+                return core.voters.with_voter(Voter(key, endpoints, (low, high)))
+
+    @staticmethod
+    def _check(code: ErrorCode, reason: str) -> None:
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code, reason)
+
+    def _on_high_watermark(self, high_watermark: int) -> None:
+        self._advanced.set()
+        done = [each for each in self._changes if each[0] < high_watermark]
+        self._changes = [each for each in self._changes if each[0] >= high_watermark]
+        for _, request, respond in done:
+            respond(self._voter_answer(request, ErrorCode.NONE))
+
+    def lost_leadership(self) -> None:
+        """Whether changes that wait will be committed is not known."""
+        changes, self._changes = self._changes, []
+        for _, request, respond in changes:
+            respond(self._voter_answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def _voter_answer(self, request: Message, code: ErrorCode, reason: str | None = None) -> Message:
+        quorum = self._quorum
+        answer = _voter_answer(request, code, reason)
+        if isinstance(answer, UpdateRaftVoterResponse):
+            leader_id, address = quorum.leader_id, quorum.leader_address()
+            host, port = ("", -1) if address is None else address
+            answer.current_leader = CurrentLeader(
+                NOBODY if leader_id is None else leader_id, quorum.leader_epoch, host, port
+            )
+        return answer
+
+
+_WHY = {
+    ErrorCode.REQUEST_TIMED_OUT: "it lags behind, or an earlier change of the voters is not committed",
+    ErrorCode.DUPLICATE_VOTER: "its node votes already",
+    ErrorCode.VOTER_NOT_FOUND: "it is none",
+    ErrorCode.INVALID_REQUEST: "it is the last one",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "this node does not lead",
+}
+
+
+def _voter_answer(request: Message, code: ErrorCode, reason: str | None = None) -> Message:
+    if isinstance(request, UpdateRaftVoterRequest):
+        return UpdateRaftVoterResponse(0, code)
+    cls = AddRaftVoterResponse if isinstance(request, AddRaftVoterRequest) else RemoveRaftVoterResponse
+    return cls(0, code, None if code is ErrorCode.NONE else (reason or code.message))

@@ -1,0 +1,645 @@
+"""One replica of the metadata quorum at work: the Raft core, its log, its peers and the time. PORTED.
+
+Theory of operation
+-------------------
+The core (`raft/core.py`) decides, this driver reports to it and does what it wants done. Every report is followed by
+`_pump`, which performs effects in their order. Most of them are done at once; those that must be on the disk before
+anything behind them happens (a vote, a cut of the log, a leader's batches) wait for `run`, the only task that touches
+the log's end: so the disk never holds more than one write that a crash may tear.
+
+**Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all that wait, writes
+them as one batch, tells the core (followers that wait get it while our own sync is under way) and syncs: group commit
+without a timer (`quorum_leader.py`). The high watermark moves when a majority has synced.
+
+**Not leading.** What waits is forgotten with `LostLeadership`; whoever asked is told by the state machine above.
+
+**Failures.** A full disk is weather, and so is a want of descriptors (`DiskRefused`): nothing was written, and the write is
+tried again every second; when too much waits, `has_room` turns false; a leader with other voters gives up its lead. Any
+other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the node.
+
+What this node asks others is in `quorum_peers.py`, what they ask in `quorum_requests.py`, and what snapshots do to the
+log in `quorum_snapshots.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from metadata_quorum.features import KRAFT_VERSION_LEVEL
+from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.raft.core import RaftConfig, RaftCore
+from metadata_quorum.raft.effects import (
+    Answer,
+    AppendFetched,
+    Effect,
+    HighWatermarkAdvanced,
+    LoadSnapshot,
+    LostLeadership,
+    SaveState,
+    Send,
+    TookLeadership,
+    Truncate,
+)
+from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.roles import Candidate, Leader, Prospective
+from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from metadata_quorum.replica.checkpoint_files import StoredSnapshot
+from metadata_quorum.replica.log_reading import read_log_state
+from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.quorum_leader import QuorumLeader
+from metadata_quorum.replica.quorum_peers import QuorumPeers
+from metadata_quorum.replica.quorum_requests import QuorumRequests
+from metadata_quorum.replica.quorum_snapshots import DropBelow, ExpireOld, InstallSnapshot, QuorumSnapshots
+from metadata_quorum.replica.turns import Turns
+from metadata_quorum.replica.wire_messages import Endpoint
+from odradek.env.ports import Clock, DiskRefused, Event, TaskGroup, Workers, never
+from wire.errors import ErrorCode
+from wire.messages.control_records import (
+    KRaftVersionRecord,
+)
+from wire.structure import Message
+
+__all__ = ["RaftQuorum"]
+
+T = TypeVar("T")
+
+DISK_FULL_RETRY_SECONDS = 1.0
+TELLING_SECONDS_MAX = 0.5
+"""A leader that stops tells the others whom to elect; those that are dead do not hold it up for longer."""
+LONE_PATIENCE_SECONDS = 10.0
+"""A voter alone that stops waits so long for its own disk."""
+IDLE_SECONDS_MAX = 3600.0
+EXPIRATION_CHECK_SECONDS = 60.0
+"""Kafka's period."""
+ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow | ExpireOld
+"""What `run` does, before anything behind it."""
+
+
+class RaftQuorum:
+    """See the module. `open`, then keep `run` running. Implements `DecisionLog` while this node leads."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        snapshots: SnapshotStore,
+        store: QuorumStateStore,
+        *,
+        me: ReplicaKey,
+        cluster_id: str,
+        static_voters: VoterSet | None,
+        bootstrap: Sequence[tuple[str, int]],
+        endpoints: Sequence[Endpoint] = (),
+        config: RaftConfig,
+        clock: Clock,
+        workers: Workers,
+        new_event: Callable[[], Event],
+        random: Random,
+        logger: Any,
+        buggify: Callable[[str], bool] = never,
+    ) -> None:
+        """`endpoints` are where this node listens as a controller. `static_voters` hold as long as the log names none."""
+        self.me = me
+        self.cluster_id = cluster_id
+        self.config = config
+        self.endpoints = tuple(endpoints)
+        self.log = log
+        self.snapshots = snapshots
+        self.clock = clock
+        self.workers = workers
+        self.logger = logger
+        self._store = store
+        self._static_voters = static_voters if static_voters is not None else VoterSet(())
+        self._peers = QuorumPeers(self, bootstrap)
+        self._tasks: TaskGroup
+        self.new_event = new_event
+        self.buggify = buggify
+        self._random = random
+        self._core: RaftCore | None = None
+        self.refusals: dict[int, ErrorCode] = {}
+        """What nodes have refused this one with, since they last answered it."""
+        self._effects: deque[Effect | InstallSnapshot | DropBelow | ExpireOld] = deque()
+        self._is_pumping = False
+        self._is_blocked = False
+        self._is_stopped = False
+        self._failure: BaseException | None = None
+        self._wake = new_event()
+        self._ended = new_event()
+        """Set when a stopped `run` is done with the disk."""
+        self._sleeping_until = float("inf")
+        self._earlier = new_event()
+        self._high_watermark = 0
+        self._told_no_room = False
+        self._listeners: list[CommitListener] = []
+        self._observers: list[Callable[[], None]] = []
+        self._told: tuple[int | None, int, bool, int] = (None, -1, False, -1)
+        self._electing: tuple[float, int] | None = None
+        """When this node began to ask for votes, and in which epoch; None while it follows or leads."""
+        self.elections = 0
+        self.election_seconds = 0.0
+        self._log_turns = Turns(new_event)
+        """Who reads the log beside the loop, and who cuts it."""
+        self._leader = QuorumLeader(self)
+        self._requests = QuorumRequests(self)
+        self._snapshots = QuorumSnapshots(self)
+
+    # -- DecisionLog ------------------------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """Of all that is decided while this node leads, else of the log."""
+        return self._leader.end_offset if self._leader.epoch >= 0 else self.core.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this node leads, -1 if none."""
+        return self._leader.epoch
+
+    @property
+    def has_room(self) -> bool:
+        return self._leader.has_room
+
+    def subscribe(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: CommitListener) -> None:
+        self._listeners.remove(listener)
+
+    def append_batch(self, records: Sequence[Message]) -> int:
+        return self._leader.append_batch(records)
+
+    def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
+        """Append control records of this leader as one batch; return the offset of the last."""
+        return self._leader.append_control(records, voters)
+
+    @property
+    def has_waiting_control(self) -> bool:
+        return self._leader.has_waiting_control
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of decisions that have offsets and are not written yet."""
+        return self._leader.waiting_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Of all batches that this node has written as a leader."""
+        return self._leader.written_bytes
+
+    # -- who leads --------------------------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> RaftCore:
+        assert self._core is not None, "the quorum has not been opened"
+        return self._core
+
+    @property
+    def is_open(self) -> bool:
+        return self._core is not None
+
+    @property
+    def leader_id(self) -> int | None:
+        return None if self._core is None else self._core.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return -1 if self._core is None else self._core.epoch
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads and knows all that is committed."""
+        return self._leader.epoch >= 0 and self.core.has_committed_in_epoch
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are taken."""
+        return self._core is not None and not self._is_stopped and self._failure is None
+
+    @property
+    def is_beginning_or_leading(self) -> bool:
+        """Whether this node's decisions are taken: it leads, and its first batch is in the log."""
+        return self._leader.epoch >= 0 and self._leader.epoch == self.core.epoch
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.core.voters
+
+    @property
+    def has_dynamic_voters(self) -> bool:
+        """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
+        return self.core.log.voters is not self._static_voters
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized level of `kraft.version`: 0 where the configuration names the voters."""
+        return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
+
+    def silent_seconds(self) -> dict[int, float]:
+        """For each other voter that has fetched from this leader: how long ago. Empty on a node that does not lead."""
+        role, now = self.core.role if self._core is not None else None, self.clock.monotonic()
+        if not isinstance(role, Leader):
+            return {}
+        known = [(each.key.node_id, role.progress_of(each.key)) for each in self.core.voters.voters]
+        return {
+            node_id: now - max(progress.last_fetch, role.began)
+            for node_id, progress in known
+            if progress is not None and node_id != self.me.node_id
+        }
+
+    def leader_address(self) -> tuple[str, int] | None:
+        """Where the leader serves controllers' requests, None while nobody is known to lead."""
+        leader_id = self.leader_id
+        return None if leader_id is None else self.address_of(leader_id)
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """How to reach a node, None if nobody has said."""
+        return self._peers.address_of(node_id)
+
+    def said_address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where a node has said itself that it listens."""
+        return self._peers.addresses.get(node_id)
+
+    def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
+        """A node says where it listens; None: forget what it said."""
+        if address is None:
+            self._peers.addresses.pop(node_id, None)
+        else:
+            self._peers.addresses[node_id] = address
+
+    def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start a task that ends with the node."""
+        self._tasks.start_soon(function, *args, name="quorum")
+
+    def channel(self, address: tuple[str, int]) -> PeerChannel:
+        """How to ask the node that listens there."""
+        return self._peers.connections.channel(*address)
+
+    @property
+    def leader_high_watermark(self) -> int:
+        """The largest high watermark that a leader has told this node, -1 before."""
+        return self._peers.leader_high_watermark
+
+    @property
+    def is_told_to_lead(self) -> bool:
+        """Whether who was asked last takes this node for the leader: one that led before, or one with its id."""
+        return self._peers.is_told_to_lead
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when the leader, its epoch, or this node's own leadership has changed."""
+        self._observers.append(callback)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self, tasks: TaskGroup, peers: PeerConnections) -> StoredSnapshot | None:
+        """Read what the log says of epochs and voters; the newest snapshot. `tasks` and `peers` are for `run`.
+
+        Raises `MetadataLogCorrupt`, `DiskError`.
+        """
+        self._tasks = tasks
+        self._peers.connections = peers
+        stored = self._store.load()
+        snapshot = await self.workers.run(self.snapshots.newest)
+        state: LogState = await self.patiently(
+            lambda: read_log_state(self.log, snapshot, self._static_voters)
+        )
+        self._core = RaftCore(
+            self.me,
+            state,
+            stored,
+            self.config,
+            self._random,
+            self.clock.monotonic(),
+            bootstrap=self._peers.bootstrap_ids,
+        )
+        self._high_watermark = self._core.high_watermark
+        return snapshot
+
+    async def run(self) -> None:
+        """Do what the core wants, until cancelled or stopped.
+
+        Raises `DiskError`, `MetadataLogCorrupt`, or a broken invariant.
+        """
+        self._tasks.start_soon(self._keep_time, name="quorum clock")
+        self.report(self.core.tick)
+        while not self._is_stopped:
+            if self._failure is not None:
+                raise self._failure
+            self._wake = self.new_event()
+            try:
+                worked = await self._work()
+            except DiskRefused:
+                if self.is_running:
+                    raise
+                # The node stops, so nobody waits for room any more.
+                break
+            if not worked:
+                await self._wake.wait()
+        self._ended.set()
+
+    async def resign_and_drain(self, others_until: float = float("inf")) -> None:
+        """Commit what is decided, as far as the others let us, then give up the lead (a clean stop).
+
+        The others are not waited for beyond `others_until` (monotonic seconds).
+        """
+        clock = self.clock
+        patience = min(clock.monotonic() + self.config.fetch_timeout, others_until)
+        if self._leader.epoch >= 0 and self._high_watermark < self._leader.end_offset:
+            committed = self.new_event()
+            end_offset = self._leader.end_offset
+
+            def note(high_watermark: int) -> None:
+                if high_watermark >= end_offset:
+                    committed.set()
+
+            self._listeners.append(note)
+            if not self._has_others():
+                # Nobody else can commit it later, so a slow disk gets more time; a full one must not keep the node up.
+                patience = clock.monotonic() + LONE_PATIENCE_SECONDS
+            with clock.timeout_at(patience):
+                await committed.wait()
+            self._listeners.remove(note)
+        if self._leader.epoch >= 0 and self._has_others():
+            self.report(self.core.resign)
+            told = clock.monotonic() + TELLING_SECONDS_MAX
+            while self._is_telling() and clock.monotonic() < told:
+                await clock.sleep_until(clock.monotonic() + self.config.retry_backoff)
+        self._is_stopped = True
+        self._wake.set()
+        await self._ended.wait()
+
+    def _has_others(self) -> bool:
+        return not self.core.voters.is_only(self.me)
+
+    def _is_telling(self) -> bool:
+        return bool(getattr(self.core.role, "to_tell", ()))
+
+    async def _keep_time(self) -> None:
+        clock = self.clock
+        while not self._is_stopped:
+            self._sleeping_until = self._next_deadline()
+            self._earlier = self.new_event()
+            with clock.timeout_at(self._sleeping_until):
+                await self._earlier.wait()
+            self._sleeping_until = float("inf")
+            self._wake.set()
+            self.report(self.core.tick)
+
+    def _next_deadline(self) -> float:
+        now = self.clock.monotonic()
+        deadline = min(self.core.next_deadline(), now + IDLE_SECONDS_MAX)
+        no_room_until = self._leader.no_room_until
+        return min(deadline, no_room_until) if no_room_until > now else deadline
+
+    # -- reports and effects ------------------------------------------------------------------------------------------
+
+    def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Tell the core what happened, now, and do what it wants."""
+        if self._failure is not None or self._is_stopped:
+            return
+        try:
+            report(*args, self.clock.monotonic(), **options)
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the reporting task serves somebody else
+            self.fail(error)
+            return
+        self._pump()
+
+    def fail(self, error: BaseException) -> None:
+        """End `run` with this error, and with it the node. What waits to be written never is."""
+        if self._failure is None:
+            self._failure = error
+        self._wake.set()
+
+    def _pump(self) -> None:
+        """Perform effects up to the first that has to wait for the disk."""
+        if self._is_pumping or self._is_blocked:
+            return
+        core = self.core
+        self._is_pumping = True
+        try:
+            while self._failure is None:
+                self._effects.extend(core.effects())
+                if not self._effects or isinstance(self._effects[0], ON_DISK):
+                    break
+                self._perform(self._effects.popleft())
+        except Exception as error:  # noqa: BLE001 - `run` raises it: the pumping task serves somebody else
+            self.fail(error)
+        finally:
+            self._is_pumping = False
+        if self._effects or self._may_write():
+            self._wake.set()
+        if core.next_deadline() < self._sleeping_until:
+            self._earlier.set()
+        self._tell_change()
+
+    def tell_observers(self) -> None:
+        """Something has changed that they may wait for."""
+        for callback in self._observers:
+            callback()
+
+    def _time_election(self) -> None:
+        """Kafka's election-latency: from this node's first question for votes until it knows the new epoch's leader."""
+        if isinstance(self.core.role, Prospective | Candidate):
+            if self._electing is None:
+                self._electing = (self.clock.monotonic(), self.leader_epoch)
+        elif self._electing is not None and self.leader_id is not None:
+            (began, epoch), self._electing = self._electing, None
+            if self.leader_epoch != epoch:
+                self.elections += 1
+                self.election_seconds += self.clock.monotonic() - began
+
+    def _tell_change(self) -> None:
+        self._time_election()
+        # The core has lost the lead before this driver has: the state that says so is saved in between.
+        told = (self.leader_id, self.leader_epoch, self.is_leading, self._leader.epoch)
+        if told == self._told:
+            return
+        if told[:2] != self._told[:2]:
+            self.logger.info("quorum.leader", leader=told[0], epoch=told[1], me=self.me.node_id)
+        self._told = told
+        self.tell_observers()
+
+    def perform_later(self, effect: InstallSnapshot | DropBelow | ExpireOld) -> None:
+        """Do this to the log when all that the core wants now is done."""
+        self._effects.extend(self.core.effects())
+        self._effects.append(effect)
+        self._pump()
+
+    def _perform(self, effect: Effect | InstallSnapshot | DropBelow | ExpireOld) -> None:
+        match effect:
+            case Send():
+                self.start_soon(self._peers.ask, effect.node_id, effect.request)
+            case Answer():
+                self._requests.answer(effect)
+            case HighWatermarkAdvanced():
+                self._high_watermark = effect.high_watermark
+                for listener in list(self._listeners):
+                    listener(effect.high_watermark)
+            case TookLeadership():
+                self._leader.took(effect.epoch)
+            case LostLeadership():
+                self._leader.lost()
+                self._requests.lost_leadership()
+            case LoadSnapshot():
+                self.start_soon(self._snapshots.load, effect)
+            case _:
+                raise AssertionError(f"{effect} has to wait for the disk")
+
+    async def _work(self) -> bool:
+        """Do one thing that has to wait for the disk; whether there was one."""
+        if self._effects:
+            effect = self._effects.popleft()
+            while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
+                # Nothing happened in between: only the newest need be remembered.
+                effect = self._effects.popleft()
+            self._is_blocked = True
+            await self._perform_on_disk(effect)
+            self._is_blocked = False
+            self._pump()
+            return True
+        if self._may_write():
+            await self._leader.write()
+            return True
+        return False
+
+    def _may_write(self) -> bool:
+        return not self._effects and self._leader.may_write()
+
+    def wake(self) -> None:
+        """There may be something for `run` to do."""
+        self._wake.set()
+
+    async def _perform_on_disk(self, effect: Effect | InstallSnapshot | DropBelow | ExpireOld) -> None:
+        match effect:
+            case SaveState():
+                await self.patiently(lambda: self._store.save(effect.state))
+            case Truncate():
+                self.logger.info("metadata.truncated", end_offset=effect.end_offset)
+                async with self._log_turns:
+                    await self.patiently(lambda: self.log.truncate_to(effect.end_offset))
+            case InstallSnapshot() | DropBelow() | ExpireOld():
+                async with self._log_turns:
+                    await self._snapshots.perform(effect)
+            case AppendFetched():
+                await self._append_fetched(effect.batches)
+            case _:
+                raise AssertionError(f"{effect} need not wait for the disk")
+
+    async def _append_fetched(self, batches: Sequence[Batch]) -> None:
+        def append() -> None:
+            log = self.log
+            rest = [batch for batch in batches if batch.base_offset >= log.log_end_offset]
+            if len(rest) < len(batches):
+                # The disk was full between two segments: what has got through is one write, the rest another.
+                log.flush()
+            if rest:
+                data = bytearray().join(batch.data for batch in rest)
+                log.append(data, rest[-1].epoch, count=len(rest))
+
+        await self.patiently(append)
+        if self.log.log_end_offset != batches[-1].last_offset + 1:
+            raise AssertionError(f"the log ends at {self.log.log_end_offset} after {batches[-1]}")
+        end_offset = await self.patiently(self.log.flush)
+        self.core.flushed(end_offset, self.clock.monotonic())
+
+    async def patiently(self, work: Callable[[], T]) -> T:
+        """Do something to the disk, in a worker; try again every second while the disk is full."""
+        while True:
+            try:
+                result = await self.workers.run(work)
+            except DiskRefused as error:
+                if self._is_stopped:
+                    raise
+                self.tell_no_room(error)
+                await self.clock.sleep_until(self.clock.monotonic() + DISK_FULL_RETRY_SECONDS)
+            else:
+                self.tell_room()
+                return result
+
+    def tell_no_room(self, error: DiskRefused) -> None:
+        """Nothing was written, it will be tried again. A leader that others can stand in for does not keep them waiting."""
+        if not self._told_no_room:
+            self._told_no_room = True
+            self.logger.error(
+                "metadata.disk_full", error=str(error), waiting_bytes=self._leader.waiting_bytes
+            )
+        elif self._leader.epoch >= 0 and self._has_others():
+            self.report(self.core.resign)
+        self._earlier.set()
+
+    def tell_room(self) -> None:
+        if self._told_no_room:
+            self._told_no_room = False
+            self.logger.info("metadata.disk_has_room")
+
+    # -- being asked --------------------------------------------------------------------------------------------------
+
+    def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
+        """A request of the quorum's own kind (`QUORUM_APIS`); `respond` is called once, now or later."""
+        self._requests.receive(request, version, respond)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read_committed(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold.
+
+        In a worker only within `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's start.
+        """
+        if offset >= self._high_watermark:
+            return b""
+        return self.log.read(offset, bytes_max, upper_bound=self._high_watermark)
+
+    @property
+    def reading(self) -> Turns:
+        """`async with` this nobody cuts the log."""
+        return self._log_turns
+
+    async def read_in_turn(self, offset: int, bytes_max: int) -> bytes:
+        """`read_committed` in a worker."""
+        async with self._log_turns:
+            return await self.workers.run(self.read_committed, offset, bytes_max)
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def take_installed_snapshot(self) -> StoredSnapshot | None:
+        """The leader's snapshot that has replaced this log since the last call."""
+        return self._snapshots.take_installed()
+
+    def snapshot_written(self, end: OffsetAndEpoch) -> None:
+        """A snapshot of what is committed is durable: the log below it may go."""
+        self.perform_later(DropBelow(end))
+
+    async def expire_old_snapshots(self) -> None:
+        """Look now and then for what snapshots have made superfluous and what has become too old, until cancelled."""
+        while True:
+            await self.clock.sleep_until(self.clock.monotonic() + EXPIRATION_CHECK_SECONDS)
+            self.perform_later(ExpireOld())
+
+    def control_records_below(self, offset: int) -> Sequence[Message]:
+        """KRaft version and voters as the log has them below `offset`; none of a static configuration.
+
+        None either where a leader's snapshot has just taken the place of that part of the log: one of our own that ends
+        there is outdated before it is written.
+        """
+        known = [voters for at, voters in self.core.log.voter_history if at < offset]
+        if not known or known[-1] is self._static_voters:
+            return ()
+        return (KRaftVersionRecord(0, 1), known[-1].to_record())
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics; decisions per batch show how well group commit works."""
+        core = self._core
+        return {
+            "epoch": self.leader_epoch,
+            "leader_id": -1 if self.leader_id is None else self.leader_id,
+            "is_leading": int(self.is_leading) if core is not None else 0,
+            "voters": 0 if core is None else len(core.voters.voters),
+            "log_end_offset": 0 if core is None else self.log_end_offset,
+            "high_watermark": self._high_watermark,
+            **self._leader.statistics(),
+        }

@@ -1,0 +1,211 @@
+"""Snapshots between nodes: the FetchSnapshot RPC from both ends (KIP-630, KIP-853). PORTED.
+
+A replica whose log ends before the leader's begins is told by a Fetch answer which snapshot to load. It asks for it in
+chunks by position, writes them into a draft, and takes the whole only when it is sound. The leader keeps nothing for
+anybody: each chunk is read from the file, and a snapshot that is gone meanwhile is SNAPSHOT_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from metadata_quorum.ports import MetadataLogCorrupt, PeerChannel, SnapshotStore
+from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.raft.voters import ReplicaKey
+from metadata_quorum.replica.checkpoint_files import StoredSnapshot
+from odradek.env.ports import Clock, DiskRefused, Workers
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartitionSnapshot,
+    FetchSnapshotRequestTopicSnapshot,
+    FetchSnapshotResponse,
+    FetchSnapshotResponsePartitionSnapshot,
+    FetchSnapshotResponseTopicSnapshot,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    SnapshotId,
+)
+
+__all__ = ["LeaderView", "SnapshotAnswer", "answer_fetch_snapshot", "fetch_snapshot"]
+
+METADATA_TOPIC = "__cluster_metadata"
+CHUNK_BYTES_MAX = 1 << 20
+NOBODY = -1
+
+
+# -- the follower's side ---------------------------------------------------------------------------------------------
+
+
+async def fetch_snapshot(
+    channel: PeerChannel,
+    store: SnapshotStore,
+    snapshot: OffsetAndEpoch,
+    *,
+    me: ReplicaKey,
+    cluster_id: str,
+    leader_epoch: int,
+    clock: Clock,
+    workers: Workers,
+    request_timeout: float,
+    progressed: Callable[[], None],
+) -> StoredSnapshot:
+    """Load a snapshot from the leader behind `channel` into `store`.
+
+    `progressed` is called after each chunk, and may raise to give up (another leader). Raises `KafkaError` (what the
+    leader refused with, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for what no sound leader sends), `ConnectionLost`,
+    `DiskError`. Nothing is left behind then. Cancel it only when the node ends: the draft stays until the next start.
+    """
+    draft = await workers.run(store.begin, snapshot)
+    try:
+        while True:
+            request = _request(me, cluster_id, leader_epoch, snapshot, draft.size)
+            response = await channel.request(request, clock.monotonic() + request_timeout)
+            chunk, size = _chunk(response, snapshot, draft.size)
+            await workers.run(draft.append, chunk)
+            progressed()
+            if draft.size == size:
+                break
+        try:
+            return await workers.run(draft.finish)
+        except MetadataLogCorrupt as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    except Exception:
+        # Not on cancellation: a crash has no clean-up, and the next start removes drafts.
+        draft.discard()
+        raise
+
+
+def _request(
+    me: ReplicaKey, cluster_id: str, leader_epoch: int, snapshot: OffsetAndEpoch, position: int
+) -> FetchSnapshotRequest:
+    partition = FetchSnapshotRequestPartitionSnapshot(
+        0, leader_epoch, SnapshotId(snapshot.offset, snapshot.epoch), position, me.directory_id
+    )
+    topic = FetchSnapshotRequestTopicSnapshot(METADATA_TOPIC, [partition])
+    return FetchSnapshotRequest(cluster_id, me.node_id, CHUNK_BYTES_MAX, [topic])
+
+
+def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: int) -> tuple[bytes, int]:
+    """The bytes at `position` and the size of the whole. Raises `KafkaError`."""
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code))
+    partitions = [
+        each for topic in response.topics if topic.name == METADATA_TOPIC for each in topic.partitions
+    ]
+    if len(partitions) != 1 or partitions[0].index != 0:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a FetchSnapshot answer without the metadata log")
+    found = partitions[0]
+    if found.error_code:
+        raise KafkaError(ErrorCode(found.error_code))
+    told = found.snapshot_id
+    chunk = bytes(found.unaligned_records or b"")
+    if (
+        (told.end_offset, told.epoch) != (snapshot.offset, snapshot.epoch)
+        or found.position != position
+        or not chunk
+        or position + len(chunk) > found.size
+    ):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"asked for position {position} of {snapshot}, got {len(chunk)} bytes of {found.size} at {found.position}",
+        )
+    return chunk, found.size
+
+
+# -- the leader's side ------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class LeaderView:
+    """What a node knows about who leads, when it answers."""
+
+    node_id: int
+    cluster_id: str
+    epoch: int
+    leader_id: int | None
+    leader_endpoint: tuple[str, int] | None = None
+
+
+@attrs.frozen
+class SnapshotAnswer:
+    """The answer, and who is being served (None for a refusal): to a leader a sign of life of that follower."""
+
+    response: FetchSnapshotResponse
+    served: ReplicaKey | None = None
+
+
+def answer_fetch_snapshot(
+    request: FetchSnapshotRequest, store: SnapshotStore, leader: LeaderView
+) -> SnapshotAnswer:
+    """Answer with one chunk. Checks in Kafka's order. Blocks (reads at most CHUNK_BYTES_MAX). Raises `DiskError`."""
+    if request.cluster_id is not None and request.cluster_id != leader.cluster_id:
+        return SnapshotAnswer(FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return SnapshotAnswer(FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST))
+    topic = request.topics[0]
+    asked = topic.partitions[0]
+    if topic.name != METADATA_TOPIC or asked.partition != 0:
+        unknown = _partition(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return SnapshotAnswer(
+            FetchSnapshotResponse(topics=[FetchSnapshotResponseTopicSnapshot(topic.name, [unknown])])
+        )
+    error = _leader_error(asked.current_leader_epoch, leader)
+    if error is ErrorCode.NONE and asked.snapshot_id.end_offset == 0:
+        # The first voters are told by the log; a snapshot at offset 0 is each node's own.
+        error = ErrorCode.SNAPSHOT_NOT_FOUND
+    if error is ErrorCode.NONE:
+        end = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        try:
+            chunk, size = store.read(end, asked.position, min(request.max_bytes, CHUNK_BYTES_MAX))
+        except KafkaError as refusal:
+            error = refusal.code
+        except DiskRefused:
+            error = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            found = _partition(asked, ErrorCode.NONE, leader, size, chunk)
+            served = ReplicaKey(request.replica_id, asked.replica_directory_id)
+            return SnapshotAnswer(_response(topic.name, found, leader), served)
+    return SnapshotAnswer(_response(topic.name, _partition(asked, error, leader), leader))
+
+
+def _leader_error(epoch: int, leader: LeaderView) -> ErrorCode:
+    if epoch < leader.epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if epoch > leader.epoch:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.NONE if leader.leader_id == leader.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _partition(
+    asked: FetchSnapshotRequestPartitionSnapshot,
+    error: ErrorCode,
+    leader: LeaderView | None = None,
+    size: int = 0,
+    chunk: bytes = b"",
+) -> FetchSnapshotResponsePartitionSnapshot:
+    partition = FetchSnapshotResponsePartitionSnapshot(
+        index=asked.partition, error_code=error, unaligned_records=chunk
+    )
+    if leader is not None:
+        partition.current_leader = LeaderIdAndEpoch(
+            NOBODY if leader.leader_id is None else leader.leader_id, leader.epoch
+        )
+    if error is ErrorCode.NONE:
+        partition.snapshot_id = asked.snapshot_id
+        partition.size = size
+        partition.position = asked.position
+    return partition
+
+
+def _response(
+    topic: str, partition: FetchSnapshotResponsePartitionSnapshot, leader: LeaderView
+) -> FetchSnapshotResponse:
+    endpoints = []
+    if leader.leader_endpoint is not None and leader.leader_id is not None:
+        endpoints.append(NodeEndpoint(leader.leader_id, *leader.leader_endpoint))
+    return FetchSnapshotResponse(
+        topics=[FetchSnapshotResponseTopicSnapshot(topic, [partition])], node_endpoints=endpoints
+    )

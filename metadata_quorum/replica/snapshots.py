@@ -1,0 +1,187 @@
+"""When a node writes a snapshot of its metadata log, and how. PORTED.
+
+Theory of operation
+-------------------
+Every node, leader or not, writes its own snapshots, of committed images only. The publisher tells `Snapshotter` of
+each committed image and of the log's bytes that led to it (`note`). A snapshot is due when these reach
+`metadata.log.max.record.bytes.between.snapshots`, or when something has changed and the last snapshot is older than
+`metadata.log.max.snapshot.interval.ms`.
+
+An image never changes, so it is written while the node goes on: batch by batch in a worker, and between two batches
+whoever else wants the interpreter has it. `written` is told when the file is durable: only then the log below may go.
+
+The image that is written is the newest when the task gets its turn. That is the end of a batch, since the high
+watermark moves by whole batches and all its images are noted before the task runs (a snapshot that ended within a
+batch would be followed by a batch that begins below it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from metadata_quorum.image.image_records import records_of
+from metadata_quorum.image.metadata_image import MetadataImage
+from metadata_quorum.ports import SnapshotStore
+from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.replica.checkpoint_files import snapshot_chunks
+from odradek.env.ports import Clock, DiskRefused, Event, Workers, never
+from wire.structure import Message
+
+__all__ = ["SnapshotSettings", "Snapshotter", "write_snapshot"]
+
+DISK_FULL_RETRY_SECONDS = 60.0
+
+
+@attrs.frozen
+class SnapshotSettings:
+    """Kafka's keys and defaults; an interval of 0 is none."""
+
+    bytes_between_max: int = 20 << 20
+    interval_ms_max: int = 3_600_000
+
+
+async def write_snapshot(
+    image: MetadataImage,
+    store: SnapshotStore,
+    *,
+    control_records: Sequence[Message],
+    timestamp_ms: int,
+    last_contained_log_timestamp: int,
+    workers: Workers,
+) -> OffsetAndEpoch:
+    """Write `image`; the end of the snapshot. Raises `DiskError`."""
+    end = OffsetAndEpoch(image.offset + 1, image.epoch)
+    chunks = snapshot_chunks(
+        records_of(image),
+        control_records=control_records,
+        epoch=image.epoch,
+        timestamp_ms=timestamp_ms,
+        last_contained_log_timestamp=last_contained_log_timestamp,
+    )
+    draft = await workers.run(store.begin, end)
+
+    def step() -> bool:
+        chunk = next(chunks, None)
+        if chunk is not None:
+            draft.append(chunk)
+        return chunk is not None
+
+    try:
+        while await workers.run(step):
+            pass
+        await workers.run(draft.finish)
+    except Exception:
+        draft.discard()
+        raise
+    return end
+
+
+class Snapshotter:
+    """Keep `run` running; `note` every committed image, in order, from the task that publishes them."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        settings: SnapshotSettings,
+        *,
+        control_records_below: Callable[[int], Sequence[Message]],
+        written: Callable[[OffsetAndEpoch], None],
+        clock: Clock,
+        workers: Workers,
+        new_event: Callable[[], Event],
+        logger: Any,
+        buggify: Callable[[str], bool] = never,
+    ) -> None:
+        """`control_records_below(offset)`: KRaft version and voters as the log has them below it, none if static.
+        `written` takes note of the new snapshot (the quorum drops the log below it)."""
+        self._store = store
+        self._settings = settings
+        self._control_records_below = control_records_below
+        self._written = written
+        self._clock = clock
+        self._workers = workers
+        self._new_event = new_event
+        self._logger = logger
+        self._buggify = buggify
+        self._image: MetadataImage | None = None
+        self._last_offset = -1
+        self._log_timestamp_ms = 0
+        self._bytes = 0
+        self._last_at = clock.monotonic()
+        self._wake = new_event()
+        self._snapshots = 0
+
+    def begin_after(self, end_offset: int) -> None:
+        """What the newest snapshot covers (at start, and when a leader's was installed)."""
+        self._last_offset = end_offset - 1
+        self._image = None
+        self._bytes = 0
+        self._last_at = self._clock.monotonic()
+
+    def note(self, image: MetadataImage, size: int, log_timestamp_ms: int) -> None:
+        """`image` is committed; `size` bytes of the log and maybe `log_timestamp_ms` (their newest) led to it."""
+        self._image = image
+        self._bytes += self._settings.bytes_between_max if self._buggify("metadata.early_snapshot") else size
+        self._log_timestamp_ms = max(log_timestamp_ms, self._log_timestamp_ms)
+        if self._is_due():
+            self._wake.set()
+
+    def _is_due(self) -> bool:
+        if self._image is None or self._image.offset <= self._last_offset:
+            return False
+        if self._bytes >= self._settings.bytes_between_max:
+            return True
+        interval = self._settings.interval_ms_max / 1000
+        return interval > 0 and self._clock.monotonic() >= self._last_at + interval
+
+    async def run(self) -> None:
+        """Write what is due, until cancelled. Raises `DiskError` when the disk fails; a full one is waited for."""
+        while True:
+            # One turn of the loop between waking and looking: the rest of the batch is noted first.
+            await self._wake.wait()
+            await self._clock.sleep_until(0.0)
+            self._wake = self._new_event()
+            image = self._image
+            if image is None or not self._is_due():
+                continue
+            await self._write(image)
+
+    async def _write(self, image: MetadataImage) -> None:
+        started_at = self._clock.monotonic()
+        size, self._bytes = self._bytes, 0
+        try:
+            end = await write_snapshot(
+                image,
+                self._store,
+                control_records=self._control_records_below(image.offset + 1),
+                timestamp_ms=self._clock.wall_ms(),
+                last_contained_log_timestamp=self._log_timestamp_ms,
+                workers=self._workers,
+            )
+        except DiskRefused as error:
+            self._logger.warning("metadata.snapshot_not_written", error=str(error))
+            self._bytes += size
+            await self._clock.sleep_until(self._clock.monotonic() + DISK_FULL_RETRY_SECONDS)
+            return
+        self._last_at = self._clock.monotonic()
+        self._last_offset = max(self._last_offset, image.offset)
+        self._snapshots += 1
+        self._logger.info(
+            "metadata.snapshot",
+            end_offset=end.offset,
+            epoch=end.epoch,
+            log_bytes=size,
+            write_ms=round((self._last_at - started_at) * 1000),
+        )
+        self._written(end)
+
+    def statistics(self) -> dict[str, int]:
+        """Figures for metrics."""
+        return {
+            "snapshots": self._snapshots,
+            "bytes_since_snapshot": self._bytes,
+            "last_snapshot_offset": self._last_offset + 1,
+        }

@@ -1,0 +1,267 @@
+"""What `odradek storage format` writes and `odradek storage info` reads.
+
+A formatted node has `meta.properties` in every log directory, and in its metadata directory also
+`bootstrap.checkpoint` (the cluster's first records). Who votes first is told in one of three ways, as by Kafka 4.3's
+`kafka-storage format`:
+
+* by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), equal on all nodes that begin with it
+  (`--standalone`, `--initial-controllers`);
+* by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
+* by whoever leads (`--no-initial-controllers`, and every broker): a node that joins what exists already.
+
+A directory that holds anything else than a formatted node's files, or an empty one, is never touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from metadata_quorum.features import (
+    BOOTSTRAP_FEATURES,
+    KRAFT_VERSION,
+    KRAFT_VERSION_LEVEL,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+)
+from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.replica.checkpoint_files import (
+    BOOTSTRAP_FILE,
+    encode_snapshot,
+    parse_snapshot_name,
+    snapshot_name,
+)
+from metadata_quorum.replica.meta_properties import (
+    META_PROPERTIES,
+    MetaProperties,
+    NotALogDirectory,
+    read_meta_properties,
+)
+from odradek.env.ports import Dir
+from wire.messages.control_records import KRaftVersionRecord
+from wire.messages.metadata_records import FeatureLevelRecord
+from wire.structure import Message
+from wire.uuid_text import uuid_from_text, uuid_to_text
+
+METADATA_LOG_DIRECTORY = "__cluster_metadata-0"
+_HARMLESS = frozenset((".lock", "lost+found"))
+_UNFINISHED = ".tmp"
+_INITIAL_CONTROLLER = re.compile(r"(\d{1,10})@(\[[^\]]+\]|[^:\[\]]+):(\d{1,5}):([\w-]{22})\Z", re.ASCII)
+_RESERVED_DIRECTORY_IDS = 100
+_NODE_ID_MAX = (1 << 31) - 1
+
+
+class StorageError(Exception):
+    """A directory cannot be formatted or read; one line that says which and why."""
+
+
+@attrs.frozen
+class VoterEndpoint:
+    """Where a node is reached as a controller."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@attrs.frozen
+class StorageInfo:
+    """What is known about one log directory."""
+
+    path: str
+    meta: MetaProperties | None
+    problem: str | None
+    has_metadata_log: bool
+
+
+def random_cluster_id(uuid: bytes) -> str:
+    """A cluster id from 16 random bytes (`Env.new_uuid`)."""
+    return uuid_to_text(uuid)
+
+
+def check_cluster_id(cluster_id: str) -> None:
+    """Raises `StorageError` unless it is the text of a UUID, as Kafka demands."""
+    try:
+        uuid_from_text(cluster_id)
+    except ValueError:
+        raise StorageError(
+            f"Cluster ID string {cluster_id} does not appear to be a valid UUID: 22 characters of base64 are needed"
+        ) from None
+
+
+def find_meta_properties(directory: Dir) -> MetaProperties | None:
+    """None when the file is missing. Raises `StorageError` when it is damaged or of another version."""
+    if not directory.exists(META_PROPERTIES):
+        return None
+    try:
+        return read_meta_properties(directory)
+    except NotALogDirectory as error:
+        raise StorageError(str(error)) from error
+
+
+def initial_voters(text: str, listener: str) -> VoterSet:
+    """The voters of `--initial-controllers`: ID@HOST:PORT:DIRECTORY-ID, separated by commas.
+
+    `listener` is the name of the controllers' listener. Raises `StorageError`.
+    """
+    voters: dict[int, Voter] = {}
+    for entry in text.split(","):
+        match = _INITIAL_CONTROLLER.match(entry.strip())
+        if match is None or not 0 < int(match[3]) <= 65535 or int(match[1]) > _NODE_ID_MAX:
+            raise StorageError(
+                f"{entry.strip() or 'an empty entry'} is no initial controller: ID@HOST:PORT:DIRECTORY-ID is, where "
+                "DIRECTORY-ID is 22 characters of base64 (`odradek storage random-uuid` makes one)"
+            )
+        node_id = int(match[1])
+        if node_id in voters:
+            raise StorageError(f"Node id {node_id} was specified more than once.")
+        try:
+            directory_id = uuid_from_text(match[4])
+        except ValueError as error:
+            raise StorageError(f"{match[4]} is no directory id: {error}") from None
+        if int.from_bytes(directory_id, "big") < _RESERVED_DIRECTORY_IDS:
+            raise StorageError(f"{match[4]} is reserved: no directory may have this id")
+        voters[node_id] = _voter(
+            node_id, directory_id, VoterEndpoint(listener, match[2].strip("[]"), int(match[3]))
+        )
+    if len({voter.key.directory_id for voter in voters.values()}) != len(voters):
+        raise StorageError("Two initial controllers have the same directory id.")
+    return VoterSet.of(voters.values())
+
+
+def _voter(node_id: int, directory_id: bytes, endpoint: VoterEndpoint) -> Voter:
+    return Voter(
+        ReplicaKey(node_id, directory_id),
+        ((endpoint.listener, endpoint.host, endpoint.port),),
+        SUPPORTED_FEATURES[KRAFT_VERSION],
+    )
+
+
+def bootstrap_features(chosen: Mapping[str, int]) -> dict[str, int]:
+    """The levels that a new cluster begins with, where `chosen` differ from the usual ones. Raises `StorageError`."""
+    for name, level in chosen.items():
+        if name not in SUPPORTED_FEATURES:
+            supported = ", ".join(sorted(SUPPORTED_FEATURES))
+            raise StorageError(f"Unsupported feature: {name}. Supported features are: {supported}")
+        if name == KRAFT_VERSION:
+            raise StorageError(
+                "kraft.version follows from how the voters are told: 1 with --standalone, --initial-controllers or "
+                "--no-initial-controllers, 0 with controller.quorum.voters"
+            )
+        low, high = SUPPORTED_FEATURES[name]
+        if level and not low <= level <= high:
+            raise StorageError(
+                f"No feature:{name} with feature level {level}: this version supports {low} to {high}"
+            )
+    levels = {**BOOTSTRAP_FEATURES, **chosen}
+    if not levels[METADATA_VERSION]:
+        raise StorageError(f"{METADATA_VERSION} must have a level")
+    return {name: level for name, level in levels.items() if level}
+
+
+def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple[Message, ...]:
+    """The first records of a cluster: its feature levels, `metadata.version` first."""
+    return tuple(FeatureLevelRecord(name, level) for name, level in features.items())
+
+
+def format_storage(
+    directories: Sequence[Dir],
+    metadata_directory: Dir,
+    *,
+    cluster_id: str,
+    node_id: int,
+    directory_ids: Sequence[bytes],
+    voter: VoterEndpoint | None = None,
+    voters: VoterSet | None = None,
+    timestamp_ms: int,
+    ignore_formatted: bool = False,
+    features: Mapping[str, int] = BOOTSTRAP_FEATURES,
+) -> list[str]:
+    """Format every log directory of a node; the paths that were formatted.
+
+    `voter` is the node's controller where it is the first and only voter, `voters` are the first ones where there are
+    several; neither where others tell who votes.
+
+    `directory_ids` are fresh random ids, one for each directory; `metadata_directory` is one of `directories` or a
+    further one (then it has the last id). The metadata directory of a voter has the id that `voters` says. Raises
+    `StorageError` before anything is written.
+    """
+    check_cluster_id(cluster_id)
+    everything = list(directories)
+    if all(directory.path != metadata_directory.path for directory in everything):
+        everything.append(metadata_directory)
+    existing = [_check_formattable(directory) for directory in everything]
+    for directory, meta in zip(everything, existing, strict=True):
+        if meta is None:
+            continue
+        if not ignore_formatted:
+            raise StorageError(
+                f"Log directory {directory.path} is already formatted. "
+                "Use --ignore-formatted to ignore this directory and format the others."
+            )
+        if (meta.cluster_id, meta.node_id) != (cluster_id, node_id):
+            raise StorageError(
+                f"Log directory {directory.path} belongs to node {meta.node_id} of cluster {meta.cluster_id}"
+            )
+    formatted = []
+    for directory, meta, directory_id in zip(everything, existing, directory_ids, strict=True):
+        if meta is not None:
+            continue
+        if directory.path == metadata_directory.path:
+            own = None if voters is None else voters.get(node_id)
+            if own is not None:
+                directory_id = own.key.directory_id
+            first = VoterSet.of([_voter(node_id, directory_id, voter)]) if voter is not None else voters
+            _format_metadata_log(directory, features, first, timestamp_ms)
+        # The last file: a directory that has it is completely formatted.
+        directory.write_atomic(META_PROPERTIES, MetaProperties(cluster_id, node_id, directory_id).encode())
+        formatted.append(directory.path)
+    return formatted
+
+
+def _check_formattable(directory: Dir) -> MetaProperties | None:
+    meta = find_meta_properties(directory)
+    if meta is None:
+        # What a format that was interrupted leaves behind is written again.
+        ours = {*_HARMLESS, META_PROPERTIES, BOOTSTRAP_FILE, METADATA_LOG_DIRECTORY}
+        foreign = [name for name in directory.list() if name.removesuffix(_UNFINISHED) not in ours]
+        if directory.is_dir(METADATA_LOG_DIRECTORY):
+            names = directory.subdir(METADATA_LOG_DIRECTORY).list()
+            foreign += [name for name in names if parse_snapshot_name(name.removesuffix(_UNFINISHED)) is None]
+        if foreign:
+            raise StorageError(
+                f"Log directory {directory.path} is not empty and not formatted: it holds {foreign[0]}"
+            )
+    return meta
+
+
+def _format_metadata_log(
+    directory: Dir, features: Mapping[str, int], voters: VoterSet | None, timestamp_ms: int
+) -> None:
+    directory.write_atomic(
+        BOOTSTRAP_FILE, encode_snapshot(bootstrap_records(features), epoch=0, timestamp_ms=timestamp_ms)
+    )
+    log = directory.subdir(METADATA_LOG_DIRECTORY, create=True)
+    if voters is not None:
+        snapshot = encode_snapshot(
+            [],
+            control_records=[KRaftVersionRecord(0, KRAFT_VERSION_LEVEL), voters.to_record()],
+            epoch=0,
+            timestamp_ms=timestamp_ms,
+            last_contained_log_timestamp=timestamp_ms,
+        )
+        log.write_atomic(snapshot_name(0, 0), snapshot)
+        log.sync()
+    directory.sync()
+
+
+def storage_info(directory: Dir) -> StorageInfo:
+    """What a log directory says about itself; damage becomes `problem`."""
+    try:
+        meta = find_meta_properties(directory)
+        problem = None if meta is not None else "not formatted"
+    except StorageError as error:
+        meta, problem = None, str(error)
+    return StorageInfo(directory.path, meta, problem, directory.is_dir(METADATA_LOG_DIRECTORY))

@@ -1,0 +1,350 @@
+"""The core's messages as Kafka's RPCs and back: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch. PURE.
+
+Every one of these RPCs names a topic and a partition; here they are always the metadata log's. An error that is about
+the request as a whole (another cluster, another topic) is a `KafkaError`; the core knows only errors of the partition.
+Node endpoints travel beside the core's messages: whoever names a leader says how to reach it (KIP-853).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.raft.messages import (
+    BeginEpoch,
+    EndEpoch,
+    EpochAnswer,
+    Fetch,
+    FetchAnswer,
+    Request,
+    Response,
+    Vote,
+    VoteAnswer,
+)
+from metadata_quorum.raft.voters import ReplicaKey
+from metadata_quorum.replica.log_reading import describe_batches
+from wire.errors import ErrorCode, KafkaError
+from wire.messages import begin_quorum_epoch, end_quorum_epoch, fetch, vote
+from wire.structure import Message
+
+__all__ = [
+    "METADATA_TOPIC",
+    "METADATA_TOPIC_ID",
+    "Endpoint",
+    "Leader",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "leader_endpoints_of",
+    "refuse",
+]
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+"""Kafka's reserved id of the metadata topic."""
+NOBODY = -1
+NO_HIGH_WATERMARK = (1 << 63) - 1
+"""Of a Fetch by somebody who does not say (KIP-1166)."""
+
+Endpoint = tuple[str, str, int]
+"""(listener name, host, port)."""
+
+
+@attrs.frozen
+class Leader:
+    """How to reach the leader that an answer names, as far as the answering node knows."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+def encode_request(
+    request: Request, *, cluster_id: str, endpoints: Sequence[Endpoint], fetch_bytes_max: int
+) -> Message:
+    """`endpoints` are where the sender listens as a controller."""
+    match request:
+        case Vote():
+            return vote.VoteRequest(
+                cluster_id,
+                request.voter.node_id,
+                [
+                    vote.VoteRequestTopicData(
+                        METADATA_TOPIC,
+                        [
+                            vote.VoteRequestPartitionData(
+                                0,
+                                request.epoch,
+                                request.sender.node_id,
+                                request.sender.directory_id,
+                                request.voter.directory_id,
+                                request.log_end.epoch,
+                                request.log_end.offset,
+                                request.pre_vote,
+                            )
+                        ],
+                    )
+                ],
+            )
+        case BeginEpoch():
+            begin = begin_quorum_epoch
+            return begin.BeginQuorumEpochRequest(
+                cluster_id,
+                request.voter.node_id,
+                [
+                    begin.BeginQuorumEpochRequestTopicData(
+                        METADATA_TOPIC,
+                        [
+                            begin.BeginQuorumEpochRequestPartitionData(
+                                0, request.voter.directory_id, request.leader.node_id, request.epoch
+                            )
+                        ],
+                    )
+                ],
+                [begin.LeaderEndpoint(*endpoint) for endpoint in endpoints],
+            )
+        case EndEpoch():
+            end = end_quorum_epoch
+            candidates = [end.ReplicaInfo(key.node_id, key.directory_id) for key in request.successors]
+            return end.EndQuorumEpochRequest(
+                cluster_id,
+                [
+                    end.EndQuorumEpochRequestTopicData(
+                        METADATA_TOPIC,
+                        [
+                            end.EndQuorumEpochRequestPartitionData(
+                                0, request.leader_id, request.epoch, preferred_candidates=candidates
+                            )
+                        ],
+                    )
+                ],
+                [end.LeaderEndpoint(*endpoint) for endpoint in endpoints],
+            )
+        case Fetch():
+            partition = fetch.FetchPartition(
+                0,
+                request.epoch,
+                request.offset,
+                request.last_epoch,
+                -1,
+                fetch_bytes_max,
+                request.replica.directory_id,
+            )
+            if request.high_watermark is not None:
+                partition.high_watermark = request.high_watermark
+            return fetch.FetchRequest(
+                cluster_id,
+                replica_state=fetch.ReplicaState(request.replica.node_id),
+                max_wait_ms=request.wait_ms_max,
+                max_bytes=fetch_bytes_max,
+                topics=[fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+            )
+
+
+def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Request:
+    """Raises `KafkaError` for what is not about this quorum's log: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST,
+    UNKNOWN_TOPIC_OR_PARTITION."""
+    asked: str | None = getattr(message, "cluster_id", None)
+    if asked is not None and asked != cluster_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    partition = _only_partition(message)
+    match message:
+        case vote.VoteRequest():
+            _check_node_id(partition.replica_id)
+            return Vote(
+                partition.replica_epoch,
+                ReplicaKey(partition.replica_id, partition.replica_directory_id),
+                _voter(message.voter_id, partition.voter_directory_id, me),
+                OffsetAndEpoch(partition.last_offset, partition.last_offset_epoch),
+                partition.pre_vote,
+            )
+        case begin_quorum_epoch.BeginQuorumEpochRequest():
+            _check_node_id(partition.leader_id)
+            return BeginEpoch(
+                partition.leader_epoch,
+                ReplicaKey(partition.leader_id),
+                _voter(message.voter_id, partition.voter_directory_id, me),
+            )
+        case end_quorum_epoch.EndQuorumEpochRequest():
+            _check_node_id(partition.leader_id)
+            successors = [
+                ReplicaKey(each.candidate_id, each.candidate_directory_id)
+                for each in partition.preferred_candidates
+            ] or [ReplicaKey(node_id) for node_id in partition.preferred_successors]
+            return EndEpoch(partition.leader_epoch, partition.leader_id, tuple(successors))
+        case fetch.FetchRequest():
+            if partition.fetch_offset < 0 or partition.last_fetched_epoch < -1 or message.max_wait_ms < 0:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            return Fetch(
+                partition.current_leader_epoch,
+                ReplicaKey(replica_id_of(message), partition.replica_directory_id),
+                partition.fetch_offset,
+                partition.last_fetched_epoch,
+                message.max_wait_ms,
+                None if partition.high_watermark == NO_HIGH_WATERMARK else partition.high_watermark,
+            )
+        case _:
+            raise AssertionError(f"{type(message).__name__} is not a request of the quorum")
+
+
+def _check_node_id(node_id: int) -> None:
+    """Negative ones mean nobody, or a bootstrap server. Raises `KafkaError`."""
+    if node_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+
+
+def replica_id_of(message: fetch.FetchRequest) -> int:
+    """Who fetches; negative for a reader that is no replica."""
+    return message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
+
+
+def _voter(node_id: int, directory_id: bytes, me: ReplicaKey) -> ReplicaKey:
+    return ReplicaKey(me.node_id if node_id == NOBODY else node_id, directory_id)
+
+
+def _only_partition(message: Any) -> Any:
+    """The metadata log's partition, which must be the only one asked for. Raises `KafkaError`."""
+    if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    topic = message.topics[0]
+    if isinstance(message, fetch.FetchRequest):
+        known = topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC
+        index = topic.partitions[0].partition
+    else:
+        known = topic.topic_name == METADATA_TOPIC
+        index = topic.partitions[0].partition_index
+    if not known or index != 0:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic.partitions[0]
+
+
+def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
+    """Where a leader listens that tells of itself, by node id."""
+    if not isinstance(
+        message, begin_quorum_epoch.BeginQuorumEpochRequest | end_quorum_epoch.EndQuorumEpochRequest
+    ):
+        return {}
+    endpoints = tuple((each.name, each.host, each.port) for each in message.leader_endpoints)
+    return {_only_partition(message).leader_id: endpoints} if endpoints else {}
+
+
+# -- responses ----------------------------------------------------------------------------------------------------
+
+
+def encode_response(
+    response: Response, request: Message, leader: Leader | None, records: bytes = b""
+) -> Message:
+    """The answer to `request`. `leader` is how to reach the node that the response names as the leader."""
+    leader_id = NOBODY if response.leader_id is None else response.leader_id
+    match response:
+        case VoteAnswer():
+            answered = vote.VoteResponsePartitionData(
+                0, response.error, leader_id, response.epoch, response.granted
+            )
+            return vote.VoteResponse(
+                0,
+                [vote.VoteResponseTopicData(METADATA_TOPIC, [answered])],
+                [] if leader is None else [vote.NodeEndpoint(leader.node_id, leader.host, leader.port)],
+            )
+        case EpochAnswer():
+            of = begin_quorum_epoch
+            if isinstance(request, begin_quorum_epoch.BeginQuorumEpochRequest):
+                begun = of.BeginQuorumEpochResponsePartitionData(0, response.error, leader_id, response.epoch)
+                return of.BeginQuorumEpochResponse(
+                    0,
+                    [of.BeginQuorumEpochResponseTopicData(METADATA_TOPIC, [begun])],
+                    [] if leader is None else [of.NodeEndpoint(leader.node_id, leader.host, leader.port)],
+                )
+            end = end_quorum_epoch
+            ended = end.EndQuorumEpochResponsePartitionData(0, response.error, leader_id, response.epoch)
+            return end.EndQuorumEpochResponse(
+                0,
+                [end.EndQuorumEpochResponseTopicData(METADATA_TOPIC, [ended])],
+                [] if leader is None else [end.NodeEndpoint(leader.node_id, leader.host, leader.port)],
+            )
+        case FetchAnswer():
+            return _encode_fetch_answer(response, leader_id, leader, records)
+
+
+def _encode_fetch_answer(
+    response: FetchAnswer, leader_id: int, leader: Leader | None, records: bytes
+) -> fetch.FetchResponse:
+    partition = fetch.PartitionData(
+        0,
+        response.error,
+        response.high_watermark,
+        response.high_watermark,
+        current_leader=fetch.LeaderIdAndEpoch(leader_id, response.epoch),
+        aborted_transactions=None,
+        records=records,
+    )
+    if response.diverging is not None:
+        partition.diverging_epoch = fetch.EpochEndOffset(response.diverging.epoch, response.diverging.offset)
+    if response.snapshot is not None:
+        partition.snapshot_id = fetch.SnapshotId(response.snapshot.offset, response.snapshot.epoch)
+    topic = fetch.FetchableTopicResponse(METADATA_TOPIC, METADATA_TOPIC_ID, [partition])
+    return fetch.FetchResponse(
+        responses=[topic],
+        node_endpoints=[]
+        if leader is None
+        else [fetch.NodeEndpoint(leader.node_id, leader.host, leader.port)],
+    )
+
+
+def decode_response(message: Any) -> tuple[Response, dict[int, tuple[str, int]]]:
+    """The answer and the addresses of the nodes that it names.
+
+    Raises `KafkaError`: what the peer refused the whole request with, or CORRUPT_MESSAGE for what makes no sense.
+    """
+    if message.error_code:
+        raise KafkaError(ErrorCode(message.error_code))
+    is_fetch = isinstance(message, fetch.FetchResponse)
+    topics: Any = message.responses if is_fetch else message.topics
+    if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].partitions[0].partition_index != 0:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the answer is not about the metadata log")
+    partition: Any = topics[0].partitions[0]
+    addresses = {each.node_id: (each.host, each.port) for each in message.node_endpoints}
+    error = ErrorCode(partition.error_code)
+    if is_fetch:
+        return _decode_fetch_answer(partition, error), addresses
+    leader_id = partition.leader_id if partition.leader_id >= 0 else None
+    if isinstance(message, vote.VoteResponse):
+        return VoteAnswer(partition.leader_epoch, leader_id, partition.vote_granted, error), addresses
+    return EpochAnswer(partition.leader_epoch, leader_id, error), addresses
+
+
+def _decode_fetch_answer(partition: fetch.PartitionData, error: ErrorCode) -> FetchAnswer:
+    leader = partition.current_leader
+    diverging = partition.diverging_epoch
+    snapshot = partition.snapshot_id
+    return FetchAnswer(
+        leader.leader_epoch,
+        leader.leader_id if leader.leader_id >= 0 else None,
+        partition.high_watermark,
+        tuple(describe_batches(bytes(partition.records or b""), source="a Fetch answer")),
+        OffsetAndEpoch(diverging.end_offset, diverging.epoch) if diverging.end_offset >= 0 else None,
+        OffsetAndEpoch(snapshot.end_offset, snapshot.epoch) if snapshot.end_offset >= 0 else None,
+        error,
+    )
+
+
+def refuse(request: Message, code: ErrorCode) -> Message:
+    """The answer to a request that is refused as a whole."""
+    match request:
+        case vote.VoteRequest():
+            return vote.VoteResponse(code)
+        case begin_quorum_epoch.BeginQuorumEpochRequest():
+            return begin_quorum_epoch.BeginQuorumEpochResponse(code)
+        case end_quorum_epoch.EndQuorumEpochRequest():
+            return end_quorum_epoch.EndQuorumEpochResponse(code)
+        case fetch.FetchRequest():
+            return fetch.FetchResponse(error_code=code)
+        case _:
+            raise AssertionError(f"{type(request).__name__} is not a request of the quorum")

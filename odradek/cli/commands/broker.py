@@ -1,0 +1,221 @@
+"""`odradek broker list|add|drain|remove`: the brokers, and what they hold."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from odradek.cli.commands.plans import add_plan_options, carry_out
+from odradek.cli.connecting import LOOK_SECONDS_MAX, changing, connected, present_quorum, say_if_past
+from odradek.cli.failure import CliError
+from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ClusterSurvey
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+_POLL_SECONDS = 0.3
+_DOWN_SECONDS_MAX = 10.0
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser("broker", help="list, add, drain, remove brokers").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    add_connection_options(
+        add_command(commands, "list", _list, "list the brokers, those that are down too, with their load")
+    )
+
+    add = add_command(commands, "add", _add, "wait for a new broker and give it its share of the partitions")
+    add.add_argument("broker", metavar="ID", type=natural)
+    add_plan_options(add, "--auto")
+    add_connection_options(add, plans=True)
+
+    drain = add_command(
+        commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
+    )
+    drain.add_argument("brokers", metavar="ID", type=natural, nargs="+")
+    add_plan_options(drain)
+    add_connection_options(drain, plans=True)
+
+    remove = add_command(
+        commands, "remove", _remove, "let the cluster forget a broker that is drained and stopped"
+    )
+    remove.add_argument("broker", metavar="ID", type=natural)
+    remove.add_argument(
+        "--force", action="store_true", help="also one that still runs, or still holds replicas"
+    )
+    add_connection_options(remove)
+
+
+def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
+    """Whether the broker has left, or does so until `deadline`: who stops it and goes on at once is right."""
+    while node not in survey.cluster.fenced:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+        survey = client.admin.survey_cluster(measured=False)
+    return True
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        survey = client.admin.survey_cluster(patience=min(args.timeout, LOOK_SECONDS_MAX))
+    rows = []
+    for broker in survey.cluster.brokers:
+        leads, replicas, size = survey.load_of(broker.node_id)
+        known = broker.node_id not in survey.unmeasured
+        rows.append(
+            (broker, broker.node_id not in survey.cluster.fenced, leads, replicas, size if known else None)
+        )
+    if args.json:
+        print_json(
+            {
+                "brokers": [
+                    {
+                        "broker": broker.node_id,
+                        "online": online,
+                        "host": broker.host,
+                        "port": broker.port,
+                        "rack": broker.rack,
+                        "leaders": leads,
+                        "replicas": replicas,
+                        "log_bytes": size,
+                    }
+                    for broker, online, leads, replicas, size in rows
+                ],
+                "current": survey.is_current,
+            }
+        )
+        say_if_past(survey)
+        return 0
+    print_table(
+        ("BROKER", "STATE", "LEADERS", "REPLICAS", "LOGS", "RACK", "ADDRESS"),
+        [
+            (
+                broker.node_id,
+                "online" if online else "DOWN",
+                leads,
+                replicas,
+                bytes_text(size),
+                broker.rack,
+                f"{broker.host}:{broker.port}",
+            )
+            for broker, online, leads, replicas, size in rows
+        ],
+    )
+    say_if_past(survey)
+    return 0
+
+
+def _known(survey: ClusterSurvey, node: int) -> None:
+    brokers = [broker.node_id for broker in survey.cluster.brokers]
+    if node not in brokers:
+        raise CliError(f"there is no broker {node} (brokers: {', '.join(map(str, brokers))})")
+
+
+def _add(args: argparse.Namespace) -> int:
+    from odradek.client.admin.moves.balance import balance
+
+    with connected(args) as client:
+        present_quorum(args, client)
+        survey = _arrived(args, client)
+        moves = balance(survey.sites, survey.placements)
+        return carry_out(args, client, moves, survey, f"broker {args.broker} has its share already")
+
+
+def _arrived(args: argparse.Namespace, client: Client) -> ClusterSurvey:
+    """The cluster, once the broker serves. Raises `CliError` when it does not within --timeout."""
+    deadline = time.monotonic() + args.timeout
+    while True:
+        cluster = client.admin.describe_cluster(include_fenced=True)
+        known = args.broker in [broker.node_id for broker in cluster.brokers]
+        if known and args.broker not in cluster.fenced:
+            return client.admin.survey_cluster()
+        if time.monotonic() + _POLL_SECONDS > deadline:
+            state = "has registered, but does not serve yet" if known else "has not come"
+            raise CliError(
+                f"broker {args.broker} {state}: start it with the cluster id {cluster.cluster_id} "
+                "(`odradek storage format`, `odradek server`), or wait longer with --timeout"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _drain(args: argparse.Namespace) -> int:
+    from odradek.client.admin.moves.balance import CannotPlan, drain
+
+    with connected(args) as client:
+        present_quorum(args, client)
+        survey = client.admin.survey_cluster()
+        for node in args.brokers:
+            _known(survey, node)
+        busy = next(
+            (key for key, move in survey.reassignments.items() if set(move.replicas) & set(args.brokers)),
+            None,
+        )
+        if busy is not None:
+            raise CliError(
+                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), "
+                "or `odradek partition move --cancel`"
+            )
+        try:
+            moves = drain(survey.sites, survey.placements, args.brokers)
+        except CannotPlan as error:
+            raise CliError(f"{error}: add a broker first, or `odradek partition move --replicas`") from error
+        names = ", ".join(map(str, args.brokers))
+        code = carry_out(args, client, moves, survey, f"nothing to move off broker {names}")
+    if not args.json and (not moves or (args.execute and not args.no_wait)):
+        for node in args.brokers:
+            print(f"broker {node} holds nothing: stop it, then `odradek broker remove {node}`")
+    return code
+
+
+def _remove(args: argparse.Namespace) -> int:
+    node = args.broker
+    with connected(args) as client:
+        present_quorum(args, client)
+        survey = client.admin.survey_cluster(measured=False)
+        _known(survey, node)
+        _, replicas, _ = survey.load_of(node)
+        if not args.force:
+            if replicas:
+                raise CliError(
+                    f"broker {node} still holds {counted(replicas, 'replica')}: `odradek broker drain {node}` first "
+                    "(or --force)"
+                )
+            if not _is_down(client, survey, node, time.monotonic() + min(args.timeout, _DOWN_SECONDS_MAX)):
+                raise CliError(
+                    f"broker {node} still runs: stop it first (or --force); one that was killed is missed after its "
+                    "session (broker.session.timeout.ms)"
+                )
+        with changing():
+            client.admin.unregister_broker(node)
+        votes = _votes(args, client, node)
+    if args.json:
+        print_json({"removed": node, "voter": votes})
+    else:
+        print(f"broker {node} removed")
+        if votes:
+            print(
+                paint(YELLOW, f"node {node} is a voter of the quorum still: `odradek quorum remove {node}`")
+            )
+        elif votes is None:
+            print(paint(YELLOW, f"whether node {node} votes is not known now: see `odradek quorum status`"))
+    return 0
+
+
+def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
+    """Whether the node is a voter; None where nobody says. The broker is removed already, whatever comes of this."""
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError
+
+    try:
+        quorum = client.admin.describe_quorum(timeout=min(args.timeout, LOOK_SECONDS_MAX))
+    except (KafkaError, ClientError):
+        return None
+    return any(voter.node_id == node for voter in quorum.voters)

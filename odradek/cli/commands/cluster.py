@@ -1,0 +1,255 @@
+"""`odradek cluster status|events`: quorum, brokers, partitions that need attention, on one screen; what happened."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from odradek.cli.commands.events import register_events
+from odradek.cli.commands.troubles import disk_troubles, trouble_document, trouble_text
+from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
+from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values
+from odradek.cli.parsing import Groups, add_command, add_connection_options
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
+    from odradek.client.core.known_cluster import Topic
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+_MIN_ISR = "min.insync.replicas"
+_SILENT_MS = 5000
+_BROKERS_SHOWN = 11
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser("cluster", help="look at the cluster").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    status = add_command(
+        commands, "status", _status, "show the brokers and the partitions that need attention"
+    )
+    add_connection_options(status)
+    register_events(commands)
+
+
+def _status(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        cluster = client.admin.describe_cluster(include_fenced=True)
+        topics = client.admin.describe_topics()
+        patience = min(args.timeout, LOOK_SECONDS_MAX)
+        quorum = _asked(lambda: client.admin.describe_quorum(timeout=patience))
+        moving = None
+        if quorum is not None:
+            moving = _asked(lambda: client.admin.list_partition_reassignments(timeout=patience))
+        health = _health(client, topics)
+        alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
+        troubles = _asked(lambda: disk_troubles(client, alive, patience)) or {}
+    if args.json:
+        document = _document(cluster, topics, quorum, moving, health)
+        document["troubled_directories"] = [
+            trouble_document(broker, each) for broker, troubled in troubles.items() for each in troubled
+        ]
+        print_json(document)
+    else:
+        _print(cluster, topics, quorum, moving, health)
+        for broker, troubled in troubles.items():
+            for each in troubled:
+                print(paint(RED, trouble_text(broker, each)))
+    return 0
+
+
+T = TypeVar("T")
+
+
+def _asked(question: Callable[[], T]) -> T | None:
+    """The answer; None where the cluster cannot give one now: a status says what it can."""
+    from odradek.client.errors import ClientError
+    from wire.errors import KafkaError
+
+    try:
+        return question()
+    except (KafkaError, ClientError):
+        return None
+
+
+class _Health(NamedTuple):
+    """Partitions that need attention, by name."""
+
+    partitions: int
+    offline: list[str]
+    under_min_isr: list[str]
+    behind: list[str]
+    leaders: dict[int, int]
+    replicas: dict[int, int]
+
+
+def _health(client: Client, topics: list[Topic]) -> _Health:
+    from odradek.client.admin import ConfigResource, ResourceType
+
+    health = _Health(sum(len(topic.partitions) for topic in topics), [], [], [], {}, {})
+    short = [
+        topic for topic in topics if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values())
+    ]
+    resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in short]
+    least = {}
+    if resources:
+        for found in client.admin.describe_configs(resources, [_MIN_ISR]):
+            values = [entry.value for entry in found.entries if entry.value is not None]
+            least[found.resource.name] = int(values[0]) if values else 1
+    for topic in topics:
+        for index, each in sorted(topic.partitions.items()):
+            name = f"{topic.name}-{index}"
+            if each.leader >= 0:
+                health.leaders[each.leader] = health.leaders.get(each.leader, 0) + 1
+            else:
+                health.offline.append(name)
+            for node in each.replicas:
+                health.replicas[node] = health.replicas.get(node, 0) + 1
+            if len(each.isr) < len(each.replicas):
+                if len(each.isr) < min(least.get(topic.name, 1), len(each.replicas)):
+                    health.under_min_isr.append(name)
+                elif each.leader >= 0:
+                    health.behind.append(name)
+    return health
+
+
+def _document(
+    cluster: ClusterDescription,
+    topics: list[Topic],
+    quorum: QuorumDescription | None,
+    moving: Collection[tuple[str, int]] | None,
+    health: _Health,
+) -> dict[str, Any]:
+    return {
+        "cluster_id": cluster.cluster_id,
+        "current": _is_current(quorum),
+        "controller": None if quorum is None else quorum.leader_id,
+        "quorum": None
+        if quorum is None
+        else {
+            "leader": quorum.leader_id,
+            "leader_epoch": quorum.leader_epoch,
+            "voters": [voter.node_id for voter in quorum.voters],
+            "silent_voters": [voter.node_id for voter in quorum.voters if _is_silent(quorum, voter)],
+        },
+        "brokers": [
+            {
+                "broker": broker.node_id,
+                "online": broker.node_id not in cluster.fenced,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "leaders": health.leaders.get(broker.node_id, 0),
+                "replicas": health.replicas.get(broker.node_id, 0),
+            }
+            for broker in cluster.brokers
+        ],
+        "topics": len(topics),
+        "partitions": health.partitions,
+        "offline_partitions": health.offline,
+        "under_min_isr_partitions": health.under_min_isr,
+        "under_replicated_partitions": health.behind,
+        "moving_partitions": None
+        if moving is None
+        else [f"{name}-{index}" for name, index in sorted(moving)],
+    }
+
+
+def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
+    """Whether the leader has not heard of the voter for long, by the leader's own clock."""
+    leader = quorum.leader
+    if leader is None or voter.node_id == quorum.leader_id:
+        return False
+    return leader.last_fetch_ms - voter.last_fetch_ms > _SILENT_MS
+
+
+def _is_current(quorum: QuorumDescription | None) -> bool:
+    """Whether a controller decides; where none does, all else is as it was when one did last."""
+    return quorum is not None and quorum.leader is not None
+
+
+def _print(
+    cluster: ClusterDescription,
+    topics: list[Topic],
+    quorum: QuorumDescription | None,
+    moving: Collection[tuple[str, int]] | None,
+    health: _Health,
+) -> None:
+    current = _is_current(quorum)
+    print_values(
+        [
+            ("cluster", cluster.cluster_id),
+            ("quorum", _quorum_text(quorum)),
+            *([] if current else [("below", paint(RED, PAST))]),
+            ("brokers", _brokers_text(cluster, current)),
+            ("topics", f"{len(topics)} with {counted(health.partitions, 'partition')}"),
+            ("offline", _some(health.offline, RED)),
+            ("under min ISR", _some(health.under_min_isr, RED)),
+            ("under-replicated", _some(health.behind, YELLOW)),
+            ("moving", None if moving is None else len(moving)),
+        ]
+    )
+    print()
+    # Those with trouble first, and no more than a screen has lines.
+    ranked = sorted(
+        cluster.brokers, key=lambda broker: (broker.node_id not in cluster.fenced, broker.node_id)
+    )
+    shown = ranked[:_BROKERS_SHOWN]
+    print_table(
+        ("BROKER", "STATE", "VOTE", "LEADERS", "REPLICAS", "RACK", "ADDRESS"),
+        [
+            (
+                broker.node_id,
+                _state_text(broker.node_id in cluster.fenced, current),
+                _vote(quorum, broker.node_id),
+                health.leaders.get(broker.node_id, 0),
+                health.replicas.get(broker.node_id, 0),
+                broker.rack,
+                f"{broker.host}:{broker.port}",
+            )
+            for broker in sorted(shown, key=lambda broker: broker.node_id)
+        ],
+    )
+    if len(shown) < len(ranked):
+        print(
+            f"... and {len(ranked) - len(shown)} more, all {_state_text(False, current)}: `odradek broker list`"
+        )
+
+
+def _state_text(fenced: bool, current: bool) -> str:
+    state = "DOWN" if fenced else "online"
+    return state if current else f"was {state}"
+
+
+def _brokers_text(cluster: ClusterDescription, current: bool) -> str:
+    fenced = [broker.node_id for broker in cluster.brokers if broker.node_id in cluster.fenced]
+    text = f"{len(cluster.brokers) - len(fenced)} of {len(cluster.brokers)} {_state_text(False, current)}"
+    return paint(RED, f"{text}, down: {', '.join(map(str, fenced))}") if fenced else text
+
+
+def _quorum_text(quorum: QuorumDescription | None) -> str:
+    if quorum is None or quorum.leader is None:
+        return paint(RED, "no leader: too few voters run; start more of them")
+    text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
+    silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
+    return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text
+
+
+def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
+    for voter in () if quorum is None else quorum.voters:
+        if quorum is not None and voter.node_id == node:
+            if node == quorum.leader_id:
+                return "leads"
+            return "SILENT" if _is_silent(quorum, voter) else "yes"
+    return None
+
+
+def _some(names: list[str], colour: str, most: int = 3) -> str | int:
+    """How many, and the first of them."""
+    if not names:
+        return 0
+    return paint(colour, f"{len(names)}: " + ", ".join(names[:most]) + (", ..." if len(names) > most else ""))

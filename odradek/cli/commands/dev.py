@@ -1,0 +1,386 @@
+"""`odradek dev`: a local cluster of child processes, for trying things out.
+
+Each node's properties stand in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A
+node that dies stays dead, so that one can see what the others do; `odradek server DIR/node-N.properties` brings it
+back. The children are in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
+
+All nodes are brokers and controllers. Those of the first start vote (an odd number of them, `VOTERS_MAX` at most);
+who joins later may be made a voter with `odradek quorum add`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import print_json
+from odradek.cli.parsing import Groups, add_command, port, positive
+
+__all__ = ["register"]
+
+_CONTROLLER_PORT_DISTANCE = 1000
+_METRICS_PORT_DISTANCE = 500
+_STOP_SECONDS = 30.0
+VOTERS_MAX = 5
+REPLICATED_FROM = 3
+"""With so many nodes topics have three replicas, two of which have to be in sync."""
+_FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
+"""Nobody waits for a crowd of consumers on one's own machine; written once, and then the user's. Not zero: kafka-python
+learns of its topic's partitions 0.1 s after it starts, and a group that is complete before then is assigned nothing."""
+_HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
+
+
+def register(groups: Groups) -> None:
+    """Add the command."""
+    parser = add_command(groups, "dev", _dev, "run a local cluster until Ctrl-C")
+    parser.add_argument(
+        "--nodes", type=positive, default=1, metavar="N", help="brokers and controllers (default: 1)"
+    )
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=9092,
+        metavar="PORT",
+        help="of the first node's clients, the others count up; metrics 500, controllers 1000 above (default: 9092)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("data"),
+        metavar="DIR",
+        help="where everything is kept (default: data)",
+    )
+
+
+def _dev(args: argparse.Namespace) -> int:
+    data, count, first_port = args.data.absolute(), args.nodes, args.port
+    if count > _METRICS_PORT_DISTANCE:
+        raise CliError(
+            f"--nodes {count} leaves no room between ports: {_METRICS_PORT_DISTANCE} at most", USAGE
+        )
+    if first_port + count - 1 + _CONTROLLER_PORT_DISTANCE > 65535:
+        raise CliError(f"--port {first_port} leaves no room for the controller's port 1000 above it", USAGE)
+    with _signals() as wakeup, _started(data, count, first_port) as nodes:
+        for node in nodes:
+            _report_start(node, args.json)
+        return _watch(nodes, wakeup, args.json)
+
+
+class _Place(NamedTuple):
+    """Where a node's files are, and its ports."""
+
+    data: Path
+    node_id: int
+    client_port: int
+
+    @property
+    def directory(self) -> Path:
+        return self.data / f"node-{self.node_id}"
+
+    @property
+    def properties(self) -> Path:
+        return self.data / f"node-{self.node_id}.properties"
+
+    @property
+    def log(self) -> Path:
+        return self.data / f"node-{self.node_id}.log"
+
+    @property
+    def controller(self) -> str:
+        return f"127.0.0.1:{self.client_port + _CONTROLLER_PORT_DISTANCE}"
+
+    @property
+    def is_formatted(self) -> bool:
+        return (self.directory / "meta.properties").exists()
+
+
+class _Node:
+    """A node that runs as our child."""
+
+    def __init__(self, place: _Place) -> None:
+        self.node_id = place.node_id
+        self.address = f"127.0.0.1:{place.client_port}"
+        self.metrics = f"http://127.0.0.1:{place.client_port + _METRICS_PORT_DISTANCE}/metrics"
+        self.properties = place.properties
+        self.log = place.log
+        self.serving = False
+        self.reported_dead = False
+        with self.log.open("ab") as stream:
+            self._log_start = stream.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "odradek", "server", str(self.properties), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                start_new_session=True,
+            )
+
+    def why_it_ended(self) -> str:
+        """What the node wrote last, as one line, without the beginning that all its last words have."""
+        with self.log.open("rb") as stream:
+            stream.seek(self._log_start)
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+        if not lines:
+            return "it wrote nothing"
+        return lines[-1].removeprefix("odradek: ").removeprefix(f"node {self.node_id} stops: ")
+
+
+def _end(nodes: list[_Node]) -> None:
+    """SIGTERM to all at once (the last ones would find no majority), patience, SIGKILL; and reap."""
+    for node in nodes:
+        if node.process.poll() is None:
+            node.process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for node in nodes:
+        try:
+            node.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            node.process.kill()
+            node.process.wait()
+
+
+@contextmanager
+def _started(data: Path, count: int, first_port: int) -> Iterator[list[_Node]]:
+    """The nodes, ended on the way out. Unless all came to serve, their properties are then as they were before.
+
+    The directory may belong to nodes that run: their files must not tell of our ports.
+    """
+    places = [_Place(data, number + 1, first_port + number) for number in range(count)]
+    with _usable(data):
+        data.mkdir(parents=True, exist_ok=True)
+        before = {
+            place.properties: place.properties.read_bytes() if place.properties.exists() else None
+            for place in places
+        }
+    nodes: list[_Node] = []
+    try:
+        with _usable(data):
+            _prepare(data, places)
+            for place in places:
+                nodes.append(_Node(place))
+        yield nodes
+    finally:
+        _end(nodes)
+        if len(nodes) < count or not all(node.serving for node in nodes):
+            with _usable(data):
+                for path, text in before.items():
+                    _restore(path, text)
+
+
+@contextmanager
+def _usable(data: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CliError(
+            f"cannot use {data}: {error.strerror or error} (--data says where to keep the data)"
+        ) from error
+
+
+def _prepare(data: Path, places: list[_Place]) -> None:
+    """Write the properties, format what is new."""
+    formatted = [place for place in places if place.is_formatted]
+    more = _Place(data, len(places) + 1, 0)
+    if more.is_formatted:
+        known = len(places) + 1
+        while _Place(data, known + 1, 0).is_formatted:
+            known += 1
+        raise CliError(f"{data} is of a cluster of {known} nodes: say --nodes {known}, or another --data")
+    if len(formatted) > 1:
+        _check_ports(formatted[0])
+    for place in places:
+        _write_properties(place.properties, _settings(place, places))
+    if len(formatted) < len(places):
+        _format(places)
+
+
+def _check_ports(first: _Place) -> None:
+    """Voters find each other at the addresses that the metadata log has."""
+    text = first.properties.read_text() if first.properties.exists() else ""
+    found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
+    if found is not None and int(found[1]) != first.client_port:
+        raise CliError(f"the nodes of {first.data} know each other at other ports: say --port {found[1]}")
+
+
+def _restore(properties: Path, before: bytes | None) -> None:
+    if before is None:
+        properties.unlink(missing_ok=True)
+    else:
+        properties.write_bytes(before)
+
+
+def _format(places: list[_Place]) -> None:
+    """The first start chooses the voters; whoever comes later belongs to their cluster and does not vote."""
+    from metadata_quorum.replica.meta_properties import MetaProperties
+    from odradek.cli.commands.storage import format_storage_of
+    from odradek.env.real import RealEnv
+    from wire.uuid_text import uuid_to_text
+
+    new_uuid = RealEnv().new_uuid
+    formatted = [place for place in places if place.is_formatted]
+    if formatted:
+        meta = MetaProperties.decode((formatted[0].directory / "meta.properties").read_bytes())
+        cluster_id, initial = meta.cluster_id, None
+    else:
+        voters = places[: min(VOTERS_MAX, len(places) - (1 - len(places) % 2))]
+        cluster_id = uuid_to_text(new_uuid())
+        initial = ",".join(f"{each.node_id}@{each.controller}:{uuid_to_text(new_uuid())}" for each in voters)
+    for place in places:
+        if not place.is_formatted:
+            format_storage_of(
+                str(place.properties),
+                cluster_id=cluster_id,
+                ignore_formatted=True,
+                initial_controllers=initial,
+                no_initial_controllers=initial is None,
+            )
+
+
+def _settings(place: _Place, places: list[_Place]) -> dict[str, str]:
+    replicas, in_sync = ("3", "2") if len(places) >= REPLICATED_FROM else ("1", "1")
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(place.node_id),
+        "controller.quorum.bootstrap.servers": ",".join(each.controller for each in places),
+        "listeners": f"PLAINTEXT://127.0.0.1:{place.client_port},CONTROLLER://{place.controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{place.client_port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(place.directory),
+        "odradek.metrics.listener": f"127.0.0.1:{place.client_port + _METRICS_PORT_DISTANCE}",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+    }
+
+
+def _write_properties(path: Path, settings: dict[str, str]) -> None:
+    """Set our keys in the file; what else the user wrote there stays."""
+    before = path.read_text().splitlines() if path.exists() else [_HEADER.rstrip()]
+    theirs = {line.partition("=")[0].strip() for line in before}
+    left = settings | {key: value for key, value in _FOR_ONE_PERSON.items() if key not in theirs}
+    lines = []
+    for line in before:
+        key = line.partition("=")[0].strip()
+        if key in settings:
+            if key in left:
+                lines.append(f"{key}={left.pop(key)}")
+        else:
+            lines.append(line)
+    lines += [f"{key}={value}" for key, value in left.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor that becomes readable with a byte per SIGINT, SIGTERM or SIGCHLD (each byte its number)."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    old = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _watch(nodes: list[_Node], wakeup: int, as_json: bool) -> int:
+    """Say when all nodes serve and when one died; return when a signal asks us to stop."""
+    selector = selectors.DefaultSelector()
+    selector.register(wakeup, selectors.EVENT_READ)
+    for node in nodes:
+        assert node.process.stdout is not None
+        selector.register(node.process.stdout, selectors.EVENT_READ, node)
+    ready = False
+    with selector:
+        while True:
+            for key, _ in selector.select():
+                if key.data is None:
+                    if _stop_requested(wakeup):
+                        return 0
+                elif not (stream := key.data.process.stdout).readline():
+                    selector.unregister(stream)
+                else:
+                    key.data.serving = True
+            if not ready and all(node.serving for node in nodes):
+                ready = True
+                _report({"ready": True}, "ready", as_json)
+            for node in nodes:
+                if node.reported_dead or node.process.poll() is None:
+                    continue
+                if not ready and not node.serving:
+                    raise CliError(_failed_start(node))
+                node.reported_dead = True
+                _report_death(node, as_json)
+
+
+def _failed_start(node: _Node) -> str:
+    reason = node.why_it_ended()
+    if reason.startswith("cannot listen on "):
+        reason += " (--port says which; make run PORT=...)"
+    return f"node {node.node_id} did not start: {reason}; its log: {node.log}"
+
+
+def _stop_requested(wakeup: int) -> bool:
+    received = os.read(wakeup, 512)
+    return signal.SIGINT in received or signal.SIGTERM in received
+
+
+def _report_start(node: _Node, as_json: bool) -> None:
+    pid = node.process.pid
+    document = {
+        "node": node.node_id,
+        "pid": pid,
+        "address": node.address,
+        "metrics": node.metrics,
+        "properties": str(node.properties),
+    }
+    text = f"node={node.node_id} pid={pid} address={node.address} metrics={node.metrics}"
+    _report(document, text, as_json)
+
+
+def _report_death(node: _Node, as_json: bool) -> None:
+    code = node.process.returncode
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    text = (
+        f"node={node.node_id} pid={node.process.pid} ended: {how}; "
+        f"to bring it back: {shlex.join([*_command(), 'server', str(node.properties)])}"
+    )
+    _report({"node": node.node_id, "pid": node.process.pid, "ended": how}, text, as_json)
+
+
+def _command() -> list[str]:
+    """How a shell in the current directory starts the `odradek` that this is, whatever its PATH has."""
+    script = Path(sys.executable).parent / "odradek"
+    if not script.exists():
+        return [sys.executable, "-m", "odradek"]
+    here = Path.cwd()
+    if not script.is_relative_to(here):
+        return [str(script)]
+    # A name without a slash would be looked up in PATH.
+    return [os.path.join(".", script.name) if script.parent == here else str(script.relative_to(here))]
+
+
+def _report(document: dict[str, object], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print(text)
+    sys.stdout.flush()

@@ -1,0 +1,171 @@
+"""`odradek disk list`: the log directories of the brokers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.commands.troubles import disk_troubles, trouble_text
+from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, connected
+from odradek.cli.failure import CliError
+from odradek.cli.output import RED, bytes_text, paint, print_json, print_table
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+
+if TYPE_CHECKING:
+    from odradek.client.admin import BrokerLogDirs, LogDirDescription
+    from wire.disk_troubles import TroubledDirectory
+
+__all__ = ["register"]
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser("disk", help="look at the log directories").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    listing = add_command(commands, "list", _list, "list the log directories of the brokers")
+    listing.add_argument(
+        "--broker", type=natural, action="append", metavar="ID", help="only of this broker (repeat for more)"
+    )
+    listing.add_argument(
+        "--topics",
+        action="store_true",
+        help="show what each topic takes in each directory, the largest first",
+    )
+    add_connection_options(listing)
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        cluster = client.admin.describe_cluster(include_fenced=True)
+        known = [broker.node_id for broker in cluster.brokers]
+        wanted = known if args.broker is None else list(dict.fromkeys(args.broker))
+        stranger = next((node for node in wanted if node not in known), None)
+        if stranger is not None:
+            raise CliError(f"there is no broker {stranger} (brokers: {', '.join(map(str, known))})")
+        # One that is fenced may answer all the same, or be silent until the time is up: its state says enough.
+        down = [node for node in wanted if node in cluster.fenced]
+        alive = [node for node in wanted if node not in cluster.fenced]
+        bound = min(args.timeout, LOOK_SECONDS_MAX)
+        brokers = client.admin.describe_log_dirs(alive, timeout=bound) if alive else []
+        answering = [broker.broker for broker in brokers if broker.error is None]
+        troubles = disk_troubles(client, answering, bound)
+    if args.json:
+        documents = [_document(broker, troubles.get(broker.broker, ())) for broker in brokers]
+        documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
+        print_json({"brokers": sorted(documents, key=lambda document: document["broker"])})
+    elif args.topics:
+        _print_topics(brokers, down)
+    else:
+        _print_directories(brokers, down, troubles)
+    failed = next((broker.error for broker in brokers if broker.error is not None), None)
+    if failed is not None:
+        raise call_failure(failed)
+    return 0
+
+
+def _is_silent(broker: BrokerLogDirs) -> bool:
+    """Whether it has not answered: one that has just died is not fenced before its session ends."""
+    from odradek.client.errors import ClientError
+
+    return isinstance(broker.error, ClientError)
+
+
+def _print_directories(
+    brokers: list[BrokerLogDirs], down: Collection[int], troubles: Mapping[int, Sequence[TroubledDirectory]]
+) -> None:
+    rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * 5) for node in down]
+    offline = []
+    for broker in brokers:
+        if broker.error is not None:
+            rows.append((broker.broker, "SILENT" if _is_silent(broker) else "FAILED", *[None] * 5))
+        for each in broker.directories:
+            trouble = _trouble_of(each.path, troubles.get(broker.broker, ()))
+            if each.error is not None:
+                state = "OFFLINE"
+            elif trouble is not None:
+                state = trouble.trouble.value.upper()
+            else:
+                state = "online"
+            used = _used(each)
+            full = None if used is None else f"{used:.0%}"
+            # The path stands last: it may be long, and nothing behind it should be pushed out of sight.
+            rows.append(
+                (
+                    broker.broker,
+                    state,
+                    # A broker does not say what lies in a directory that it cannot read.
+                    len(each.replicas) if each.error is None else None,
+                    bytes_text(each.size) if each.error is None else None,
+                    bytes_text(each.usable_bytes),
+                    full,
+                    each.path,
+                )
+            )
+            if each.error is not None:
+                offline.append(f"broker {broker.broker}: {each.path} is offline")
+            elif trouble is not None:
+                offline.append(trouble_text(broker.broker, trouble))
+    print_table(("BROKER", "STATE", "REPLICAS", "LOGS", "FREE", "USED", "DIRECTORY"), _by_broker(rows))
+    for line in offline:
+        print(paint(RED, line))
+
+
+def _trouble_of(path: str, troubles: Sequence[TroubledDirectory]) -> TroubledDirectory | None:
+    return next((each for each in troubles if each.path == path), None)
+
+
+def _by_broker(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: int(row[0]))
+
+
+def _print_topics(brokers: list[BrokerLogDirs], down: Collection[int]) -> None:
+    rows = []
+    for broker in brokers:
+        for each in broker.directories:
+            sizes: dict[str, list[int]] = {}
+            for replica in each.replicas:
+                sizes.setdefault(replica.topic, []).append(replica.size)
+            for topic, found in sorted(sizes.items(), key=lambda item: (-sum(item[1]), item[0])):
+                rows.append((broker.broker, topic, len(found), bytes_text(sum(found)), each.path))
+    print_table(("BROKER", "TOPIC", "REPLICAS", "LOGS", "DIRECTORY"), rows)
+    for node in down:
+        print(paint(RED, f"broker {node} is down: what it holds is not known"))
+
+
+def _used(directory: LogDirDescription) -> float | None:
+    if directory.total_bytes <= 0 or directory.usable_bytes < 0:
+        return None
+    return 1 - directory.usable_bytes / directory.total_bytes
+
+
+def _document(broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory]) -> dict[str, Any]:
+    named = {each.path: each for each in troubles}
+    return {
+        "broker": broker.broker,
+        "online": True,
+        "error": None if broker.error is None else str(call_failure(broker.error)),
+        "directories": [
+            {
+                "path": each.path,
+                "online": each.error is None,
+                "trouble": named[each.path].trouble.value if each.path in named else None,
+                "trouble_since_ms": named[each.path].since_ms if each.path in named else None,
+                "total_bytes": each.total_bytes if each.total_bytes >= 0 else None,
+                "usable_bytes": each.usable_bytes if each.usable_bytes >= 0 else None,
+                "log_bytes": each.size if each.error is None else None,
+                "replicas": [
+                    {
+                        "topic": replica.topic,
+                        "partition": replica.partition,
+                        "size": replica.size,
+                        "offset_lag": replica.offset_lag,
+                        "future": replica.is_future,
+                    }
+                    for replica in each.replicas
+                ],
+            }
+            for each in broker.directories
+        ],
+    }

@@ -1,0 +1,341 @@
+"""`odradek group list|describe|reset|delete`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import call_failure, changing, connected
+from odradek.cli.failure import CliError
+from odradek.cli.output import YELLOW, paint, print_json, print_table, print_values, span_text
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+from odradek.cli.times import TIME_HELP, moment, span
+
+if TYPE_CHECKING:
+    from odradek.client.admin import GroupDescription, OffsetReset, PartitionLag, ResetTarget
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+_STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
+
+
+def register(groups: Groups) -> None:
+    """Add the group of commands."""
+    commands = groups.add_parser(
+        "group", help="list, describe, reset, delete consumer groups"
+    ).add_subparsers(metavar="COMMAND", required=True)
+    listing = add_command(commands, "list", _list, "list the groups")
+    listing.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        help=f"only in this state: {', '.join(_STATES)}",
+    )
+    add_connection_options(listing)
+
+    describe = add_command(commands, "describe", _describe, "show a group's members and how far it has read")
+    describe.add_argument("groups", metavar="GROUP", nargs="+")
+    add_connection_options(describe)
+
+    reset = add_command(commands, "reset", _reset, "move the committed offsets of a group without members")
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument(
+        "--topic",
+        action="append",
+        type=_topic,
+        metavar="TOPIC[:N,N]",
+        help="only this topic, or these partitions of it (repeat for more; default: all that it committed for)",
+    )
+    where = reset.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to-earliest", action="store_true", help="to the first record there is")
+    where.add_argument(
+        "--to-latest", action="store_true", help="to the end, so that only new records are read"
+    )
+    where.add_argument("--to-offset", type=natural, metavar="N", help="to this offset")
+    where.add_argument(
+        "--to-time", type=moment, metavar="TIME", help=f"to the first record of a time: {TIME_HELP}"
+    )
+    where.add_argument(
+        "--by", type=span, metavar="SPAN", help="to the first record of this last span: 15m, 2h, 7d"
+    )
+    where.add_argument(
+        "--shift", type=int, metavar="N", help="by so many records forwards, or (-N) backwards"
+    )
+    reset.add_argument("--execute", action="store_true", help="do it (default: only show what would be done)")
+    add_connection_options(reset)
+
+    delete = add_command(commands, "delete", _delete, "delete groups without members, with their offsets")
+    delete.add_argument("groups", metavar="GROUP", nargs="+")
+    add_connection_options(delete)
+
+
+def _topic(text: str) -> tuple[str, tuple[int, ...] | None]:
+    name, colon, indexes = text.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} names no topic")
+    return name, tuple(natural(index) for index in indexes.split(",")) if colon else None
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        found = client.admin.list_groups(states=args.state)
+    if args.json:
+        documents = [
+            {
+                "group": group.group_id,
+                "state": group.state,
+                "type": group.group_type,
+                "protocol_type": group.protocol_type,
+                "coordinator": group.coordinator,
+            }
+            for group in found
+        ]
+        print_json({"groups": documents})
+    else:
+        print_table(
+            ("GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR"),
+            [(g.group_id, g.state, g.group_type, g.protocol_type, g.coordinator) for g in found],
+        )
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    described = []
+    with connected(args) as client:
+        for group in client.admin.describe_groups(args.groups):
+            if group.error is not None:
+                raise call_failure(group.error)
+            lags = client.admin.describe_group_lag(group.group_id, now_ms=time.time_ns() // 1_000_000)
+            described.append((group, lags))
+    if args.json:
+        print_json({"groups": [_document(group, lags) for group, lags in described]})
+        return 0
+    for number, (group, lags) in enumerate(described):
+        if number:
+            print()
+        _print_description(group, lags)
+    return 0
+
+
+def _print_description(group: GroupDescription, lags: list[PartitionLag]) -> None:
+    lag = sum(each.lag or 0 for each in lags)
+    behind = max((each.behind_ms for each in lags if each.behind_ms is not None), default=None)
+    total = _count(lag, "record")
+    if lag and behind:
+        total += f", {span_text(behind)} behind"
+    uncommitted = sum(each.committed is None for each in lags)
+    if uncommitted:
+        total += f"; nothing committed for {_count(uncommitted, 'partition')}"
+    print_values(
+        [
+            ("group", group.group_id),
+            ("state", group.state),
+            ("protocol", ", ".join(part for part in (group.protocol_type, group.protocol) if part)),
+            ("coordinator", group.coordinator),
+            ("members", len(group.members)),
+            ("lag", paint(YELLOW, total) if lag or uncommitted else total),
+        ]
+    )
+    owners = _owners(group)
+    if lags:
+        print()
+        print_table(
+            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "MEMBER"),
+            [
+                (
+                    each.topic,
+                    each.partition,
+                    each.committed,
+                    None if each.span is None else each.span.end,
+                    each.lag,
+                    span_text(each.behind_ms),
+                    owners.get((each.topic, each.partition)),
+                )
+                for each in lags
+            ],
+        )
+    if group.members:
+        print()
+        print_table(
+            ("MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"),
+            [
+                (
+                    number,
+                    member.client_id,
+                    member.client_host.removeprefix("/"),
+                    member.group_instance_id,
+                    _partitions_text(member.partitions),
+                )
+                for number, member in enumerate(group.members, 1)
+            ],
+        )
+
+
+def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, Any]:
+    owners = _owners(group)
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+        "lag": sum(each.lag or 0 for each in lags),
+        "behind_ms": max((each.behind_ms for each in lags if each.behind_ms is not None), default=None),
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "committed": each.committed,
+                "start": None if each.span is None else each.span.start,
+                "end": None if each.span is None else each.span.end,
+                "lag": each.lag,
+                "behind_ms": each.behind_ms,
+                "member_id": _member_id(group, owners.get((each.topic, each.partition))),
+            }
+            for each in lags
+        ],
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "partitions": [
+                    {"topic": topic, "partition": partition} for topic, partition in member.partitions
+                ],
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _owners(group: GroupDescription) -> dict[tuple[str, int], int]:
+    """The number in the table of members, by partition."""
+    return {key: number for number, member in enumerate(group.members, 1) for key in member.partitions}
+
+
+def _member_id(group: GroupDescription, number: int | None) -> str | None:
+    return None if number is None else group.members[number - 1].member_id
+
+
+def _partitions_text(partitions: Iterable[tuple[str, int]]) -> str:
+    """`words:0-2,5 other:1`: runs of partitions, by topic."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    return " ".join(f"{topic}:{_runs(indexes)}" for topic, indexes in by_topic.items())
+
+
+def _runs(indexes: list[int]) -> str:
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _reset(args: argparse.Namespace) -> int:
+    from wire.errors import ErrorCode, KafkaError
+
+    with connected(args) as client:
+        (group,) = client.admin.describe_groups([args.group])
+        if group.error is not None and not (
+            isinstance(group.error, KafkaError) and group.error.code is ErrorCode.GROUP_ID_NOT_FOUND
+        ):
+            raise call_failure(group.error)
+        if args.execute and group.members:
+            raise CliError(
+                f"group {args.group} has {_count(len(group.members), 'member')}: stop its consumers first "
+                f"(`odradek group describe {args.group}` shows them)"
+            )
+        committed = _committed(args, client)
+        plan = client.admin.plan_offset_reset(committed, _target(args))
+        if args.execute:
+            moved = {(each.topic, each.partition): each.new for each in plan}
+            with changing():
+                outcomes = client.admin.alter_group_offsets(args.group, moved)
+            for error in outcomes.values():
+                if error is not None:
+                    raise call_failure(error, changes=True)
+    if args.json:
+        print_json({"group": args.group, "executed": args.execute, "partitions": list(map(_move, plan))})
+        return 0
+    print_table(
+        ("TOPIC", "PARTITION", "FROM", "TO", "CHANGE"),
+        [(each.topic, each.partition, each.old, each.new, _change(each)) for each in plan],
+    )
+    if args.execute:
+        print(f"group {args.group}: {_count(len(plan), 'offset')} reset")
+    else:
+        print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+        if group.members:
+            print(f"group {args.group} has {_count(len(group.members), 'member')}: stop its consumers before")
+    return 0
+
+
+def _committed(args: argparse.Namespace, client: Client) -> dict[tuple[str, int], int | None]:
+    """The partitions that are meant, with what the group committed for them."""
+    (found,) = client.admin.list_group_offsets({args.group: None})
+    if found.error is not None:
+        raise call_failure(found.error)
+    committed = {key: each.offset for key, each in found.offsets.items()}
+    if args.topic is None:
+        if not committed:
+            raise CliError(f"group {args.group} has committed nothing: name the topics with --topic")
+        return dict(committed)
+    topics = {topic.name: topic for topic in client.admin.describe_topics(list(dict(args.topic)))}
+    wanted: dict[tuple[str, int], int | None] = {}
+    for name, indexes in args.topic:
+        for index in topics[name].partitions if indexes is None else indexes:
+            client.core.cluster.partition(name, index)
+            wanted[name, index] = committed.get((name, index))
+    return wanted
+
+
+def _target(args: argparse.Namespace) -> ResetTarget:
+    from odradek.client.admin import ResetTarget, ResetTo
+
+    if args.to_earliest:
+        return ResetTarget(ResetTo.EARLIEST)
+    if args.to_latest:
+        return ResetTarget(ResetTo.LATEST)
+    if args.to_offset is not None:
+        return ResetTarget(ResetTo.OFFSET, args.to_offset)
+    if args.to_time is not None:
+        return ResetTarget(ResetTo.TIME, args.to_time)
+    if args.by is not None:
+        return ResetTarget(ResetTo.TIME, time.time_ns() // 1_000_000 - args.by)
+    return ResetTarget(ResetTo.SHIFT, args.shift)
+
+
+def _move(each: OffsetReset) -> dict[str, Any]:
+    return {"topic": each.topic, "partition": each.partition, "from": each.old, "to": each.new}
+
+
+def _change(each: OffsetReset) -> str | None:
+    return None if each.old is None else f"{each.new - each.old:+d}"
+
+
+def _delete(args: argparse.Namespace) -> int:
+    with connected(args) as client, changing():
+        outcomes = client.admin.delete_groups(args.groups)
+    deleted = [group for group, error in outcomes if error is None]
+    if args.json:
+        print_json({"deleted": deleted})
+    else:
+        for group in deleted:
+            print(f"group {group} deleted")
+    failed = next((error for _, error in outcomes if error is not None), None)
+    if failed is not None:
+        raise call_failure(failed, changes=True)
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,221 @@
+"""Partitions without a leader: whom they wait for, what each replica's broker says of its log, what can be done."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from odradek.cli.connecting import LOOK_SECONDS_MAX
+from odradek.cli.output import RED, paint, print_table
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ClusterSurvey, ReplicaLog
+    from odradek.client.core.known_cluster import Partition, Topic
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["Leaderless", "Replica", "find_leaderless", "print_leaderless"]
+
+Key = tuple[str, int]
+_SHOWN = 20
+
+
+class Replica(NamedTuple):
+    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name; `log` what its broker
+    says of its log, if it says something."""
+
+    node: int
+    state: str
+    log: ReplicaLog | None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The larger, the less is lost with this replica as leader: a later epoch counts more than a longer log."""
+        if self.log is None:
+            return -1, -1
+        return -1 if self.log.newest_epoch is None else self.log.newest_epoch, self.log.end
+
+
+class Leaderless(NamedTuple):
+    """One partition without a leader. `complete` are those that hold all that was acknowledged (in sync or eligible),
+    `last` who led last where none of them is left; both are None where the brokers are too old to say."""
+
+    key: Key
+    complete: tuple[int, ...] | None
+    last: tuple[int, ...] | None
+    replicas: tuple[Replica, ...]
+
+    @property
+    def name(self) -> str:
+        """Topic and partition as commands take them."""
+        return f"{self.key[0]}:{self.key[1]}"
+
+    @property
+    def candidates(self) -> tuple[Replica, ...]:
+        """Those that an unclean election may make the leader, in its order."""
+        return tuple(each for each in self.replicas if each.state == "online")
+
+    @property
+    def best(self) -> Replica | None:
+        """The candidate with which least is lost."""
+        return max(self.candidates, key=lambda each: each.rank, default=None)
+
+    def document(self) -> dict[str, Any]:
+        """What `--json` tells."""
+        best = self.best
+        return {
+            "complete_replicas": None if self.complete is None else list(self.complete),
+            "last_leader": self.last[0] if self.last else None,
+            "best_candidate": None if best is None else best.node,
+            "replicas": [
+                {
+                    "broker": each.node,
+                    "state": each.state.lower(),
+                    "log_start_offset": None if each.log is None else each.log.start,
+                    "log_end_offset": None if each.log is None else each.log.end,
+                    "newest_record_ms": None if each.log is None else each.log.newest_ms,
+                    "newest_record_epoch": None if each.log is None else each.log.newest_epoch,
+                }
+                for each in self.replicas
+            ],
+        }
+
+
+def find_leaderless(
+    args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
+) -> dict[Key, Leaderless]:
+    """Those of `wanted` that have no leader; the brokers of their replicas are asked for their logs."""
+    keys = [key for key, each in wanted.items() if each.leader < 0]
+    if not keys:
+        return {}
+    patience = min(args.timeout, LOOK_SECONDS_MAX)
+    known = _eligible(client, sorted({name for name, _ in keys}), patience)
+    brokers = {broker.node_id for broker in survey.cluster.brokers} - survey.cluster.fenced
+    asked = {key: [node for node in wanted[key].replicas if node in brokers] for key in keys}
+    logs = client.admin.describe_replica_logs(asked, timeout=patience)
+    found = {}
+    for key in keys:
+        told = known.get(key)
+        replicas = tuple(_replica(node, logs.get((*key, node)), wanted[key]) for node in wanted[key].replicas)
+        found[key] = Leaderless(
+            key,
+            None if told is None else tuple(dict.fromkeys((*told.isr, *told.elr))),
+            None if told is None else told.last_known_elr,
+            replicas,
+        )
+    return found
+
+
+def _eligible(client: Client, names: Sequence[str], patience: float) -> dict[Key, Partition]:
+    """The partitions with their eligible replicas; none where the brokers do not speak of these."""
+    from odradek.client.errors import UnsupportedByBroker
+
+    try:
+        topics: list[Topic] = client.admin.describe_topic_partitions(names, timeout=patience)
+    except UnsupportedByBroker:
+        return {}
+    return {(topic.name, index): each for topic in topics for index, each in topic.partitions.items()}
+
+
+def _replica(node: int, told: Any, partition: Partition) -> Replica:
+    from odradek.client.errors import ClientError
+    from wire.errors import ErrorCode, KafkaError
+
+    match told:
+        case None:
+            return Replica(node, "DOWN", None)
+        case KafkaError(code=ErrorCode.KAFKA_STORAGE_ERROR):
+            return Replica(node, "OFFLINE", None)
+        case KafkaError():
+            return Replica(node, told.code.name, None)
+        case ClientError():
+            return Replica(node, "SILENT", None)
+        case _:
+            return Replica(node, "OFFLINE" if node in partition.offline_replicas else "online", told)
+
+
+def print_leaderless(found: Sequence[Leaderless]) -> None:
+    """A table of their replicas, then what can be done about each."""
+    shown = found[:_SHOWN]
+    print_table(
+        ("TOPIC", "PARTITION", "REPLICA", "STATE", "HAS ALL", "START", "END", "EPOCH", "NEWEST RECORD"),
+        [(*each.key, *_row(each, replica)) for each in shown for replica in each.replicas],
+        less=("START",),
+    )
+    for each in shown:
+        print(paint(RED, _waits_text(each)))
+        print(_choice_text(each))
+    if len(shown) < len(found):
+        print(f"... and {len(found) - len(shown)} more without a leader: name topics, or --json")
+
+
+def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
+    log = replica.log
+    return (
+        replica.node,
+        replica.state,
+        _has_all(each, replica.node),
+        None if log is None else log.start,
+        None if log is None else log.end,
+        None if log is None else log.newest_epoch,
+        None if log is None or log.newest_ms is None else _clock(log.newest_ms),
+    )
+
+
+def _has_all(each: Leaderless, node: int) -> str | None:
+    """Whether a replica holds all that was acknowledged, as far as the cluster knows."""
+    if each.complete is None:
+        return None
+    if node in each.complete:
+        return "yes"
+    return "led last" if node in (each.last or ()) else "no"
+
+
+def _clock(time_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))
+
+
+def _waits_text(each: Leaderless) -> str:
+    """Whom it waits for, and how that one comes back."""
+    if each.complete is None:
+        return f"{each.name} has no leader: start the brokers that are down"
+    if not each.complete and not each.last:
+        return (
+            f"{each.name} waits for nobody: no replica is known to have all its records, because the log of its last "
+            "leader is gone"
+        )
+    nodes = each.complete or each.last or ()
+    states = {replica.node: replica.state for replica in each.replicas}
+    parts = []
+    for node in nodes:
+        match states.get(node):
+            case "DOWN":
+                parts.append(f"broker {node}, which is down: start it")
+            case "OFFLINE":
+                parts.append(
+                    f"broker {node}, whose directory of it is offline: bring the disk back, then start the broker again"
+                )
+            case "online":
+                parts.append(f"broker {node}, which is there: look again in a moment")
+            case _:
+                parts.append(f"broker {node}, which does not answer: look at its log")
+    kind = "its records are all with" if each.complete else "its last leader was"
+    return f"{each.name} has no leader; {kind} {', or '.join(parts)}"
+
+
+def _choice_text(each: Leaderless) -> str:
+    """What to do when whoever is waited for cannot come back."""
+    best = each.best
+    waits = each.complete is None or each.complete or each.last
+    when = "if that cannot be" if waits else "it goes on when somebody chooses"
+    if best is None and len(each.replicas) == 1:
+        return "    if that cannot be: it has no other replica, and what it held is lost"
+    if best is None or best.log is None:
+        return (
+            "    if that cannot be: no other replica can be asked now, start the brokers that are down first"
+        )
+    return (
+        f"    {when}: `odradek partition elect --unclean {each.name} --leader {best.node} --execute` goes on "
+        f"from offset {best.log.end} of broker {best.node}, and gives up for good what only others have"
+    )

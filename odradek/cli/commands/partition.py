@@ -1,0 +1,337 @@
+"""`odradek partition list|move|balance|elect`: who holds partitions, and who leads them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.commands.elect import elect_preferred, elect_uncleanly
+from odradek.cli.commands.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.commands.plans import add_plan_options, carry_out, topic_partitions
+from odradek.cli.connecting import (
+    LOOK_SECONDS_MAX,
+    call_failure,
+    changing,
+    connected,
+    present_quorum,
+    say_if_past,
+)
+from odradek.cli.failure import USAGE, CliError
+from odradek.cli.output import (
+    YELLOW,
+    bytes_text,
+    counted,
+    paint,
+    print_json,
+    print_table,
+)
+from odradek.cli.parsing import Groups, add_command, add_connection_options, natural
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ClusterSurvey
+    from odradek.client.admin.moves.balance import Move
+    from odradek.client.core.known_cluster import Partition
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["register"]
+
+Key = tuple[str, int]
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser(
+        "partition", help="list, move, balance partitions, elect their leaders"
+    ).add_subparsers(metavar="COMMAND", required=True)
+
+    listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
+    _add_topics(listing, "only of these topics, or these partitions of them (default: all)")
+    listing.add_argument("--broker", type=natural, metavar="ID", help="only those with a replica there")
+    which = listing.add_mutually_exclusive_group()
+    which.add_argument("--moving", action="store_true", help="only those on their way to other brokers")
+    which.add_argument("--under-replicated", action="store_true", help="only those with replicas out of sync")
+    which.add_argument("--offline", action="store_true", help="only those without a leader")
+    add_connection_options(listing)
+
+    move = add_command(commands, "move", _move, "give partitions other replicas, or stop what is moving")
+    _add_topics(move, "topics, or some of their partitions, like words:0-3,7")
+    how = move.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--to",
+        type=_brokers,
+        metavar="ID,ID",
+        help="the brokers that shall hold them, the preferred leader first",
+    )
+    how.add_argument(
+        "--from",
+        dest="leaving",
+        type=_brokers,
+        metavar="ID,ID",
+        help="the brokers that shall hold none of them any longer",
+    )
+    how.add_argument(
+        "--replicas", type=natural, metavar="N", help="have so many replicas of each, on the lightest brokers"
+    )
+    how.add_argument("--cancel", action="store_true", help="let what moves stay where it was")
+    how.add_argument(
+        "--unthrottle", action="store_true", help="take away throttles that an interrupted move left behind"
+    )
+    add_plan_options(move)
+    add_connection_options(move, plans=True)
+
+    balance = add_command(
+        commands, "balance", _balance, "even the load of the brokers, by as few bytes as can be"
+    )
+    _add_topics(balance, "move only these topics, or these partitions of them (default: all)")
+    balance.add_argument(
+        "--tolerance",
+        type=_percentage,
+        metavar="PERCENT",
+        default=0.05,
+        help="let brokers differ so much from the mean (default: 5)",
+    )
+    add_plan_options(balance)
+    add_connection_options(balance, plans=True)
+
+    elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
+    _add_topics(elect, "only of these topics, or these partitions of them (default: all)")
+    elect.add_argument(
+        "--unclean",
+        action="store_true",
+        help="let a replica lead that is not in sync where no other is left: records are lost",
+    )
+    elect.add_argument(
+        "--leader",
+        type=natural,
+        metavar="ID",
+        help="with --unclean: this replica (default: the one that has most)",
+    )
+    elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
+    add_connection_options(elect)
+
+
+def _add_topics(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("topics", metavar="TOPIC[:N,N-N]", nargs="*", type=topic_partitions, help=help_text)
+
+
+def _brokers(text: str) -> tuple[int, ...]:
+    nodes = tuple(natural(part.strip()) for part in text.split(","))
+    if len(set(nodes)) < len(nodes):
+        raise argparse.ArgumentTypeError(f"{text!r} names a broker twice")
+    return nodes
+
+
+def _percentage(text: str) -> float:
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage")
+    return number / 100
+
+
+def _wanted(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partition]:
+    """The partitions that are named; all where none is. Raises `CliError` for one that does not exist."""
+    topics = {topic.name: topic for topic in survey.topics}
+    named = args.topics or [(topic.name, None) for topic in survey.topics]
+    wanted = {}
+    for name, indexes in named:
+        if name not in topics:
+            raise CliError(f"topic {name} does not exist (UNKNOWN_TOPIC_OR_PARTITION)")
+        partitions = topics[name].partitions
+        for index in sorted(partitions) if indexes is None else indexes:
+            if index not in partitions:
+                raise CliError(f"topic {name} has no partition {index} (it has {len(partitions)})")
+            wanted[name, index] = partitions[index]
+    return wanted
+
+
+def _list(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        survey = client.admin.survey_cluster(
+            patience=None if args.moving else min(args.timeout, LOOK_SECONDS_MAX)
+        )
+        wanted = _filtered(args, survey)
+        leaderless = find_leaderless(args, client, survey, wanted)
+    if args.json:
+        documents = [_document(key, each, survey, leaderless.get(key)) for key, each in wanted.items()]
+        print_json({"partitions": documents, "current": survey.is_current})
+    else:
+        print_table(
+            ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "SIZE", "MOVING"),
+            [_row(key, each, survey) for key, each in wanted.items()],
+        )
+        if leaderless:
+            print()
+            print_leaderless(list(leaderless.values()))
+    say_if_past(survey)
+    return 0
+
+
+def _filtered(args: argparse.Namespace, survey: ClusterSurvey) -> dict[Key, Partition]:
+    wanted = _wanted(args, survey)
+    if args.broker is not None:
+        wanted = {key: each for key, each in wanted.items() if args.broker in each.replicas}
+    if args.moving:
+        wanted = {key: each for key, each in wanted.items() if key in survey.reassignments}
+    if args.under_replicated:
+        wanted = {key: each for key, each in wanted.items() if len(each.isr) < len(each.replicas)}
+    if args.offline:
+        wanted = {key: each for key, each in wanted.items() if each.leader < 0}
+    return wanted
+
+
+def _row(key: Key, each: Partition, survey: ClusterSurvey) -> tuple[Any, ...]:
+    move = survey.reassignments.get(key)
+    return (
+        *key,
+        each.leader if each.leader >= 0 else "none",
+        each.replicas,
+        each.isr,
+        bytes_text(survey.sizes.get(key)),
+        None if move is None else f"to {','.join(map(str, move.target))}",
+    )
+
+
+def _document(
+    key: Key, each: Partition, survey: ClusterSurvey, leaderless: Leaderless | None
+) -> dict[str, Any]:
+    move = survey.reassignments.get(key)
+    return {
+        "topic": key[0],
+        "partition": key[1],
+        "leader": each.leader if each.leader >= 0 else None,
+        "leader_epoch": each.leader_epoch,
+        "replicas": list(each.replicas),
+        "isr": list(each.isr),
+        "size": survey.sizes.get(key),
+        "adding": [] if move is None else list(move.adding),
+        "removing": [] if move is None else list(move.removing),
+        "leaderless": None if leaderless is None else leaderless.document(),
+    }
+
+
+def _move(args: argparse.Namespace) -> int:
+    if args.unthrottle:
+        return _unthrottle(args)
+    if not args.topics and not args.cancel:
+        raise CliError("name the topics to move, like words or words:0-3", USAGE)
+    with connected(args) as client:
+        present_quorum(args, client)
+        survey = client.admin.survey_cluster(measured=not args.cancel)
+        wanted = _wanted(args, survey)
+        if args.cancel:
+            return _cancel(args, client, [key for key in wanted if key in survey.reassignments])
+        busy = next((key for key in wanted if key in survey.reassignments), None)
+        if busy is not None:
+            raise CliError(
+                f"{busy[0]}-{busy[1]} is moving already: wait (`odradek partition list --moving`), "
+                "or `odradek partition move --cancel`"
+            )
+        moves = _planned(args, survey, wanted)
+        return carry_out(args, client, moves, survey, "nothing to move: they are there already")
+
+
+def _planned(args: argparse.Namespace, survey: ClusterSurvey, wanted: dict[Key, Partition]) -> list[Move]:
+    from odradek.client.admin.moves.balance import CannotPlan, Move, drain, resize
+
+    known = {broker.node_id for broker in survey.cluster.brokers}
+    strangers = [node for node in (*(args.to or ()), *(args.leaving or ())) if node not in known]
+    if strangers:
+        brokers = ", ".join(map(str, sorted(known)))
+        raise CliError(f"there is no broker {strangers[0]} (brokers: {brokers})")
+    if args.to is not None:
+        for (name, index), each in wanted.items():
+            for node in args.to:
+                if node in survey.cluster.fenced and node not in each.replicas:
+                    raise CliError(
+                        f"broker {node} is down, so {name}-{index} would wait for it: start it first"
+                    )
+        return [
+            Move(name, index, each.replicas, args.to, survey.sizes.get((name, index), 0))
+            for (name, index), each in wanted.items()
+            if each.replicas != args.to
+        ]
+    try:
+        if args.leaving is not None:
+            return drain(survey.sites, survey.placements, args.leaving, only=wanted)
+        return resize(survey.sites, survey.placements, args.replicas, only=wanted)
+    except CannotPlan as error:
+        raise CliError(str(error)) from error
+
+
+def _cancel(args: argparse.Namespace, client: Client, keys: list[Key]) -> int:
+    with changing():
+        outcomes = client.admin.alter_partition_reassignments(dict.fromkeys(keys)) if args.execute else {}
+    failed = {key: error for key, error in outcomes.items() if error is not None}
+    done = [key for key in keys if key not in failed]
+    if args.json:
+        print_json(
+            {
+                "executed": bool(args.execute),
+                "cancelled": [{"topic": name, "partition": index} for name, index in done],
+                "failed": [
+                    {"topic": name, "partition": index, "error": str(call_failure(error, changes=True))}
+                    for (name, index), error in failed.items()
+                ],
+            }
+        )
+    elif not keys:
+        print("nothing is moving")
+    else:
+        for name, index in done:
+            print(f"{name}-{index} {'stays' if args.execute else 'would stay'} where it was")
+        if not args.execute:
+            print(paint(YELLOW, "nothing was changed: add --execute to do it"))
+    if failed:
+        others = f" ({counted(len(failed), 'partition')} not cancelled)" if len(failed) > 1 else ""
+        raise CliError(f"{call_failure(next(iter(failed.values())), changes=True)}{others}")
+    return 0
+
+
+def _unthrottle(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        present_quorum(args, client)
+        moving = client.admin.list_partition_reassignments()
+        if moving:
+            raise CliError(
+                f"{counted(len(moving), 'partition')} still moving (`odradek partition list --moving`): "
+                "wait, or cancel them"
+            )
+        cluster = client.admin.describe_cluster()
+        topics = client.admin.describe_topics()
+        with changing():
+            client.admin.unthrottle(
+                [each.node_id for each in cluster.brokers], [each.name for each in topics]
+            )
+    if args.json:
+        print_json({"unthrottled": True})
+    else:
+        print("no broker and no topic is throttled for moves")
+    return 0
+
+
+def _balance(args: argparse.Namespace) -> int:
+    from odradek.client.admin.moves.balance import balance
+
+    with connected(args) as client:
+        present_quorum(args, client)
+        survey = client.admin.survey_cluster()
+        only = _wanted(args, survey) if args.topics else None
+        moves = balance(survey.sites, survey.placements, tolerance=args.tolerance, only=only)
+        return carry_out(args, client, moves, survey, "nothing to move: the brokers are even")
+
+
+def _elect(args: argparse.Namespace) -> int:
+    if args.unclean and not args.topics:
+        raise CliError("--unclean loses records: name the topics or partitions", USAGE)
+    if args.leader is not None and not args.unclean:
+        raise CliError(
+            "--leader goes with --unclean (`odradek partition move --to` makes another preferred)", USAGE
+        )
+    with connected(args) as client:
+        present_quorum(args, client)
+        survey = client.admin.survey_cluster(measured=False)
+        wanted = _wanted(args, survey)
+        return (elect_uncleanly if args.unclean else elect_preferred)(args, client, survey, wanted)

@@ -1,0 +1,317 @@
+"""What commands that move partitions share: their options, the plan for people, carrying it out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from odradek.cli.connecting import call_failure, changing
+from odradek.cli.failure import CliError
+from odradek.cli.output import YELLOW, bytes_text, counted, paint, print_json, print_table, span_text
+from odradek.cli.parsing import positive
+
+if TYPE_CHECKING:
+    from odradek.client.admin import ClusterSurvey, MoveProgress
+    from odradek.client.admin.moves.balance import Move
+    from odradek.client.shells.blocking import Client
+
+__all__ = ["add_plan_options", "byte_count", "carry_out", "topic_partitions"]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_ASSUMED_RATE = 100 << 20
+_LINES_MAX = 40
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes: 1048576, 1024K, 1M."""
+    number, unit = text.removesuffix("B").removesuffix("i"), ""
+    if number and number[-1].upper() in _UNITS:
+        number, unit = number[:-1], number[-1].upper()
+    try:
+        count = int(float(number) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        count = 0
+    if not 0 < count < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes above 0 (for example 50M)")
+    return count
+
+
+def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """A topic, or some of its partitions: words, words:0, words:0-3,7."""
+    name, colon, listed = text.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} names no topic")
+    if not colon:
+        return name, None
+    indexes: list[int] = []
+    for part in listed.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 20:
+            raise argparse.ArgumentTypeError(f"{part!r} is no partition (for example words:0 or words:0-3,7)")
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low or high - low >= 100_000:
+            raise argparse.ArgumentTypeError(f"{part!r} is no range of partitions")
+        indexes.extend(range(low, high + 1))
+    return name, tuple(dict.fromkeys(indexes))
+
+
+def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute") -> None:
+    """--execute (or another word for it) and how."""
+    parser.add_argument(
+        execute, dest="execute", action="store_true", help="do it (default: show what would be done)"
+    )
+    parser.set_defaults(execute_option=execute)
+    parser.add_argument(
+        "--throttle",
+        type=byte_count,
+        metavar="BYTES",
+        help="let no broker copy more than so many bytes in a second, for example 50M",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=positive,
+        metavar="N",
+        default=50,
+        help="move at most so many partitions at a time (default: 50)",
+    )
+    parser.add_argument(
+        "--no-wait", action="store_true", help="ask for all moves at once and return while they go on"
+    )
+
+
+def carry_out(
+    args: argparse.Namespace, client: Client, moves: Sequence[Move], survey: ClusterSurvey, nothing: str
+) -> int:
+    """Show the plan, or do it. `nothing` says why there is nothing to do."""
+    if not moves:
+        if args.json:
+            print_json(_document(args, [], None))
+        else:
+            print(nothing)
+        return 0
+    if not args.json:
+        _print_plan(args, moves, survey)
+    _refuse_too_full(moves, survey)
+    if not args.execute:
+        if args.json:
+            print_json(_document(args, moves, None))
+        else:
+            print(paint(YELLOW, f"nothing was changed: add {args.execute_option} to do it"))
+        return 0
+    from odradek.client.errors import RequestTimedOut
+
+    started = time.monotonic()
+    outcomes = _start(args, client, moves) if args.no_wait else _finish(args, client, moves)
+    late = [key for key, error in outcomes.items() if isinstance(error, RequestTimedOut)]
+    failed = [error for key, error in outcomes.items() if error is not None and key not in late]
+    if args.json:
+        print_json(_document(args, moves, outcomes, bool(late)))
+    elif args.no_wait:
+        print(
+            f"{counted(len(moves) - len(failed), 'partition')} on the way: `odradek partition list --moving` shows them"
+            + ("; `odradek partition move --unthrottle` when they are done" if args.throttle else "")
+        )
+    else:
+        took = span_text(int((time.monotonic() - started) * 1000))
+        print(f"{counted(len(moves) - len(failed) - len(late), 'partition')} moved in {took}")
+    if failed and not args.json:
+        for error in failed[0 if late else 1 :]:
+            print(f"odradek: {error}", file=sys.stderr)
+    if late:
+        raise CliError(_late_text(args, len(late)))
+    if failed:
+        raise call_failure(failed[0], changes=True)
+    return 0
+
+
+def _late_text(args: argparse.Namespace, count: int) -> str:
+    text = (
+        f"--timeout is over: {counted(count, 'partition')} not moved yet; what has begun goes on "
+        "(`odradek partition list --moving`; `odradek partition move --cancel`), give the command again for the others"
+    )
+    return f"{text}; throttles stay until `odradek partition move --unthrottle`" if args.throttle else text
+
+
+def _refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
+    """A disk that is full takes its broker's partitions with it: a plan that ends there is not begun."""
+    full = [
+        f"broker {node} would take {bytes_text(gain)} more and has room for {bytes_text(room)}"
+        for node, (gain, room) in survey.too_full(moves).items()
+    ]
+    if full:
+        raise CliError(
+            f"too little room, nothing was changed: {'; '.join(full)}; add a broker or disks, or keep records for a shorter "
+            "time (retention.ms)"
+        )
+
+
+def _start(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
+    with changing(), _throttles_told(args):
+        if args.throttle is not None:
+            client.admin.throttle_moves(moves, args.throttle)
+        return client.admin.alter_partition_reassignments(
+            {(move.topic, move.partition): move.after for move in moves}
+        )
+
+
+def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> dict[Any, Any]:
+    from odradek.client.errors import RequestTimedOut
+
+    shown = _Shown()
+    try:
+        with changing(), _throttles_told(args):
+            if args.throttle is not None:
+                client.admin.throttle_moves(moves, args.throttle)
+            try:
+                left = None if args.deadline is None else max(0.0, args.deadline - time.monotonic())
+                outcomes = client.admin.move_partitions(
+                    moves, at_once=args.at_once, watch=shown.update, timeout=left
+                )
+            finally:
+                shown.clear()
+            if args.throttle is not None and not any(
+                isinstance(error, RequestTimedOut) for error in outcomes.values()
+            ):
+                nodes = {node for move in moves for node in (*move.before, *move.after)}
+                client.admin.unthrottle(nodes, {move.topic for move in moves})
+    except KeyboardInterrupt:
+        print(
+            "odradek: interrupted: moves that have begun go on, the others are not begun "
+            "(`odradek partition list --moving`; `odradek partition move --cancel`"
+            + ("; `odradek partition move --unthrottle`)" if args.throttle else ")"),
+            file=sys.stderr,
+        )
+        raise
+    return outcomes
+
+
+@contextmanager
+def _throttles_told(args: argparse.Namespace) -> Iterator[None]:
+    """What fails while brokers are throttled leaves them so, for the moves that go on: say it, and what to do."""
+    try:
+        yield
+    except Exception:
+        if args.throttle is not None:
+            print(
+                "odradek: moves that have begun go on, and throttles may have stayed behind: `odradek partition list --moving`; "
+                "`odradek partition move --unthrottle` once nothing moves",
+                file=sys.stderr,
+            )
+        raise
+
+
+class _Shown:
+    """Progress, as a line on a terminal."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._started = time.monotonic()
+
+    def update(self, progress: MoveProgress) -> None:
+        """So far it is."""
+        if not self._tty:
+            return
+        elapsed = max(0.001, time.monotonic() - self._started)
+        line = f"{progress.done} of {progress.partitions} partitions"
+        if progress.bytes:
+            rate = progress.copied / elapsed
+            left = (progress.bytes - progress.copied) / rate if rate else None
+            line += (
+                f", {bytes_text(progress.copied)} of {bytes_text(progress.bytes)}, {bytes_text(int(rate))}/s"
+            )
+            if left is not None:
+                line += f", about {span_text(int(left) * 1000)} left"
+        sys.stderr.write(f"\r\033[K{line}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """The line goes."""
+        if self._tty:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+
+def _print_plan(args: argparse.Namespace, moves: Sequence[Move], survey: ClusterSurvey) -> None:
+    from odradek.client.admin.moves.balance import seconds_of, traffic_of
+
+    shown = moves if args.execute is False or len(moves) <= _LINES_MAX else moves[:_LINES_MAX]
+    print_table(
+        ("TOPIC", "PARTITION", "FROM", "TO", "BYTES"),
+        [
+            (
+                move.topic,
+                move.partition,
+                move.before,
+                move.after,
+                bytes_text(move.bytes) if move.adding else "0",
+            )
+            for move in shown
+        ],
+    )
+    if len(shown) < len(moves):
+        print(f"... and {len(moves) - len(shown)} more")
+    print()
+    traffic = traffic_of(moves)
+    total = sum(traffic.values())
+    summary = f"{counted(len(moves), 'partition')} to change, {bytes_text(total)} to copy"
+    if total:
+        rate = args.throttle or _ASSUMED_RATE
+        span = span_text(max(1, round(seconds_of(moves, rate))) * 1000)
+        summary += f", about {span} at {bytes_text(rate)}/s per broker"
+    print(summary)
+    _print_loads(moves, survey)
+
+
+def _print_loads(moves: Sequence[Move], survey: ClusterSurvey) -> None:
+    """Every broker before and after."""
+    after: dict[int, list[int]] = {}
+    for broker in survey.cluster.brokers:
+        after[broker.node_id] = list(survey.load_of(broker.node_id))
+    before = {node: tuple(load) for node, load in after.items()}
+    for move in moves:
+        for nodes, sign in ((move.removing, -1), (move.adding, 1)):
+            for node in nodes:
+                if node in after:
+                    after[node][1] += sign
+                    after[node][2] += sign * move.size
+    print_table(
+        ("BROKER", "REPLICAS", "THEN", "LOGS", "THEN"),
+        [
+            (node, before[node][1], then[1], bytes_text(before[node][2]), bytes_text(then[2]))
+            for node, then in after.items()
+        ],
+    )
+    if survey.unmeasured:
+        print(paint(YELLOW, f"sizes are not known of {_brokers(survey.unmeasured)}"))
+
+
+def _brokers(nodes: Iterable[int]) -> str:
+    return "brokers " + ", ".join(map(str, nodes))
+
+
+def _document(
+    args: argparse.Namespace, moves: Sequence[Move], outcomes: dict[Any, Any] | None, late: bool = False
+) -> dict[str, Any]:
+    documents = []
+    for move in moves:
+        document: dict[str, Any] = {
+            "topic": move.topic,
+            "partition": move.partition,
+            "from": list(move.before),
+            "to": list(move.after),
+            "bytes": move.bytes,
+        }
+        if outcomes is not None:
+            error = outcomes[move.topic, move.partition]
+            document["error"] = None if error is None else str(CliError(str(error)))
+        documents.append(document)
+    return {
+        "executed": bool(args.execute and moves),
+        "finished": bool(args.execute and not args.no_wait and not late),
+        "bytes": sum(move.bytes for move in moves),
+        "partitions": documents,
+    }

@@ -1,0 +1,242 @@
+"""`odradek storage format|info|random-uuid`: prepare the directories of a node, and say what they hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from odradek.cli.failure import CliError
+from odradek.cli.output import print_json, print_table
+from odradek.cli.parsing import Groups, add_command
+
+if TYPE_CHECKING:
+    from metadata_quorum.raft.voters import VoterSet
+    from metadata_quorum.replica.storage_format import VoterEndpoint
+    from odradek.node.configuration.node_config import NodeConfig
+
+__all__ = ["Formatted", "format_storage_of", "register"]
+
+
+def register(groups: Groups) -> None:
+    """Add the group."""
+    commands = groups.add_parser("storage", help="prepare the directories of a node").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    form = add_command(commands, "format", _format, "prepare the directories of a new node")
+    form.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    form.add_argument("--cluster-id", metavar="ID", help="22 characters of base64 (default: a random one)")
+    form.add_argument(
+        "--ignore-formatted", action="store_true", help="leave directories alone that were formatted before"
+    )
+    voters = form.add_mutually_exclusive_group()
+    voters.add_argument(
+        "--standalone", action="store_true", help="this controller is the first and only voter"
+    )
+    voters.add_argument(
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:UUID,...",
+        help="the first voters, the same for every node; UUID becomes the id of that node's metadata directory",
+    )
+    voters.add_argument(
+        "--no-initial-controllers", action="store_true", help="the node joins controllers that vote already"
+    )
+    form.add_argument(
+        "--feature",
+        metavar="NAME=LEVEL",
+        action="append",
+        type=_feature,
+        default=[],
+        help="begin with this level of a feature (may be repeated)",
+    )
+    info = add_command(commands, "info", _info, "show what the directories of a node hold")
+    info.add_argument("config", metavar="CONFIG", help="the node's properties file")
+    add_command(commands, "random-uuid", _random_uuid, "print an id for a cluster or a directory")
+
+
+def _feature(text: str) -> tuple[str, int]:
+    name, equals, level = text.partition("=")
+    if not name or not equals or not level.isascii() or not level.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=LEVEL")
+    return name, int(level)
+
+
+class Formatted(NamedTuple):
+    """What `format_storage_of` did."""
+
+    cluster_id: str
+    node_id: int
+    directories: list[str]
+
+
+def _format(args: argparse.Namespace) -> int:
+    done = format_storage_of(
+        args.config,
+        cluster_id=args.cluster_id,
+        ignore_formatted=args.ignore_formatted,
+        standalone=args.standalone,
+        initial_controllers=args.initial_controllers,
+        no_initial_controllers=args.no_initial_controllers,
+        features=dict(args.feature),
+    )
+    if args.json:
+        print_json(done._asdict())
+    else:
+        for path in done.directories:
+            print(f"formatted {path} for node {done.node_id} of cluster {done.cluster_id}")
+        if not done.directories:
+            print("nothing to format")
+    return 0
+
+
+def _random_uuid(args: argparse.Namespace) -> int:
+    from odradek.env.real import RealEnv
+    from wire.uuid_text import uuid_to_text
+
+    text = uuid_to_text(RealEnv().new_uuid())
+    if args.json:
+        print_json({"uuid": text})
+    else:
+        print(text)
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    from metadata_quorum.replica.storage_format import storage_info
+    from odradek.env.ports import DiskError, FileMissing
+    from odradek.env.real import RealEnv
+    from wire.uuid_text import uuid_to_text
+
+    env = RealEnv()
+    documents: list[dict[str, Any]] = []
+    for path in _directories(_load(args.config)):
+        try:
+            info = storage_info(env.open_dir(path))
+            meta, problem, has_metadata = info.meta, info.problem, info.has_metadata_log
+        except FileMissing:
+            meta, problem, has_metadata = None, "does not exist", False
+        except DiskError as error:
+            meta, problem, has_metadata = None, str(error), False
+        documents.append(
+            {
+                "directory": path,
+                "cluster_id": meta.cluster_id if meta is not None else None,
+                "node_id": meta.node_id if meta is not None else None,
+                "directory_id": uuid_to_text(meta.directory_id) if meta is not None else None,
+                "metadata_log": has_metadata,
+                "problem": problem,
+            }
+        )
+    if args.json:
+        print_json({"directories": documents})
+    else:
+        header = ("DIRECTORY", "CLUSTER", "NODE", "ID", "METADATA", "PROBLEM")
+        print_table(header, [tuple(document.values()) for document in documents])
+    return 1 if any(document["problem"] for document in documents) else 0
+
+
+def format_storage_of(
+    config_path: str,
+    *,
+    cluster_id: str | None,
+    ignore_formatted: bool,
+    standalone: bool = False,
+    initial_controllers: str | None = None,
+    no_initial_controllers: bool = False,
+    features: Mapping[str, int] | None = None,
+) -> Formatted:
+    """Format all directories of the node; at most one of the three ways to tell who votes. Raises `CliError`."""
+    from metadata_quorum.replica.storage_format import (
+        StorageError,
+        bootstrap_features,
+        format_storage,
+        initial_voters,
+        random_cluster_id,
+        storage_info,
+    )
+    from odradek.env.ports import DiskError
+    from odradek.env.real import RealEnv
+
+    config = _load(config_path)
+    env = RealEnv()
+    try:
+        voter: VoterEndpoint | None = None
+        voters: VoterSet | None = None
+        if (standalone or initial_controllers is not None) and config.static_voters:
+            raise StorageError(
+                "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
+                "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
+                "controller.quorum.bootstrap.servers instead."
+            )
+        if standalone and config.voter is None:
+            raise StorageError("You can only use --standalone on a controller.")
+        if initial_controllers is not None:
+            voters = initial_voters(initial_controllers, config.controller_listener_names[0])
+        elif standalone or (not no_initial_controllers and _is_alone(config)):
+            voter = config.voter
+        elif config.is_controller and not config.static_voters and not no_initial_controllers:
+            raise StorageError(
+                "Because controller.quorum.voters is not set on this controller, you must specify one of the "
+                "following: --standalone, --initial-controllers, or --no-initial-controllers."
+            )
+        paths = _directories(config)
+        directories = [env.open_dir(path, create=True) for path in paths]
+        if cluster_id is None:
+            known = [info.meta.cluster_id for info in map(storage_info, directories) if info.meta is not None]
+            if not known and voter is None:
+                raise StorageError(
+                    "--cluster-id is missing: all nodes of a cluster are formatted with the same one "
+                    "(`odradek storage random-uuid` makes one)"
+                )
+            cluster_id = known[0] if known else random_cluster_id(env.new_uuid())
+        formatted = format_storage(
+            directories,
+            directories[paths.index(config.metadata_log_dir)],
+            cluster_id=cluster_id,
+            node_id=config.node_id,
+            directory_ids=[env.new_uuid() for _ in directories],
+            voter=voter,
+            voters=voters,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            ignore_formatted=ignore_formatted,
+            features=bootstrap_features(features or {}),
+        )
+    except (StorageError, DiskError) as error:
+        raise CliError(str(error)) from error
+    return Formatted(cluster_id, config.node_id, formatted)
+
+
+def _is_alone(config: NodeConfig) -> bool:
+    """Whether the file names no controller but this node's: then it is the only voter without being told."""
+    if config.voter is None:
+        return False
+    if config.static_voters:
+        return len(config.static_voters) == 1
+    host, port = config.voter.host, config.voter.port
+    return all(
+        server[1] == port and server[0] in (host, "localhost", "127.0.0.1", "::1")
+        for server in config.bootstrap_servers
+    )
+
+
+def _directories(config: NodeConfig) -> list[str]:
+    """The log directories, and the metadata directory where it is none of them."""
+    paths = list(config.log_dirs)
+    return paths if config.metadata_log_dir in paths else [*paths, config.metadata_log_dir]
+
+
+def _load(path: str) -> NodeConfig:
+    from metadata_quorum.config.config_defs import ConfigError
+    from odradek.node.configuration.node_config import NodeConfig
+
+    try:
+        config = NodeConfig.load(path)
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise CliError(f"{path}: {error}") from error
+    for warning in config.warnings:
+        print(f"odradek: {path}: {warning}", file=sys.stderr)
+    return config

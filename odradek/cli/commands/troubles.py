@@ -1,0 +1,53 @@
+"""Disks that hang or are full, as their brokers say: `cluster status` and `disk list` show them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.client.shells.blocking import Client
+    from wire.disk_troubles import TroubledDirectory
+
+__all__ = ["disk_troubles", "trouble_document", "trouble_text"]
+
+
+def disk_troubles(
+    client: Client, brokers: Sequence[int], timeout: float
+) -> dict[int, list[TroubledDirectory]]:
+    """By broker; one that does not answer is left out, and so is one without troubles."""
+    from odradek.client.admin import ConfigResource, ResourceType
+    from wire.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
+
+    resources = [ConfigResource(ResourceType.BROKER, str(node)) for node in brokers]
+    found: dict[int, list[TroubledDirectory]] = {}
+    if not resources:
+        return found
+    for told in client.admin.describe_configs(resources, [TROUBLED_LOG_DIRS], timeout=timeout):
+        troubled = parse_troubles("".join(entry.value or "" for entry in told.entries))
+        if troubled:
+            found[int(told.resource.name)] = troubled
+    return found
+
+
+def trouble_text(broker: int, troubled: TroubledDirectory) -> str:
+    """One sentence: what, since when, and what happens."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(troubled.since_ms / 1000))
+    return (
+        f"broker {broker}: {troubled.path} {_STATES[troubled.trouble.value]} since {since}; "
+        "replicas elsewhere that are in sync lead in its stead"
+    )
+
+
+_STATES = {"hung": "does not answer", "full": "is full"}
+
+
+def trouble_document(broker: int, troubled: TroubledDirectory) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "broker": broker,
+        "path": troubled.path,
+        "trouble": troubled.trouble.value,
+        "since_ms": troubled.since_ms,
+    }

@@ -1,0 +1,207 @@
+"""Administration, all of it under one name: topics, configurations, groups and their offsets, logs. PURE.
+
+Each call is an operation (see `operation.py`) in one of the `admin_*` modules; `admin_methods.py` makes methods of
+them for the shells. What a call is about in the plural goes out in as few requests as there are brokers to ask, and
+every item has an outcome of its own (`scatter.py`).
+
+A module is imported when the first of its names is asked for (PEP 562): a command that needs one call does not load all.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_configs import (
+        AlterConfig,
+        ConfigDescription,
+        ConfigEntry,
+        ConfigOperation,
+        ConfigResource,
+        ConfigSource,
+        ConfigSynonym,
+        ConfigType,
+        ResourceType,
+        describe_configs,
+        incremental_alter_configs,
+        list_config_resources,
+    )
+    from odradek.client.admin.admin_groups import (
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        delete_groups,
+        describe_groups,
+        list_groups,
+    )
+    from odradek.client.admin.admin_logs import (
+        TO_HIGH_WATERMARK,
+        ActiveProducer,
+        BrokerLogDirs,
+        DeletedRecords,
+        LogDirDescription,
+        LogDirReplica,
+        PartitionProducers,
+        alter_replica_log_dirs,
+        delete_records,
+        describe_log_dirs,
+        describe_producers,
+    )
+    from odradek.client.admin.admin_offsets import (
+        CommittedOffset,
+        GroupOffsets,
+        OffsetReset,
+        OffsetSpan,
+        PartitionLag,
+        ResetTarget,
+        ResetTo,
+        alter_group_offsets,
+        delete_group_offsets,
+        describe_group_lag,
+        describe_lag,
+        list_group_offsets,
+        offset_spans,
+        plan_offset_reset,
+    )
+    from odradek.client.admin.admin_partitions import (
+        ElectionType,
+        Reassignment,
+        alter_partition_reassignments,
+        elect_leaders,
+        list_partition_reassignments,
+    )
+    from odradek.client.admin.admin_quorum import (
+        QuorumDescription,
+        QuorumReplica,
+        add_raft_voter,
+        describe_controllers,
+        describe_quorum,
+        remove_raft_voter,
+        unregister_broker,
+        update_features,
+    )
+    from odradek.client.admin.admin_replicas import ReplicaLog, describe_replica_logs
+    from odradek.client.admin.admin_topics import (
+        ClusterDescription,
+        CreatedTopic,
+        NewPartitions,
+        NewTopic,
+        create_partitions,
+        create_topics,
+        delete_topics,
+        describe_cluster,
+        describe_topic_partitions,
+        describe_topics,
+    )
+    from odradek.client.admin.moves.moving import (
+        ClusterSurvey,
+        MoveProgress,
+        elect_preferred,
+        move_partitions,
+        survey_cluster,
+        throttle_moves,
+        unthrottle,
+    )
+
+__all__ = [
+    "TO_HIGH_WATERMARK",
+    "ActiveProducer",
+    "AlterConfig",
+    "BrokerLogDirs",
+    "ClusterDescription",
+    "ClusterSurvey",
+    "CommittedOffset",
+    "ConfigDescription",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "CreatedTopic",
+    "DeletedRecords",
+    "ElectionType",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "GroupOffsets",
+    "LogDirDescription",
+    "LogDirReplica",
+    "MoveProgress",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetReset",
+    "OffsetSpan",
+    "PartitionLag",
+    "PartitionProducers",
+    "QuorumDescription",
+    "QuorumReplica",
+    "Reassignment",
+    "ReplicaLog",
+    "ResetTarget",
+    "ResetTo",
+    "ResourceType",
+    "add_raft_voter",
+    "alter_group_offsets",
+    "alter_partition_reassignments",
+    "alter_replica_log_dirs",
+    "create_partitions",
+    "create_topics",
+    "delete_group_offsets",
+    "delete_groups",
+    "delete_records",
+    "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_controllers",
+    "describe_group_lag",
+    "describe_groups",
+    "describe_lag",
+    "describe_log_dirs",
+    "describe_producers",
+    "describe_quorum",
+    "describe_replica_logs",
+    "describe_topic_partitions",
+    "describe_topics",
+    "elect_leaders",
+    "elect_preferred",
+    "incremental_alter_configs",
+    "list_config_resources",
+    "list_group_offsets",
+    "list_groups",
+    "list_partition_reassignments",
+    "move_partitions",
+    "offset_spans",
+    "plan_offset_reset",
+    "remove_raft_voter",
+    "survey_cluster",
+    "throttle_moves",
+    "unregister_broker",
+    "unthrottle",
+    "update_features",
+]
+
+_HOMES = {
+    name: f"odradek.client.admin.{module}"
+    for module, names in {
+        "admin_configs": "AlterConfig ConfigDescription ConfigEntry ConfigOperation ConfigResource ConfigSource ConfigSynonym ConfigType ResourceType describe_configs incremental_alter_configs list_config_resources",
+        "admin_groups": "GroupDescription GroupListing GroupMember delete_groups describe_groups list_groups",
+        "admin_logs": "TO_HIGH_WATERMARK ActiveProducer BrokerLogDirs DeletedRecords LogDirDescription LogDirReplica PartitionProducers alter_replica_log_dirs delete_records describe_log_dirs describe_producers",
+        "admin_offsets": "CommittedOffset GroupOffsets OffsetReset OffsetSpan PartitionLag ResetTarget ResetTo alter_group_offsets delete_group_offsets describe_group_lag describe_lag list_group_offsets offset_spans plan_offset_reset",
+        "admin_partitions": "ElectionType Reassignment alter_partition_reassignments elect_leaders list_partition_reassignments",
+        "admin_quorum": "QuorumDescription QuorumReplica add_raft_voter describe_controllers describe_quorum remove_raft_voter unregister_broker update_features",
+        "admin_replicas": "ReplicaLog describe_replica_logs",
+        "admin_topics": "ClusterDescription CreatedTopic NewPartitions NewTopic create_partitions create_topics delete_topics describe_cluster describe_topic_partitions describe_topics",
+        "moves.moving": "ClusterSurvey MoveProgress elect_preferred move_partitions survey_cluster throttle_moves unthrottle",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(home), name)
+    return found

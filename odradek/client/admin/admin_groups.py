@@ -1,0 +1,296 @@
+"""Groups: which there are, who is in them, deleting them. Operations, PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import (
+    deadline_of,
+    item_error,
+    reachable,
+    scatter,
+    this_broker,
+    to_coordinators,
+)
+from wire.errors import ErrorCode, KafkaError, ProtocolError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.scatter import CallError
+
+__all__ = [
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "delete_groups",
+    "describe_groups",
+    "list_groups",
+]
+
+_CONSUMER_PROTOCOL = "consumer"
+_DEAD = "Dead"
+
+
+@attrs.frozen
+class GroupListing:
+    """A group as its coordinator lists it. `group_type` is "classic" or "consumer"; `state` as Kafka names it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+    coordinator: int
+
+
+@attrs.frozen
+class GroupMember:
+    """A member. `partitions` is what it was assigned, where the group speaks the consumers' protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[tuple[str, int], ...]
+    metadata: bytes
+    assignment: bytes
+
+
+@attrs.frozen
+class GroupDescription:
+    """A group and its members. `protocol` is the assignor that they agreed on; all but the id is empty with an
+    `error`."""
+
+    group_id: str
+    state: str = ""
+    protocol_type: str = ""
+    protocol: str = ""
+    coordinator: int = -1
+    members: tuple[GroupMember, ...] = ()
+    error: CallError | None = None
+
+
+def list_groups(
+    core: ClientCore,
+    *,
+    states: Sequence[str] = (),
+    types: Sequence[str] = (),
+    timeout: float | None = None,
+) -> Operation[list[GroupListing]]:
+    """The groups of all coordinators in order of their ids, of these states and types only (none given: all).
+
+    Raises the `KafkaError` or `ClientError` of the first broker that did not answer: a list with holes is no list.
+    """
+    from wire.messages.list_groups import ListGroupsRequest
+
+    deadline = deadline_of(core, timeout)
+    yield from reachable(core, deadline)
+
+    def message(_: list[int], __: int) -> ListGroupsRequest:
+        return ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
+    def take(response: Any, nodes: list[int]) -> Iterable[tuple[int, Any]]:
+        (node,) = nodes
+        error = item_error(response.error_code, None, f"groups of broker {node}")
+        yield node, error or response.groups
+
+    while True:
+        outcomes = yield from scatter(
+            core,
+            sorted(core.cluster.brokers),
+            this_broker(lambda node: int(node)),
+            message,
+            take,
+            deadline=deadline,
+        )
+        gone = [node for node in outcomes if node not in core.cluster.brokers]
+        if not gone or core.now >= deadline:
+            break
+        # Others coordinate its groups now, and had answered before: all are asked again.
+    found = []
+    for node, groups in outcomes.items():
+        if isinstance(groups, Exception):
+            raise groups
+        found += [
+            GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type.lower() or "classic", node)
+            for g in groups
+        ]
+    return sorted(found, key=lambda group: group.group_id)
+
+
+def describe_groups(
+    core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
+) -> Operation[list[GroupDescription]]:
+    """Groups, each from its coordinator, in order of `group_ids`. Raises `ClientError`.
+
+    What is no group of the classic protocol is looked for among those of the new one (KIP-848), where the broker has
+    it. A group that does not exist has GROUP_ID_NOT_FOUND as its error, whichever way its broker says so.
+    """
+    from wire.messages.describe_groups import DescribeGroupsRequest
+
+    deadline = deadline_of(core, timeout)
+
+    def message(wanted: list[str], _: int) -> DescribeGroupsRequest:
+        return DescribeGroupsRequest(groups=wanted)
+
+    def take(response: Any, _: list[str]) -> Iterable[tuple[str, GroupDescription | CallError]]:
+        for answer in response.groups:
+            error = item_error(answer.error_code, answer.error_message, f"group {answer.group_id}")
+            if (error is None and answer.group_state == _DEAD) or (
+                error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND
+            ):
+                error = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {answer.group_id} does not exist")
+            yield answer.group_id, error or _description(answer)
+
+    outcomes = yield from scatter(core, group_ids, to_coordinators, message, take, deadline=deadline)
+    missing = [
+        group_id
+        for group_id, found in outcomes.items()
+        if isinstance(found, KafkaError) and found.code is ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    if missing:
+        newer = yield from _describe_newer_groups(core, missing, deadline)
+        outcomes |= {key: found for key, found in newer.items() if isinstance(found, GroupDescription)}
+    coordinators = yield from _coordinators(core, outcomes, deadline)
+    return [
+        attrs.evolve(found, coordinator=coordinators.get(group_id, -1))
+        if isinstance(found, GroupDescription)
+        else GroupDescription(group_id, error=found)
+        for group_id, found in outcomes.items()
+    ]
+
+
+def _describe_newer_groups(
+    core: ClientCore, group_ids: Sequence[str], deadline: float
+) -> Operation[dict[str, GroupDescription | CallError]]:
+    """Groups of the protocol of KIP-848."""
+    from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+
+    def message(wanted: list[str], _: int) -> ConsumerGroupDescribeRequest:
+        return ConsumerGroupDescribeRequest(group_ids=wanted)
+
+    def take(response: Any, _: list[str]) -> Iterable[tuple[str, GroupDescription | CallError]]:
+        for answer in response.groups:
+            error = item_error(answer.error_code, answer.error_message, f"group {answer.group_id}")
+            members = [
+                GroupMember(
+                    each.member_id,
+                    each.instance_id,
+                    each.client_id,
+                    each.client_host,
+                    tuple(
+                        sorted(
+                            (topic.topic_name, index)
+                            for topic in each.assignment.topic_partitions
+                            for index in topic.partitions
+                        )
+                    ),
+                    b"",
+                    b"",
+                )
+                for each in answer.members
+            ]
+            yield (
+                answer.group_id,
+                error
+                or GroupDescription(
+                    answer.group_id,
+                    answer.group_state,
+                    _CONSUMER_PROTOCOL,
+                    answer.assignor_name,
+                    members=_in_order(members),
+                ),
+            )
+
+    return (yield from scatter(core, group_ids, to_coordinators, message, take, deadline=deadline))
+
+
+def delete_groups(
+    core: ClientCore, group_ids: Sequence[str], *, timeout: float | None = None
+) -> Operation[list[tuple[str, CallError | None]]]:
+    """Delete groups without members, with their committed offsets; the error or None for each. Raises `ClientError`."""
+    from wire.messages.delete_groups import DeleteGroupsRequest
+
+    def message(wanted: list[str], _: int) -> DeleteGroupsRequest:
+        return DeleteGroupsRequest(groups_names=wanted)
+
+    def take(response: Any, _: list[str]) -> Iterable[tuple[str, KafkaError | None]]:
+        for answer in response.results:
+            yield answer.group_id, group_error(answer.error_code, answer.group_id)
+
+    outcomes = yield from scatter(
+        core,
+        group_ids,
+        to_coordinators,
+        message,
+        take,
+        deadline=deadline_of(core, timeout),
+        repeat_after_loss=False,
+    )
+    return list(outcomes.items())
+
+
+def group_error(number: int, group_id: str) -> KafkaError | None:
+    """The error of an answer about a group, where Kafka's own text would not name the group."""
+    error = item_error(number, None, f"group {group_id}")
+    if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return KafkaError(error.code, f"group {group_id} does not exist")
+    if error is not None and error.code is ErrorCode.NON_EMPTY_GROUP:
+        return KafkaError(error.code, f"group {group_id} still has members: stop its consumers first")
+    return error
+
+
+def _coordinators(core: ClientCore, group_ids: Iterable[str], deadline: float) -> Operation[dict[str, int]]:
+    routed = yield from to_coordinators(core, list(group_ids), deadline)
+    return {key: node for node, keys in routed.by_node.items() if node is not None for key in keys}
+
+
+def _description(answer: Any) -> GroupDescription:
+    speaks_consumer = answer.protocol_type == _CONSUMER_PROTOCOL
+    members = [
+        GroupMember(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            _assigned(each.member_assignment) if speaks_consumer else (),
+            bytes(each.member_metadata),
+            bytes(each.member_assignment),
+        )
+        for each in answer.members
+    ]
+    return GroupDescription(
+        answer.group_id,
+        answer.group_state,
+        answer.protocol_type,
+        answer.protocol_data,
+        members=_in_order(members),
+    )
+
+
+def _in_order(members: Iterable[GroupMember]) -> tuple[GroupMember, ...]:
+    return tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))
+
+
+def _assigned(data: bytes) -> tuple[tuple[str, int], ...]:
+    """The partitions of an assignment; none when it is empty, or of a make of its own."""
+    if len(data) < 2:
+        return ()
+    from wire.codec import decode
+    from wire.messages.data_records import ConsumerProtocolAssignment
+
+    low, high = ConsumerProtocolAssignment.VALID_VERSIONS
+    version = min(high, int.from_bytes(data[:2], "big", signed=True))
+    if version < low:
+        return ()
+    try:
+        # Newer versions add fields at the end only: what is left over belongs to them.
+        found = decode(ConsumerProtocolAssignment, version, data, 2, exact=False)
+    except ProtocolError:
+        return ()
+    return tuple(
+        sorted((topic.topic, index) for topic in found.assigned_partitions for index in topic.partitions)
+    )

@@ -1,0 +1,288 @@
+"""What brokers keep on their disks: directories, producers' state, deleting records. Operations, PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import deadline_of, item_error, reachable, scatter, this_broker, to_leaders
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.scatter import CallError
+
+__all__ = [
+    "TO_HIGH_WATERMARK",
+    "ActiveProducer",
+    "BrokerLogDirs",
+    "DeletedRecords",
+    "LogDirDescription",
+    "LogDirReplica",
+    "PartitionProducers",
+    "alter_replica_log_dirs",
+    "delete_records",
+    "describe_log_dirs",
+    "describe_producers",
+]
+
+TopicPartition: TypeAlias = tuple[str, int]
+TO_HIGH_WATERMARK = -1
+"""For `delete_records`: everything that consumers could have read."""
+
+
+@attrs.frozen
+class DeletedRecords:
+    """The first offset that the partition holds now; -1 with an error."""
+
+    low_watermark: int
+    error: CallError | None = None
+
+
+@attrs.frozen
+class LogDirReplica:
+    """A replica in a directory. `offset_lag` is how far it is behind the high watermark (or, for a future one that
+    is moving in, behind the current one)."""
+
+    topic: str
+    partition: int
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+@attrs.frozen
+class LogDirDescription:
+    """A log directory; `total_bytes` and `usable_bytes` of its disk are -1 where the broker does not say."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    replicas: tuple[LogDirReplica, ...]
+    error: KafkaError | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all replicas."""
+        return sum(replica.size for replica in self.replicas)
+
+
+@attrs.frozen
+class BrokerLogDirs:
+    """The directories of a broker in order of their paths; none with an error."""
+
+    broker: int
+    directories: tuple[LogDirDescription, ...]
+    error: CallError | None = None
+
+
+@attrs.frozen
+class ActiveProducer:
+    """What a partition remembers of an idempotent producer (KIP-664); -1 for what it does not have."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_transaction_start_offset: int
+
+
+@attrs.frozen
+class PartitionProducers:
+    """The producers that a partition's leader remembers."""
+
+    producers: tuple[ActiveProducer, ...]
+    error: CallError | None = None
+
+
+def delete_records(
+    core: ClientCore, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+) -> Operation[dict[TopicPartition, DeletedRecords]]:
+    """Delete the records below an offset of each partition (`TO_HIGH_WATERMARK`: all). Raises `ClientError`."""
+    from wire.messages.delete_records import (
+        DeleteRecordsPartition,
+        DeleteRecordsRequest,
+        DeleteRecordsTopic,
+    )
+
+    def message(keys: list[TopicPartition], timeout_ms: int) -> DeleteRecordsRequest:
+        return DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name=name,
+                    partitions=[
+                        DeleteRecordsPartition(partition_index=index, offset=before[name, index])
+                        for index in indexes
+                    ],
+                )
+                for name, indexes in _by_topic(keys).items()
+            ],
+            timeout_ms=timeout_ms,
+        )
+
+    def take(
+        response: Any, _: list[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, DeletedRecords | CallError]]:
+        for topic in response.topics:
+            for each in topic.partitions:
+                key = (topic.name, each.partition_index)
+                error = item_error(each.error_code, None, f"{key[0]}-{key[1]}")
+                yield key, error or DeletedRecords(each.low_watermark)
+
+    outcomes = yield from scatter(
+        core, before, to_leaders, message, take, deadline=deadline_of(core, timeout)
+    )
+    return {
+        key: found if isinstance(found, DeletedRecords) else DeletedRecords(-1, found)
+        for key, found in outcomes.items()
+    }
+
+
+def describe_log_dirs(
+    core: ClientCore, brokers: Sequence[int] | None = None, *, timeout: float | None = None
+) -> Operation[list[BrokerLogDirs]]:
+    """The log directories of these brokers, or of all. Raises `ClientError`."""
+    from wire.messages.describe_log_dirs import DescribeLogDirsRequest
+
+    deadline = deadline_of(core, timeout)
+    yield from reachable(core, deadline)
+
+    def message(_: list[int], __: int) -> DescribeLogDirsRequest:
+        return DescribeLogDirsRequest(topics=None)
+
+    def take(response: Any, nodes: list[int]) -> Iterable[tuple[int, BrokerLogDirs | CallError]]:
+        (node,) = nodes
+        error = item_error(response.error_code, None, f"broker {node}")
+        directories = sorted((_directory(each) for each in response.results), key=lambda each: each.path)
+        yield node, error or BrokerLogDirs(node, tuple(directories))
+
+    wanted = sorted(core.cluster.brokers) if brokers is None else list(brokers)
+    outcomes = yield from scatter(
+        core, wanted, this_broker(lambda node: int(node)), message, take, deadline=deadline
+    )
+    return [
+        found if isinstance(found, BrokerLogDirs) else BrokerLogDirs(node, (), found)
+        for node, found in outcomes.items()
+        # One that went while it was asked is none of "all" any longer.
+        if brokers is not None or node in core.cluster.brokers
+    ]
+
+
+def alter_replica_log_dirs(
+    core: ClientCore, wanted: Mapping[tuple[str, int, int], str], *, timeout: float | None = None
+) -> Operation[dict[tuple[str, int, int], CallError | None]]:
+    """Move replicas, named by (topic, partition, broker), to a directory of their broker; the error or None for each.
+
+    The broker moves them after its answer; `describe_log_dirs` shows a replica that moves in as a future one. Raises
+    `ClientError`.
+    """
+    from wire.messages.alter_replica_log_dirs import (
+        AlterReplicaLogDir,
+        AlterReplicaLogDirsRequest,
+        AlterReplicaLogDirTopic,
+    )
+
+    def message(keys: list[tuple[str, int, int]], _: int) -> AlterReplicaLogDirsRequest:
+        by_path: dict[str, list[TopicPartition]] = {}
+        for topic, partition, broker in keys:
+            by_path.setdefault(wanted[topic, partition, broker], []).append((topic, partition))
+        return AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path=path,
+                    topics=[
+                        AlterReplicaLogDirTopic(name=name, partitions=indexes)
+                        for name, indexes in _by_topic(partitions).items()
+                    ],
+                )
+                for path, partitions in by_path.items()
+            ]
+        )
+
+    def take(
+        response: Any, keys: list[tuple[str, int, int]]
+    ) -> Iterable[tuple[tuple[str, int, int], KafkaError | None]]:
+        broker = keys[0][2]
+        for topic in response.results:
+            for each in topic.partitions:
+                subject = f"{topic.topic_name}-{each.partition_index} on broker {broker}"
+                error = item_error(each.error_code, None, subject)
+                yield (topic.topic_name, each.partition_index, broker), error
+
+    outcomes = yield from scatter(
+        core, wanted, this_broker(lambda key: int(key[2])), message, take, deadline=deadline_of(core, timeout)
+    )
+    return dict(outcomes)
+
+
+def describe_producers(
+    core: ClientCore, partitions: Sequence[TopicPartition], *, timeout: float | None = None
+) -> Operation[dict[TopicPartition, PartitionProducers]]:
+    """The producers that the leader of each partition remembers. Raises `ClientError`."""
+    from wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+
+    def message(keys: list[TopicPartition], _: int) -> DescribeProducersRequest:
+        topics = [
+            TopicRequest(name=name, partition_indexes=indexes) for name, indexes in _by_topic(keys).items()
+        ]
+        return DescribeProducersRequest(topics=topics)
+
+    def take(
+        response: Any, _: list[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, PartitionProducers | CallError]]:
+        for topic in response.topics:
+            for each in topic.partitions:
+                key = (topic.name, each.partition_index)
+                error = item_error(each.error_code, each.error_message, f"{key[0]}-{key[1]}")
+                yield (
+                    key,
+                    error
+                    or PartitionProducers(
+                        tuple(
+                            ActiveProducer(
+                                producer.producer_id,
+                                producer.producer_epoch,
+                                producer.last_sequence,
+                                producer.last_timestamp,
+                                producer.coordinator_epoch,
+                                producer.current_txn_start_offset,
+                            )
+                            for producer in each.active_producers
+                        )
+                    ),
+                )
+
+    outcomes = yield from scatter(
+        core, partitions, to_leaders, message, take, deadline=deadline_of(core, timeout)
+    )
+    return {
+        key: found if isinstance(found, PartitionProducers) else PartitionProducers((), found)
+        for key, found in outcomes.items()
+    }
+
+
+def _directory(answer: Any) -> LogDirDescription:
+    return LogDirDescription(
+        answer.log_dir,
+        answer.total_bytes,
+        answer.usable_bytes,
+        tuple(
+            LogDirReplica(
+                topic.name, each.partition_index, each.partition_size, each.offset_lag, each.is_future_key
+            )
+            for topic in sorted(answer.topics, key=lambda topic: topic.name)
+            for each in sorted(topic.partitions, key=lambda each: each.partition_index)
+        ),
+        item_error(answer.error_code, None, answer.log_dir),
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for name, index in partitions:
+        topics.setdefault(name, []).append(index)
+    return topics

@@ -1,0 +1,553 @@
+"""Committed offsets of groups: reading, writing, deleting them; where a group stands. Operations, PURE.
+
+The lag of a partition is told twice. In records: the end of the partition minus the committed offset. In time: how old
+the first record is that the group has not read; for that its batch is fetched and looked into, because no index
+knows the time of a record from its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from odradek.client.admin.admin_groups import describe_groups, group_error
+from odradek.client.core.operation import Operation
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from odradek.client.core.scatter import deadline_of, item_error, scatter, to_coordinators, to_leaders
+from odradek.client.errors import ClientError, broker_error
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.scatter import CallError
+
+__all__ = [
+    "CommittedOffset",
+    "GroupOffsets",
+    "OffsetReset",
+    "OffsetSpan",
+    "PartitionLag",
+    "ResetTarget",
+    "ResetTo",
+    "alter_group_offsets",
+    "delete_group_offsets",
+    "describe_group_lag",
+    "describe_lag",
+    "list_group_offsets",
+    "offset_spans",
+    "plan_offset_reset",
+]
+
+TopicPartition: TypeAlias = tuple[str, int]
+_VERSION_MAX_WITH_NAMES = 9
+_FETCH_VERSION_MAX_WITH_NAMES = 12
+_FETCH_BYTES = 16 << 20
+_FETCH_PARTITION_BYTES = 64 << 10
+_DECOMPRESSED_BYTES_MAX = 256 << 20
+
+
+@attrs.frozen
+class CommittedOffset:
+    """What a group committed for a partition: `offset` is the next to be read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    error: KafkaError | None = None
+
+
+@attrs.frozen
+class GroupOffsets:
+    """The committed offsets of a group; partitions for which it committed nothing are left out."""
+
+    group_id: str
+    offsets: dict[TopicPartition, CommittedOffset]
+    error: CallError | None = None
+
+
+@attrs.frozen
+class OffsetSpan:
+    """A partition holds the offsets from `start` up to but without `end`."""
+
+    start: int
+    end: int
+
+
+@attrs.frozen
+class PartitionLag:
+    """Where a group stands in a partition.
+
+    `committed` and `lag` are None where it committed nothing. `behind_ms` is the age of the first record that it has
+    not read: 0 when there is none, None when it is not known. `error` says why `span` is not known.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    span: OffsetSpan | None
+    behind_ms: int | None
+    error: CallError | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the end."""
+        if self.committed is None or self.span is None:
+            return None
+        return max(0, self.span.end - self.committed)
+
+
+class ResetTo(Enum):
+    """Where the offsets of a group can be put."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIME = "time"
+    SHIFT = "shift"
+
+
+@attrs.frozen
+class ResetTarget:
+    """`value` is an offset, a time in milliseconds since 1970, or a number of records to move by."""
+
+    to: ResetTo
+    value: int = 0
+
+
+@attrs.frozen
+class OffsetReset:
+    """One partition of a planned reset; `old` is None where the group committed nothing."""
+
+    topic: str
+    partition: int
+    old: int | None
+    new: int
+
+
+def list_group_offsets(
+    core: ClientCore,
+    groups: Mapping[str, Sequence[TopicPartition] | None],
+    *,
+    require_stable: bool = False,
+    timeout: float | None = None,
+) -> Operation[list[GroupOffsets]]:
+    """The committed offsets of each group, of these partitions or (None) of all. Raises `ClientError`."""
+    from wire.messages.offset_fetch import (
+        OffsetFetchRequest,
+        OffsetFetchRequestGroup,
+        OffsetFetchRequestTopic,
+        OffsetFetchRequestTopics,
+    )
+
+    def topics_of(wanted: Sequence[TopicPartition] | None, structure: Any) -> list[Any] | None:
+        if wanted is None:
+            return None
+        return [
+            structure(name=name, partition_indexes=indexes) for name, indexes in _by_topic(wanted).items()
+        ]
+
+    def message(group_ids: list[str], _: int) -> OffsetFetchRequest:
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=each, topics=topics_of(groups[each], OffsetFetchRequestTopics)
+                )
+                for each in group_ids
+            ],
+            require_stable=require_stable,
+        )
+        if len(group_ids) == 1:
+            # Brokers before 3.0 know one group per request.
+            request.group_id = group_ids[0]
+            request.topics = topics_of(groups[group_ids[0]], OffsetFetchRequestTopic)
+        return request
+
+    def take(response: Any, group_ids: list[str]) -> Iterable[tuple[str, GroupOffsets | CallError]]:
+        answers = [(each.group_id, each) for each in response.groups] or [(group_ids[0], response)]
+        for group_id, answer in answers:
+            yield (
+                group_id,
+                group_error(answer.error_code, group_id) or GroupOffsets(group_id, _committed(answer)),
+            )
+
+    outcomes = yield from scatter(
+        core,
+        groups,
+        to_coordinators,
+        message,
+        take,
+        deadline=deadline_of(core, timeout),
+        version_max=_VERSION_MAX_WITH_NAMES,
+    )
+    return [
+        found if isinstance(found, GroupOffsets) else GroupOffsets(group_id, {}, found)
+        for group_id, found in outcomes.items()
+    ]
+
+
+def _committed(answer: Any) -> dict[TopicPartition, CommittedOffset]:
+    return {
+        (topic.name, each.partition_index): CommittedOffset(
+            each.committed_offset,
+            each.committed_leader_epoch,
+            each.metadata or "",
+            item_error(each.error_code, None, f"{topic.name}-{each.partition_index}"),
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.committed_offset >= 0 or each.error_code
+    }
+
+
+def alter_group_offsets(
+    core: ClientCore,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int | CommittedOffset],
+    *,
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, CallError | None]]:
+    """Commit for a group that has no members; the error or None for each partition. Raises `ClientError`.
+
+    The coordinator refuses it while the group has members (UNKNOWN_MEMBER_ID).
+    """
+    from wire.messages.offset_commit import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+    )
+
+    def partition_of(key: TopicPartition) -> OffsetCommitRequestPartition:
+        wanted = offsets[key]
+        if isinstance(wanted, int):
+            wanted = CommittedOffset(wanted)
+        return OffsetCommitRequestPartition(
+            partition_index=key[1],
+            committed_offset=wanted.offset,
+            committed_leader_epoch=wanted.leader_epoch,
+            committed_metadata=wanted.metadata,
+        )
+
+    def message(_: list[str], __: int) -> OffsetCommitRequest:
+        topics = [
+            OffsetCommitRequestTopic(name=name, partitions=[partition_of((name, index)) for index in indexes])
+            for name, indexes in _by_topic(offsets).items()
+        ]
+        return OffsetCommitRequest(group_id=group_id, topics=topics)
+
+    def error_of(number: int, key: TopicPartition) -> KafkaError | None:
+        if number == ErrorCode.UNKNOWN_MEMBER_ID:
+            return group_error(ErrorCode.NON_EMPTY_GROUP, group_id)
+        return item_error(number, None, f"{key[0]}-{key[1]}")
+
+    return (yield from _about_partitions(core, group_id, offsets, message, error_of, timeout))
+
+
+def delete_group_offsets(
+    core: ClientCore,
+    group_id: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, CallError | None]]:
+    """Forget what a group committed for these partitions; the error or None for each. Raises `ClientError`.
+
+    Refused for topics that a member is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC).
+    """
+    from wire.messages.offset_delete import (
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+    )
+
+    def message(_: list[str], __: int) -> OffsetDeleteRequest:
+        return OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+                )
+                for name, indexes in _by_topic(partitions).items()
+            ],
+        )
+
+    def error_of(number: int, key: TopicPartition) -> KafkaError | None:
+        return item_error(number, None, f"{key[0]}-{key[1]}")
+
+    return (yield from _about_partitions(core, group_id, partitions, message, error_of, timeout))
+
+
+def _about_partitions(
+    core: ClientCore,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    message: Any,
+    error_of: Any,
+    timeout: float | None,
+) -> Operation[dict[TopicPartition, CallError | None]]:
+    """One request to one coordinator about partitions; retried as a whole when the coordinator has moved."""
+
+    def take(response: Any, _: list[str]) -> Iterable[tuple[str, Any]]:
+        code = getattr(response, "error_code", 0)
+        answers = [
+            ((topic.name, each.partition_index), each.error_code)
+            for topic in response.topics
+            for each in topic.partitions
+        ]
+        if not code:
+            moved = (
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            )
+            code = next((number for _, number in answers if number in moved), 0)
+        yield group_id, group_error(code, group_id) or {key: error_of(number, key) for key, number in answers}
+
+    outcomes = yield from scatter(
+        core,
+        [group_id],
+        to_coordinators,
+        message,
+        take,
+        deadline=deadline_of(core, timeout),
+        version_max=_VERSION_MAX_WITH_NAMES,
+    )
+    found = outcomes[group_id]
+    if isinstance(found, KafkaError | ClientError):
+        return dict.fromkeys(partitions, found)
+    lost = broker_error(
+        ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not mention it in its answer", "partition"
+    )
+    return {key: found.get(key, lost) for key in partitions}
+
+
+# Where a group stands, and where it could be put
+
+
+def offset_spans(
+    core: ClientCore, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+) -> Operation[dict[TopicPartition, OffsetSpan | CallError]]:
+    """First and next offset of each partition, or why they are not known. Raises `ClientError`."""
+    deadline = deadline_of(core, timeout)
+    keys = list(partitions)
+    starts = yield from offsets_at(core, dict.fromkeys(keys, EARLIEST), deadline)
+    ends = yield from offsets_at(core, dict.fromkeys(keys, LATEST), deadline)
+    found: dict[TopicPartition, OffsetSpan | CallError] = {}
+    for key in keys:
+        start, end = starts[key], ends[key]
+        if isinstance(start, int) and isinstance(end, int):
+            found[key] = OffsetSpan(start, end)
+        else:
+            found[key] = end if isinstance(start, int) else start  # type: ignore[assignment] # one is an error
+    return found
+
+
+def offsets_at(
+    core: ClientCore, wanted: Mapping[TopicPartition, int], deadline: float
+) -> Operation[dict[TopicPartition, int | CallError]]:
+    """The offset of a time (ListOffsets) per partition, with an error of its own for each. -1: no such record."""
+    from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+    def message(keys: list[TopicPartition], timeout_ms: int) -> ListOffsetsRequest:
+        topics = [
+            ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=wanted[name, index])
+                    for index in indexes
+                ],
+            )
+            for name, indexes in _by_topic(keys).items()
+        ]
+        return ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=timeout_ms)
+
+    def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int | CallError]]:
+        for topic in response.topics:
+            for each in topic.partitions:
+                subject = f"{topic.name}-{each.partition_index}"
+                error = item_error(each.error_code, None, subject)
+                yield (topic.name, each.partition_index), each.offset if error is None else error
+
+    return (yield from scatter(core, wanted, to_leaders, message, take, deadline=deadline))
+
+
+def describe_lag(
+    core: ClientCore,
+    committed: Mapping[TopicPartition, int | None],
+    *,
+    now_ms: int,
+    timeout: float | None = None,
+) -> Operation[list[PartitionLag]]:
+    """Where a group stands in partitions, given what it committed there (None: nothing), in order of partitions.
+
+    `now_ms` is the present in milliseconds since 1970. Raises `ClientError`.
+    """
+    deadline = deadline_of(core, timeout)
+    spans = yield from offset_spans(core, sorted(committed), timeout=deadline - core.now)
+    unread = {}
+    for key, span in spans.items():
+        offset = committed[key]
+        if isinstance(span, OffsetSpan) and offset is not None and offset < span.end:
+            unread[key] = max(offset, span.start)
+    times = yield from record_times(core, unread, deadline)
+    found = []
+    for key, span in spans.items():
+        behind: int | None = None
+        if key in times:
+            behind = max(0, now_ms - times[key])
+        elif isinstance(span, OffsetSpan) and committed[key] is not None and key not in unread:
+            behind = 0
+        known = isinstance(span, OffsetSpan)
+        found.append(
+            PartitionLag(
+                *key,
+                committed[key],
+                span if known else None,  # type: ignore[arg-type] # what known says
+                behind,
+                None if known else span,  # type: ignore[arg-type] # what known says
+            )
+        )
+    return found
+
+
+def record_times(
+    core: ClientCore, offsets: Mapping[TopicPartition, int], deadline: float
+) -> Operation[dict[TopicPartition, int]]:
+    """The timestamp of the first record at or after an offset, for each partition where one could be read."""
+    from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+    def message(keys: list[TopicPartition], _: int) -> FetchRequest:
+        topics = [
+            FetchTopic(
+                topic=name,
+                partitions=[
+                    FetchPartition(
+                        partition=index,
+                        fetch_offset=offsets[name, index],
+                        partition_max_bytes=_FETCH_PARTITION_BYTES,
+                    )
+                    for index in indexes
+                ],
+            )
+            for name, indexes in _by_topic(keys).items()
+        ]
+        return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=topics)
+
+    def take(
+        response: Any, _: list[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, int | CallError | None]]:
+        error = item_error(response.error_code, None, "fetch")
+        if error is not None:
+            raise error
+        for topic in response.responses:
+            for each in topic.partitions:
+                key = (topic.topic, each.partition_index)
+                problem = item_error(each.error_code, None, f"{key[0]}-{key[1]}")
+                yield key, problem or _first_time(each.records, offsets[key])
+
+    found: dict[TopicPartition, int] = {}
+    pending = list(offsets)
+    while pending:
+        outcomes = yield from scatter(
+            core,
+            pending,
+            to_leaders,
+            message,
+            take,
+            deadline=deadline,
+            version_max=_FETCH_VERSION_MAX_WITH_NAMES,
+        )
+        found |= {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
+        # A first batch that is larger than the limit comes only when its partition is the first of the answer, so
+        # the order turns; a round that brings nothing ends it.
+        empty = [key for key, outcome in outcomes.items() if outcome is None]
+        pending = empty if len(empty) < len(pending) else []
+    return found
+
+
+def _first_time(data: Any, offset: int) -> int | None:
+    """The timestamp of the first record from `offset` on; None when there is no whole batch that has one."""
+    from wire.record_batch import iter_batches, records
+
+    buffer = memoryview(data or b"")
+    for position, header in iter_batches(buffer):
+        if header.is_control or header.next_offset <= offset:
+            continue
+        for record in records(buffer, position, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
+            if record.offset >= offset:
+                return record.timestamp
+    return None
+
+
+def plan_offset_reset(
+    core: ClientCore,
+    committed: Mapping[TopicPartition, int | None],
+    target: ResetTarget,
+    *,
+    timeout: float | None = None,
+) -> Operation[list[OffsetReset]]:
+    """Where the offsets of these partitions would go, in order of partitions; nothing is changed.
+
+    An offset beyond what a partition holds becomes its first or its end, as in Kafka's own tool; a time after the
+    last record is the end; a shift starts at the committed offset (at the end, where there is none). Raises the
+    `KafkaError` or `ClientError` of the first partition whose span is not known.
+    """
+    deadline = deadline_of(core, timeout)
+    keys = sorted(committed)
+    spans = yield from offset_spans(core, keys, timeout=deadline - core.now)
+    at_time: dict[TopicPartition, int | CallError] = {}
+    if target.to is ResetTo.TIME:
+        at_time = yield from offsets_at(core, dict.fromkeys(keys, max(0, target.value)), deadline)
+    plan = []
+    for key in keys:
+        span = spans[key]
+        if not isinstance(span, OffsetSpan):
+            raise span
+        old = committed[key]
+        match target.to:
+            case ResetTo.EARLIEST:
+                new = span.start
+            case ResetTo.LATEST:
+                new = span.end
+            case ResetTo.OFFSET:
+                new = target.value
+            case ResetTo.SHIFT:
+                new = (span.end if old is None else old) + target.value
+            case ResetTo.TIME:
+                found = at_time[key]
+                if not isinstance(found, int):
+                    raise found
+                new = span.end if found < 0 else found
+        plan.append(OffsetReset(*key, old, min(max(new, span.start), span.end)))
+    return plan
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for name, index in partitions:
+        topics.setdefault(name, []).append(index)
+    return topics
+
+
+def describe_group_lag(
+    core: ClientCore, group_id: str, *, now_ms: int, timeout: float | None = None
+) -> Operation[list[PartitionLag]]:
+    """Where a group stands in every partition that it committed an offset for or that a member is assigned.
+
+    `now_ms` is the present in milliseconds since 1970. Raises the `KafkaError` of the group, and `ClientError`.
+    """
+    deadline = deadline_of(core, timeout)
+    (description,) = yield from describe_groups(core, [group_id], timeout=deadline - core.now)
+    if description.error is not None:
+        raise description.error
+    (offsets,) = yield from list_group_offsets(core, {group_id: None}, timeout=deadline - core.now)
+    if offsets.error is not None:
+        raise offsets.error
+    committed: dict[TopicPartition, int | None] = {
+        key: None for member in description.members for key in member.partitions
+    }
+    committed |= {key: each.offset for key, each in offsets.offsets.items() if each.error is None}
+    return (yield from describe_lag(core, committed, now_ms=now_ms, timeout=deadline - core.now))

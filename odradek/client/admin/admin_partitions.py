@@ -1,0 +1,182 @@
+"""Who leads and who holds partitions: elections and reassignments. Operations, PURE.
+
+Any broker takes these requests and hands them to the controller, which decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import any_broker, deadline_of, decided, item_error, scatter
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.scatter import CallError
+
+__all__ = [
+    "ElectionType",
+    "Reassignment",
+    "alter_partition_reassignments",
+    "elect_leaders",
+    "list_partition_reassignments",
+]
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class ElectionType(IntEnum):
+    """PREFERRED makes the first replica lead again. UNCLEAN makes one lead that is not in sync, where no replica in
+    sync is alive: what it lacks is lost."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@attrs.frozen
+class Reassignment:
+    """A partition on its way: `replicas` holds the old and the new ones until the new ones are in sync."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when it is done."""
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+
+def elect_leaders(
+    core: ClientCore,
+    partitions: Iterable[TopicPartition] | None,
+    election_type: ElectionType = ElectionType.PREFERRED,
+    *,
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, KafkaError | None]]:
+    """Elect leaders (KIP-183, KIP-460); None: of all partitions. The error or None for each.
+
+    A partition that has the leader already gets ELECTION_NOT_NEEDED; when all are asked for, those are left out.
+    Raises `KafkaError` for the whole request, and `ClientError`.
+    """
+    from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+
+    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+    topics = (
+        None
+        if wanted is None
+        else [TopicPartitions(name, indexes) for name, indexes in _by_topic(wanted).items()]
+    )
+
+    def message(timeout_ms: int) -> ElectLeadersRequest:
+        return ElectLeadersRequest(int(election_type), topics, timeout_ms)
+
+    def failure(response: Any) -> KafkaError | None:
+        return item_error(response.error_code, None, "election")
+
+    response = yield from decided(core, message, failure, deadline_of(core, timeout))
+    found: dict[TopicPartition, KafkaError | None] = {}
+    for topic in response.replica_election_results:
+        for each in topic.partition_result:
+            key = (topic.topic, each.partition_id)
+            found[key] = item_error(each.error_code, each.error_message, f"{key[0]}-{key[1]}")
+    for key in wanted or ():
+        if key not in found:
+            text = f"{key[0]}-{key[1]}: the broker left it out of its answer"
+            found[key] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+    return found
+
+
+def alter_partition_reassignments(
+    core: ClientCore,
+    wanted: Mapping[TopicPartition, Sequence[int] | None],
+    *,
+    allow_replication_factor_change: bool = True,
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, CallError | None]]:
+    """Give partitions these replicas, the preferred leader first (KIP-455); None cancels what is under way.
+
+    The error or None for each; brokers move the data after the answer. Raises `ClientError`.
+    """
+    from wire.messages.alter_partition_reassignments import (
+        AlterPartitionReassignmentsRequest,
+        ReassignablePartition,
+        ReassignableTopic,
+    )
+
+    def message(keys: list[TopicPartition], timeout_ms: int) -> AlterPartitionReassignmentsRequest:
+        topics = []
+        for name, indexes in _by_topic(keys).items():
+            partitions = []
+            for index in indexes:
+                replicas = wanted[name, index]
+                partitions.append(ReassignablePartition(index, None if replicas is None else list(replicas)))
+            topics.append(ReassignableTopic(name, partitions))
+        return AlterPartitionReassignmentsRequest(
+            timeout_ms=timeout_ms,
+            allow_replication_factor_change=allow_replication_factor_change,
+            topics=topics,
+        )
+
+    def take(response: Any, keys: list[TopicPartition]) -> Iterable[tuple[TopicPartition, KafkaError | None]]:
+        whole = item_error(response.error_code, response.error_message, "reassignment")
+        if whole is not None:
+            yield from ((key, whole) for key in keys)
+            return
+        for topic in response.responses:
+            for each in topic.partitions:
+                key = (topic.name, each.partition_index)
+                yield key, item_error(each.error_code, each.error_message, f"{key[0]}-{key[1]}")
+
+    outcomes = yield from scatter(
+        core, wanted, any_broker, message, take, deadline=deadline_of(core, timeout)
+    )
+    return dict(outcomes)
+
+
+def list_partition_reassignments(
+    core: ClientCore,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, Reassignment]]:
+    """What is under way, of these partitions or of all. Raises `KafkaError` and `ClientError`."""
+    from wire.messages.list_partition_reassignments import (
+        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsTopics,
+    )
+
+    topics = (
+        None
+        if partitions is None
+        else [
+            ListPartitionReassignmentsTopics(name, indexes) for name, indexes in _by_topic(partitions).items()
+        ]
+    )
+
+    def message(timeout_ms: int) -> ListPartitionReassignmentsRequest:
+        return ListPartitionReassignmentsRequest(timeout_ms, topics)
+
+    def failure(response: Any) -> KafkaError | None:
+        return item_error(response.error_code, response.error_message, "reassignments")
+
+    response = yield from decided(core, message, failure, deadline_of(core, timeout))
+    return {
+        (topic.name, each.partition_index): Reassignment(
+            tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+        )
+        for topic in response.topics
+        for each in topic.partitions
+    }
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for name, index in partitions:
+        topics.setdefault(name, []).append(index)
+    return topics

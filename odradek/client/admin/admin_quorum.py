@@ -1,0 +1,244 @@
+"""The quorum of controllers, the brokers' registrations, the features of the cluster. Operations, PURE.
+
+A broker hands these requests to the active controller. An answer that nobody leads just now is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from odradek.client.core.known_cluster import Broker
+from odradek.client.core.operation import Operation
+from odradek.client.core.requests import request
+from odradek.client.core.scatter import deadline_of, decided, item_error
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = [
+    "METADATA_TOPIC",
+    "QuorumDescription",
+    "QuorumReplica",
+    "add_raft_voter",
+    "describe_controllers",
+    "describe_quorum",
+    "remove_raft_voter",
+    "unregister_broker",
+    "update_features",
+]
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+@attrs.frozen
+class QuorumReplica:
+    """A node that holds the metadata log. Times are in milliseconds since 1970, -1 where they are not known.
+
+    `directory_id` is zero where voters are static; `endpoints` are (listener, host, port) of voters.
+    """
+
+    node_id: int
+    directory_id: bytes
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    endpoints: tuple[tuple[str, str, int], ...] = ()
+
+
+@attrs.frozen
+class QuorumDescription:
+    """The quorum as its leader sees it; voters and observers in order of their ids."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+    @property
+    def leader(self) -> QuorumReplica | None:
+        """The voter that leads."""
+        return next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
+
+    def lag(self, replica: QuorumReplica) -> int | None:
+        """How many records a replica is behind the leader; None where it is not known."""
+        leader = self.leader
+        if leader is None or replica.log_end_offset < 0:
+            return None
+        return max(0, leader.log_end_offset - replica.log_end_offset)
+
+
+def describe_quorum(core: ClientCore, *, timeout: float | None = None) -> Operation[QuorumDescription]:
+    """The quorum (KIP-595, KIP-836, KIP-853). Raises `KafkaError` and `ClientError`."""
+    from wire.messages.describe_quorum import (
+        DescribeQuorumRequest,
+        DescribeQuorumRequestPartitionData,
+        DescribeQuorumRequestTopicData,
+    )
+
+    message = DescribeQuorumRequest(
+        [DescribeQuorumRequestTopicData(METADATA_TOPIC, [DescribeQuorumRequestPartitionData(0)])]
+    )
+
+    def failure(response: Any) -> KafkaError | None:
+        whole = item_error(response.error_code, response.error_message, "quorum")
+        if whole is not None:
+            return whole
+        try:
+            (topic,) = response.topics
+            (partition,) = topic.partitions
+        except ValueError:
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "quorum: the answer does not describe it")
+        return item_error(partition.error_code, partition.error_message, "quorum")
+
+    response = yield from decided(core, lambda _: message, failure, deadline_of(core, timeout))
+    found = response.topics[0].partitions[0]
+    endpoints = {
+        node.node_id: tuple((each.name, each.host, each.port) for each in node.listeners)
+        for node in response.nodes
+    }
+
+    def replicas(states: Any) -> tuple[QuorumReplica, ...]:
+        listed = [
+            QuorumReplica(
+                state.replica_id,
+                bytes(state.replica_directory_id),
+                state.log_end_offset,
+                state.last_fetch_timestamp,
+                state.last_caught_up_timestamp,
+                endpoints.get(state.replica_id, ()),
+            )
+            for state in states
+        ]
+        return tuple(sorted(listed, key=lambda each: (each.node_id, each.directory_id)))
+
+    return QuorumDescription(
+        found.leader_id,
+        found.leader_epoch,
+        found.high_watermark,
+        replicas(found.current_voters),
+        replicas(found.observers),
+    )
+
+
+def describe_controllers(core: ClientCore, *, timeout: float | None = None) -> Operation[tuple[Broker, ...]]:
+    """The controllers that have registered, voters or not (KIP-919); only a controller answers, so the client's
+    bootstrap address must be one's. Raises `KafkaError` and `ClientError`."""
+    from wire.messages.describe_cluster import DescribeClusterRequest
+
+    controllers = 2
+    deadline = deadline_of(core, timeout)
+    message = DescribeClusterRequest(endpoint_type=controllers)
+    response = yield from request(core, message, timeout=deadline - core.now)
+    error = item_error(response.error_code, response.error_message, "controllers")
+    if error is not None:
+        raise error
+    found = [Broker(each.broker_id, each.host, each.port, each.rack) for each in response.brokers]
+    return tuple(sorted(found, key=lambda each: each.node_id))
+
+
+def add_raft_voter(
+    core: ClientCore,
+    node_id: int,
+    directory_id: bytes,
+    endpoints: Mapping[str, tuple[str, int]],
+    *,
+    cluster_id: str | None = None,
+    timeout: float | None = None,
+) -> Operation[None]:
+    """Make a node a voter (KIP-853): it runs already, as an observer of the metadata log, and is asked for by the id
+    of its metadata directory. `endpoints` gives host and port by listener. Raises `KafkaError` and `ClientError`.
+
+    Never repeated after a lost connection: the caller would be told of a voter that is there already.
+    """
+    from wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
+
+    listeners = [Listener(name, host, port) for name, (host, port) in endpoints.items()]
+
+    def message(timeout_ms: int) -> AddRaftVoterRequest:
+        return AddRaftVoterRequest(cluster_id, timeout_ms, node_id, directory_id, listeners)
+
+    yield from decided(
+        core,
+        message,
+        lambda answer: item_error(answer.error_code, answer.error_message, f"voter {node_id}"),
+        deadline_of(core, timeout),
+        repeat_after_loss=False,
+    )
+
+
+def remove_raft_voter(
+    core: ClientCore,
+    node_id: int,
+    directory_id: bytes,
+    *,
+    cluster_id: str | None = None,
+    timeout: float | None = None,
+) -> Operation[None]:
+    """Make a voter an observer (KIP-853). Raises `KafkaError` and `ClientError`.
+
+    Never repeated after a lost connection: the caller would be told that there is no such voter.
+    """
+    from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+
+    message = RemoveRaftVoterRequest(cluster_id, node_id, directory_id)
+    yield from decided(
+        core,
+        lambda _: message,
+        lambda answer: item_error(answer.error_code, answer.error_message, f"voter {node_id}"),
+        deadline_of(core, timeout),
+        repeat_after_loss=False,
+    )
+
+
+def unregister_broker(core: ClientCore, node_id: int, *, timeout: float | None = None) -> Operation[None]:
+    """Let the cluster forget a broker that will not come back. Raises `KafkaError` and `ClientError`."""
+    from wire.messages.unregister_broker import UnregisterBrokerRequest
+
+    yield from decided(
+        core,
+        lambda _: UnregisterBrokerRequest(node_id),
+        lambda answer: item_error(answer.error_code, answer.error_message, f"broker {node_id}"),
+        deadline_of(core, timeout),
+    )
+
+
+def update_features(
+    core: ClientCore,
+    levels: Mapping[str, int],
+    *,
+    allow_downgrade: bool = False,
+    validate_only: bool = False,
+    timeout: float | None = None,
+) -> Operation[None]:
+    """Finalize these levels of features, all or none of them (KIP-584); 0 takes a feature away.
+
+    A lower level than the present one needs `allow_downgrade` (without loss of metadata). Raises `KafkaError` and
+    `ClientError`.
+    """
+    from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+
+    upgrade, safe_downgrade = 1, 2
+    kind = safe_downgrade if allow_downgrade else upgrade
+    updates = [
+        FeatureUpdateKey(name, level, allow_downgrade=allow_downgrade, upgrade_type=kind)
+        for name, level in levels.items()
+    ]
+
+    def failure(response: Any) -> KafkaError | None:
+        for each in response.results:
+            error = item_error(each.error_code, each.error_message, f"feature {each.feature}")
+            if error is not None:
+                return error
+        return item_error(response.error_code, response.error_message, "features")
+
+    yield from decided(
+        core,
+        lambda timeout_ms: UpdateFeaturesRequest(timeout_ms, updates, validate_only),
+        failure,
+        deadline_of(core, timeout),
+    )

@@ -1,0 +1,120 @@
+"""What each replica's broker says of its own log: operations. PURE.
+
+ListOffsets by a debugger (replica id -2) is answered by every replica for itself, a follower or one without a leader too;
+any other asker is answered by leaders alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from odradek.client.core.operation import Operation
+from odradek.client.core.scatter import deadline_of, item_error, scatter, this_broker
+from wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.scatter import CallError
+
+__all__ = ["ReplicaLog", "describe_replica_logs"]
+
+Replica: TypeAlias = tuple[str, int, int]
+"""Topic, partition, broker."""
+_Answer: TypeAlias = "tuple[int, int, int] | KafkaError"
+_DEBUGGER = -2
+_LATEST, _EARLIEST, _NEWEST = -1, -2, -3
+
+
+@attrs.frozen
+class ReplicaLog:
+    """The log of one replica: first offset and next one. Of its newest record (by timestamp) the time, in milliseconds
+    since 1970, and the leader epoch in which it was written; None where there is no record."""
+
+    start: int
+    end: int
+    newest_ms: int | None
+    newest_epoch: int | None
+
+
+def describe_replica_logs(
+    core: ClientCore, replicas: Mapping[tuple[str, int], Sequence[int]], *, timeout: float | None = None
+) -> Operation[dict[Replica, ReplicaLog | CallError]]:
+    """What the brokers of these replicas, by partition, say of their logs; an error for each that says nothing.
+
+    KAFKA_STORAGE_ERROR says that the replica's directory is offline. Nothing is asked twice, so that the answer is about
+    this moment. `timeout` counts for each of three rounds. Raises `ClientError`.
+    """
+    wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
+    ends = yield from _ask(core, wanted, _LATEST, timeout)
+    answered = [each for each in wanted if isinstance(ends[each], tuple)]
+    # One that was silent has taken its time already; the others shall not wait for it again.
+    starts = yield from _ask(core, answered, _EARLIEST, timeout)
+    newest = yield from _ask(core, answered, _NEWEST, timeout)
+    found: dict[Replica, ReplicaLog | CallError] = {}
+    for each in wanted:
+        end, start = ends[each], starts.get(each)
+        if not isinstance(end, tuple):
+            found[each] = end
+        elif not isinstance(start, tuple):
+            assert start is not None, f"{each} was asked for its end alone"
+            found[each] = start
+        else:
+            record = newest[each]
+            time_ms, offset, epoch = record if isinstance(record, tuple) else (-1, -1, -1)
+            found[each] = ReplicaLog(
+                start[1],
+                end[1],
+                time_ms if offset >= 0 and time_ms >= 0 else None,
+                epoch if offset >= 0 and epoch >= 0 else None,
+            )
+    return found
+
+
+def _ask(
+    core: ClientCore, replicas: Sequence[Replica], timestamp: int, timeout: float | None
+) -> Operation[dict[Replica, Any]]:
+    """(timestamp, offset, leader epoch) of each, or an error."""
+    from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+    def message(asked: list[Replica], timeout_ms: int) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for name, index, _ in asked:
+            topics.setdefault(name, []).append(
+                ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+            )
+        return ListOffsetsRequest(
+            replica_id=_DEBUGGER,
+            topics=[ListOffsetsTopic(name, partitions) for name, partitions in topics.items()],
+            timeout_ms=timeout_ms,
+        )
+
+    def take(response: Any, asked: list[Replica]) -> Iterable[tuple[Replica, _Told]]:
+        node = asked[0][2]
+        for topic in response.topics:
+            for each in topic.partitions:
+                error = item_error(each.error_code, None, f"{topic.name}-{each.partition_index}")
+                answer = (each.timestamp, each.offset, each.leader_epoch)
+                # As a value: `scatter` would ask again until the time is up whoever has an error that may pass.
+                yield (topic.name, each.partition_index, node), _Told(answer if error is None else error)
+
+    if not replicas:
+        return {}
+    found = yield from scatter(
+        core,
+        replicas,
+        this_broker(lambda replica: replica[2]),
+        message,
+        take,
+        deadline=deadline_of(core, timeout),
+    )
+    return {each: told.answer if isinstance(told, _Told) else told for each, told in found.items()}
+
+
+@attrs.frozen
+class _Told:
+    """What a broker has said, which is final."""
+
+    answer: _Answer

@@ -1,0 +1,1 @@
+"""Plans that move partitions between brokers and directories, and their progress."""

@@ -1,0 +1,337 @@
+"""A plan of moves carried out: what there is to plan with, throttles, waves of reassignments, progress. Operations, PURE.
+
+A reassignment is asked of the controller and then runs by itself: brokers copy, the controller drops the old replicas
+once the new ones are in sync. So a plan goes out in waves of a few partitions, each as another is done, and whoever
+stops watching leaves no half of a partition behind: what was asked for goes on, what was not asked for stays as it is.
+
+A throttle is configuration (KIP-73): a rate on each broker, and on each topic the replicas that it holds for. It is
+taken away when all is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from odradek.client.admin.admin_configs import (
+    AlterConfig,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
+from odradek.client.admin.admin_logs import describe_log_dirs
+from odradek.client.admin.admin_partitions import (
+    Reassignment,
+    alter_partition_reassignments,
+    elect_leaders,
+    list_partition_reassignments,
+)
+from odradek.client.admin.admin_topics import ClusterDescription, describe_cluster, describe_topics
+from odradek.client.admin.moves.balance import Move, Placement, Site
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.errors import ClientError, RequestTimedOut
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.known_cluster import Topic
+    from odradek.client.core.scatter import CallError
+
+__all__ = [
+    "ClusterSurvey",
+    "MoveProgress",
+    "elect_preferred",
+    "move_partitions",
+    "survey_cluster",
+    "throttle_moves",
+    "unthrottle",
+]
+
+TopicPartition: TypeAlias = tuple[str, int]
+_POLL_SECONDS = 0.25
+_POLL_SECONDS_MAX = 2.0
+_IMAGE_SECONDS_MAX = 30.0
+_MEASURE_SECONDS = 2.0
+_FINISH_SECONDS = 1.0
+_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
+
+
+@attrs.frozen
+class ClusterSurvey:
+    """All that a plan is made from. `sizes` has the bytes of the largest replica of each partition; `unmeasured` the
+    brokers that did not say what they hold, `usable` the bytes that are free on the disks of those that did. `is_current`
+    is False where no controller answered: then all of it is as one broker knew it last."""
+
+    cluster: ClusterDescription
+    topics: tuple[Topic, ...]
+    sizes: Mapping[TopicPartition, int]
+    reassignments: Mapping[TopicPartition, Reassignment]
+    unmeasured: tuple[int, ...]
+    usable: Mapping[int, int] = attrs.field(factory=dict)
+    is_current: bool = True
+
+    @property
+    def sites(self) -> list[Site]:
+        """The brokers that may take replicas: those that live."""
+        return [
+            Site(broker.node_id, broker.rack, broker.host)
+            for broker in self.cluster.brokers
+            if broker.node_id not in self.cluster.fenced
+        ]
+
+    @property
+    def placements(self) -> list[Placement]:
+        """The partitions that are not on their way already."""
+        return [
+            Placement(topic.name, index, each.replicas, self.sizes.get((topic.name, index), 0))
+            for topic in self.topics
+            for index, each in sorted(topic.partitions.items())
+            if (topic.name, index) not in self.reassignments
+        ]
+
+    def load_of(self, node: int) -> tuple[int, int, int]:
+        """How many partitions a broker leads, how many replicas it has, and their bytes."""
+        leads = replicas = size = 0
+        for topic in self.topics:
+            for index, each in topic.partitions.items():
+                leads += each.leader == node
+                if node in each.replicas:
+                    replicas += 1
+                    size += self.sizes.get((topic.name, index), 0)
+        return leads, replicas, size
+
+    def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
+        """Brokers that have too little room for their share of a plan: the bytes that they gain, and those that they have."""
+        gains: dict[int, int] = {}
+        for move in moves:
+            for nodes, sign in ((move.removing, -1), (move.adding, 1)):
+                for node in nodes:
+                    gains[node] = gains.get(node, 0) + sign * move.size
+        return {
+            node: (gain, self.usable[node])
+            for node, gain in sorted(gains.items())
+            if gain > self.usable.get(node, gain)
+        }
+
+
+@attrs.frozen
+class MoveProgress:
+    """How far a plan is: partitions done of all, bytes copied of all."""
+
+    done: int
+    partitions: int
+    copied: int
+    bytes: int
+
+
+def survey_cluster(
+    core: ClientCore, *, patience: float | None = None, measured: bool = True
+) -> Operation[ClusterSurvey]:
+    """Brokers, topics, sizes (if `measured`: every broker is asked), and what moves now.
+
+    Raises `KafkaError` and `ClientError`.
+
+    With `patience` (seconds) for those who look at a cluster in trouble, and plan nothing: brokers that do not answer
+    within it are unmeasured, and nothing moves where no controller says what does.
+    """
+    cluster = yield from describe_cluster(core, include_fenced=True)
+    topics = yield from describe_topics(core)
+    reassignments: Mapping[TopicPartition, Reassignment] = {}
+    is_current = True
+    try:
+        reassignments = yield from list_partition_reassignments(core, timeout=patience)
+    except (KafkaError, ClientError):
+        if patience is None:
+            raise
+        is_current = False
+    alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
+    if not measured:
+        alive = []
+    sizes: dict[TopicPartition, int] = {}
+    usable: dict[int, int] = {}
+    unmeasured = []
+    measures = (yield from describe_log_dirs(core, alive, timeout=patience)) if alive else []
+    for found in measures:
+        if found.error is not None:
+            unmeasured.append(found.broker)
+        if found.directories and all(each.usable_bytes >= 0 for each in found.directories):
+            usable[found.broker] = sum(each.usable_bytes for each in found.directories)
+        for directory in found.directories:
+            for replica in directory.replicas:
+                if not replica.is_future:
+                    key = (replica.topic, replica.partition)
+                    sizes[key] = max(sizes.get(key, 0), replica.size)
+    return ClusterSurvey(cluster, tuple(topics), sizes, reassignments, tuple(unmeasured), usable, is_current)
+
+
+def move_partitions(
+    core: ClientCore,
+    moves: Sequence[Move],
+    *,
+    at_once: int = 50,
+    watch: Callable[[MoveProgress], None] | None = None,
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, CallError | None]]:
+    """Carry out a plan to its end, at most `at_once` partitions at a time, then let the preferred replicas lead.
+
+    The error or None for each partition: what the controller refused, INVALID_REPLICA_ASSIGNMENT where the replicas
+    are others in the end (somebody cancelled it), or why the preferred replica does not lead. `watch` hears of
+    progress. Without `timeout` (seconds) there is no deadline: a broker may be down for long. With it, a partition that
+    has not moved by then has `RequestTimedOut`: one that has begun goes on by itself, the others are not begun.
+    Raises `KafkaError` and `ClientError`.
+    """
+    deadline = None if timeout is None else core.now + timeout
+    waiting = list(moves)
+    moving: dict[TopicPartition, Move] = {}
+    outcomes: dict[TopicPartition, CallError | None] = {}
+    copied = dict.fromkeys(((move.topic, move.partition) for move in moves), 0)
+    total = sum(move.bytes for move in moves)
+    pause = _POLL_SECONDS
+    measured_at = core.now
+    while (waiting or moving) and (deadline is None or core.now < deadline):
+        wave, waiting = waiting[: at_once - len(moving)], waiting[at_once - len(moving) :]
+        if wave:
+            wanted = {(move.topic, move.partition): move.after for move in wave}
+            moving |= {(move.topic, move.partition): move for move in wave}
+            asked = yield from alter_partition_reassignments(core, wanted, timeout=_left(core, deadline))
+            for key, error in asked.items():
+                if error is not None:
+                    outcomes[key] = error
+                    del moving[key]
+        under_way = yield from list_partition_reassignments(core, list(moving), timeout=_left(core, deadline))
+        ended = [key for key in moving if key not in under_way]
+        for key in ended:
+            copied[key] = moving.pop(key).bytes
+            outcomes[key] = None
+        if moving and core.now - measured_at >= _MEASURE_SECONDS:
+            copied |= yield from _copied(core, moving, _left(core, deadline))
+            measured_at = core.now
+        if watch is not None:
+            watch(MoveProgress(len(outcomes), len(moves), sum(copied.values()), total))
+        pause = _POLL_SECONDS if ended else min(pause * 1.5, _POLL_SECONDS_MAX)
+        if moving:
+            wake_at = core.now + pause
+            yield Wait(until=wake_at if deadline is None else min(wake_at, deadline))
+    outcomes |= {
+        key: RequestTimedOut(f"{key[0]}-{key[1]} has not moved within {timeout:.3g} s") for key in moving
+    }
+    outcomes |= {
+        (move.topic, move.partition): RequestTimedOut(
+            f"{move.topic}-{move.partition} was not begun within {timeout:.3g} s"
+        )
+        for move in waiting
+    }
+    outcomes |= yield from _checked(core, moves, outcomes, _left(core, deadline))
+    done = [move for move in moves if outcomes[move.topic, move.partition] is None]
+    outcomes |= yield from elect_preferred(
+        core, [(move.topic, move.partition) for move in done], timeout=_left(core, deadline)
+    )
+    return {(move.topic, move.partition): outcomes[move.topic, move.partition] for move in moves}
+
+
+def _left(core: ClientCore, deadline: float | None) -> float | None:
+    """Seconds for one more call of a plan with this deadline: what has begun is still looked at and finished behind it."""
+    return None if deadline is None else max(_FINISH_SECONDS, deadline - core.now)
+
+
+def _copied(
+    core: ClientCore, moving: Mapping[TopicPartition, Move], timeout: float | None
+) -> Operation[dict[TopicPartition, int]]:
+    """The bytes that the new replicas of these partitions have already."""
+    takers = sorted({node for move in moving.values() for node in move.adding})
+    copied: dict[TopicPartition, int] = {}
+    for found in (yield from describe_log_dirs(core, takers, timeout=timeout)):
+        for directory in found.directories:
+            for replica in directory.replicas:
+                key = (replica.topic, replica.partition)
+                move = moving.get(key)
+                if move is not None and found.broker in move.adding:
+                    copied[key] = copied.get(key, 0) + min(replica.size, move.size)
+    return copied
+
+
+def _checked(
+    core: ClientCore,
+    moves: Sequence[Move],
+    outcomes: Mapping[TopicPartition, CallError | None],
+    timeout: float | None = None,
+) -> Operation[dict[TopicPartition, KafkaError]]:
+    """An error for each partition that ended otherwise than planned.
+
+    The controller says what has ended, any broker which replicas there are: one whose image is behind still shows
+    replicas of before and after together, and is asked again.
+    """
+    done = [move for move in moves if outcomes[move.topic, move.partition] is None]
+    if not done:
+        return {}
+    until = core.now + (_IMAGE_SECONDS_MAX if timeout is None else min(timeout, _IMAGE_SECONDS_MAX))
+    while True:
+        topics = {topic.name: topic for topic in (yield from describe_topics(core))}
+        wrong = {}
+        behind = False
+        for move in done:
+            topic = topics.get(move.topic)
+            found = topic.partitions.get(move.partition) if topic is not None else None
+            if found is None or set(found.replicas) != set(move.after):
+                behind |= found is not None and set(found.replicas) == {*move.before, *move.after}
+                replicas = "gone" if found is None else f"on {', '.join(map(str, found.replicas))}"
+                wrong[move.topic, move.partition] = KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"{move.topic}-{move.partition} is {replicas}: somebody else changed it meanwhile",
+                )
+        if not behind or core.now >= until:
+            return wrong
+        yield Wait(until=core.now + _POLL_SECONDS)
+
+
+def elect_preferred(
+    core: ClientCore, partitions: Sequence[TopicPartition], *, timeout: float | None = None
+) -> Operation[dict[TopicPartition, KafkaError]]:
+    """Let the first replica lead each of these; errors where it could not."""
+    if not partitions:
+        return {}
+    found = yield from elect_leaders(core, partitions, timeout=timeout)
+    return {key: error for key, error in found.items() if error is not None and error.code not in _SETTLED}
+
+
+def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: int) -> Operation[None]:
+    """Hold replication for these moves to a rate on every broker concerned that lives. Raises `KafkaError` and
+    `ClientError`."""
+    nodes = sorted(
+        {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
+    )
+    rates = [AlterConfig(key, str(bytes_per_second)) for key in _RATES]
+    changes = {ConfigResource(ResourceType.BROKER, str(node)): rates for node in nodes}
+    leaders: dict[str, list[str]] = {}
+    followers: dict[str, list[str]] = {}
+    for move in moves:
+        if move.adding:
+            leaders.setdefault(move.topic, []).extend(f"{move.partition}:{node}" for node in move.before)
+            followers.setdefault(move.topic, []).extend(f"{move.partition}:{node}" for node in move.adding)
+    for topic, replicas in leaders.items():
+        changes[ConfigResource(ResourceType.TOPIC, topic)] = [
+            AlterConfig(_REPLICAS[0], ",".join(replicas)),
+            AlterConfig(_REPLICAS[1], ",".join(followers[topic])),
+        ]
+    yield from _altered(core, changes)
+
+
+def unthrottle(core: ClientCore, nodes: Iterable[int], topics: Iterable[str]) -> Operation[None]:
+    """Take the throttles of moves away. Raises `KafkaError` and `ClientError`."""
+    rates = [AlterConfig(key, operation=ConfigOperation.DELETE) for key in _RATES]
+    replicas = [AlterConfig(key, operation=ConfigOperation.DELETE) for key in _REPLICAS]
+    alive = sorted(node for node in set(nodes) if node in core.cluster.brokers)
+    changes = {ConfigResource(ResourceType.BROKER, str(node)): rates for node in alive}
+    changes |= {ConfigResource(ResourceType.TOPIC, topic): replicas for topic in sorted(set(topics))}
+    yield from _altered(core, changes)
+
+
+def _altered(core: ClientCore, changes: Mapping[ConfigResource, Sequence[AlterConfig]]) -> Operation[None]:
+    for _, error in (yield from incremental_alter_configs(core, changes)):
+        if error is not None:
+            raise error

@@ -1,0 +1,1 @@
+"""Positions, fetches and group membership: the consumer without threads."""

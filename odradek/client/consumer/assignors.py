@@ -1,0 +1,340 @@
+"""Which member of a group reads which partition: range, round robin, cooperative-sticky, and one's own. PURE.
+
+The group's leader runs an assignor over everybody's subscriptions; the others get the outcome. Whoever leads may be
+another client (Java's, librdkafka's), and members of one group may be mixed, so the outcome of range and round robin
+is that of Kafka's own assignors, and what sticky members remember travels in Kafka's format.
+
+A member's claims: with the cooperative protocol (KIP-429) members keep their partitions while a rebalance runs and say
+which they own. A partition that moves is given to nobody in the first round; its owner gives it up, rejoins, and the
+second round hands it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from typing import Any, Protocol
+
+import attrs
+
+from odradek.client.consumer.consumer_types import TopicPartition
+from wire.codec import decode, encode
+from wire.errors import MalformedMessage
+from wire.messages.data_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
+
+__all__ = [
+    "Assignment",
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "MemberSubscription",
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "assignor_for",
+    "decode_assignment",
+    "decode_subscription",
+    "encode_assignment",
+    "encode_subscription",
+]
+
+Assignment = dict[str, list[TopicPartition]]
+"""By member id; every member is in it."""
+
+_VERSION = Struct(">h")
+_GENERATION = Struct(">i")
+_PROTOCOL_VERSION_MAX = 3
+
+
+@attrs.frozen
+class MemberSubscription:
+    """What a member says when it joins. `generation` is that of its claims, -1 where it does not say."""
+
+    member_id: str
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    group_instance_id: str | None = None
+    rack: str | None = None
+    user_data: bytes | None = None
+
+
+class Assignor(Protocol):
+    """A strategy. `name` is what the members of a group must have in common; `cooperative` whether it assigns only
+    partitions that nobody else holds, so that members need not give up all of theirs before (KIP-429)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cooperative(self) -> bool: ...
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+    ) -> Assignment:
+        """Partitions by member. `partition_counts` has every subscribed topic that exists."""
+
+    def user_data(self, generation: int) -> bytes | None:
+        """What a member tells the leader's assignor with its subscription."""
+
+
+@attrs.frozen
+class RangeAssignor:
+    """Each topic by itself, in contiguous ranges: the first members get one more where it does not divide."""
+
+    name: str = "range"
+    cooperative: bool = False
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+    ) -> Assignment:
+        """As Kafka's RangeAssignor without racks."""
+        found: Assignment = {member.member_id: [] for member in members}
+        for topic in sorted(partition_counts):
+            readers = [member for member in _in_order(members) if topic in member.topics]
+            if not readers:
+                continue
+            share, more = divmod(partition_counts[topic], len(readers))
+            start = 0
+            for number, member in enumerate(readers):
+                end = start + share + (number < more)
+                found[member.member_id] += [TopicPartition(topic, index) for index in range(start, end)]
+                start = end
+        return found
+
+    def user_data(self, generation: int) -> bytes | None:
+        """Nothing."""
+        return None
+
+
+@attrs.frozen
+class RoundRobinAssignor:
+    """All partitions of all topics in one circle around the members."""
+
+    name: str = "roundrobin"
+    cooperative: bool = False
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+    ) -> Assignment:
+        """As Kafka's RoundRobinAssignor: who does not subscribe to a topic is passed over."""
+        found: Assignment = {member.member_id: [] for member in members}
+        circle = _in_order(members)
+        turn = 0
+        for key in _all_partitions(partition_counts):
+            if not any(key.topic in member.topics for member in circle):
+                continue
+            while key.topic not in circle[turn % len(circle)].topics:
+                turn += 1
+            found[circle[turn % len(circle)].member_id].append(key)
+            turn += 1
+        return found
+
+    def user_data(self, generation: int) -> bytes | None:
+        """Nothing."""
+        return None
+
+
+@attrs.frozen
+class CooperativeStickyAssignor:
+    """Balanced, and everybody keeps what they have as far as balance allows (KIP-54, KIP-429)."""
+
+    name: str = "cooperative-sticky"
+    cooperative: bool = True
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+    ) -> Assignment:
+        """Members' loads differ by one at most where all subscribe alike; otherwise no single move improves them.
+
+        A partition that changes hands is in nobody's assignment of this round.
+        """
+        owners = _claims(partition_counts, members)
+        found = _balanced(partition_counts, members, owners)
+        return {
+            member_id: [key for key in keys if owners.get(key, member_id) == member_id]
+            for member_id, keys in found.items()
+        }
+
+    def user_data(self, generation: int) -> bytes | None:
+        """The generation of the claims, for leaders that know only version 1 of the protocol."""
+        return _GENERATION.pack(generation)
+
+
+_BUILT_IN: dict[str, Assignor] = {
+    "range": RangeAssignor(),
+    "RangeAssignor": RangeAssignor(),
+    "roundrobin": RoundRobinAssignor(),
+    "RoundRobinAssignor": RoundRobinAssignor(),
+    "cooperative-sticky": CooperativeStickyAssignor(),
+    "CooperativeStickyAssignor": CooperativeStickyAssignor(),
+}
+
+
+def assignor_for(named: Any) -> Assignor:
+    """The assignor of a name (`range`, Kafka's class names) or the object itself. Raises `ValueError`."""
+    if isinstance(named, str):
+        found = _BUILT_IN.get(named) or _BUILT_IN.get(named.rpartition(".")[2])
+        if found is None:
+            known = ", ".join(name for name in _BUILT_IN if name.islower())
+            raise ValueError(f"partition.assignment.strategy: unknown assignor {named!r} (there are {known})")
+        return found
+    if not all(hasattr(named, part) for part in ("name", "cooperative", "assign", "user_data")):
+        raise ValueError(f"partition.assignment.strategy: {named!r} is no assignor")
+    assignor: Assignor = named
+    return assignor
+
+
+def _in_order(members: Iterable[MemberSubscription]) -> list[MemberSubscription]:
+    """Static members by their instance id before the others by their member id, as in Kafka."""
+    return sorted(
+        members, key=lambda m: (m.group_instance_id is None, m.group_instance_id or "", m.member_id)
+    )
+
+
+def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, index)
+        for topic in sorted(partition_counts)
+        for index in range(partition_counts[topic])
+    ]
+
+
+# Sticky
+
+
+def _claims(
+    partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+) -> dict[TopicPartition, str]:
+    """Who owns what, by the members' words: of two claims the later generation's holds, of equals neither."""
+    claims: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member in _in_order(members):
+        for key in member.owned:
+            if key.topic not in member.topics or key.partition >= partition_counts.get(key.topic, 0):
+                continue
+            other = claims.get(key)
+            if other is None or member.generation > other[0]:
+                claims[key] = (member.generation, member.member_id)
+            elif member.generation == other[0]:
+                claims[key] = (member.generation, None)
+    return {key: owner for key, (_, owner) in claims.items() if owner is not None}
+
+
+def _balanced(
+    partition_counts: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    owners: Mapping[TopicPartition, str],
+) -> Assignment:
+    order = _in_order(members)
+    readers = {
+        topic: [member.member_id for member in order if topic in member.topics] for topic in partition_counts
+    }
+    found: Assignment = {member.member_id: [] for member in order}
+    homeless: list[TopicPartition] = []
+    for key in _all_partitions(partition_counts):
+        owner = owners.get(key)
+        if owner is not None:
+            found[owner].append(key)
+        elif readers[key.topic]:
+            homeless.append(key)
+    # Those with the fewest possible readers first, while there is still a choice.
+    homeless.sort(key=lambda key: (len(readers[key.topic]), key))
+    for key in homeless:
+        least = min(readers[key.topic], key=lambda member_id: len(found[member_id]))
+        found[least].append(key)
+    _even_out(found, readers)
+    return found
+
+
+def _even_out(found: Assignment, readers: Mapping[str, list[str]]) -> None:
+    """Move single partitions, from the member with most of those that can give, to one with at least two less.
+
+    Each move lowers the sum of the squared loads, so it ends.
+    """
+    while any(
+        _give_one(found, giver, readers)
+        for giver in sorted(found, key=lambda member_id: -len(found[member_id]))
+    ):
+        continue
+
+
+def _give_one(found: Assignment, giver: str, readers: Mapping[str, list[str]]) -> bool:
+    keys = found[giver]
+    for number in range(len(keys) - 1, -1, -1):
+        taker = min(readers[keys[number].topic], key=lambda member_id: len(found[member_id]))
+        if len(keys) - len(found[taker]) >= 2:
+            found[taker].append(keys.pop(number))
+            return True
+    return False
+
+
+# Kafka's formats
+
+
+def encode_subscription(subscription: MemberSubscription) -> bytes:
+    """ConsumerProtocolSubscription, version 3, behind its version."""
+    owned: dict[str, list[int]] = {}
+    for topic, partition in sorted(subscription.owned):
+        owned.setdefault(topic, []).append(partition)
+    message = ConsumerProtocolSubscription(
+        topics=sorted(subscription.topics),
+        user_data=subscription.user_data,
+        owned_partitions=[
+            ConsumerProtocolSubscriptionTopicPartition(topic, indexes) for topic, indexes in owned.items()
+        ],
+        generation_id=subscription.generation,
+        rack_id=subscription.rack,
+    )
+    return _VERSION.pack(_PROTOCOL_VERSION_MAX) + encode(message, _PROTOCOL_VERSION_MAX)
+
+
+def decode_subscription(member_id: str, group_instance_id: str | None, metadata: bytes) -> MemberSubscription:
+    """A member's words. Newer versions only append fields. Raises `MalformedMessage`."""
+    message = decode(ConsumerProtocolSubscription, *_version(metadata), exact=False)
+    generation = message.generation_id
+    user_data = message.user_data
+    if generation < 0 and user_data is not None and len(user_data) == _GENERATION.size:
+        (generation,) = _GENERATION.unpack(user_data)
+    return MemberSubscription(
+        member_id,
+        tuple(message.topics),
+        tuple(TopicPartition(t.topic, index) for t in message.owned_partitions for index in t.partitions),
+        generation,
+        group_instance_id,
+        message.rack_id,
+        user_data,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """ConsumerProtocolAssignment, version 3, behind its version."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignmentTopicPartition(topic, sorted(topics[topic])) for topic in sorted(topics)
+        ]
+    )
+    return _VERSION.pack(_PROTOCOL_VERSION_MAX) + encode(message, _PROTOCOL_VERSION_MAX)
+
+
+def decode_assignment(assignment: bytes) -> list[TopicPartition]:
+    """The partitions that the leader has given; nothing in an empty assignment. Raises `MalformedMessage`."""
+    if not assignment:
+        return []
+    message = decode(ConsumerProtocolAssignment, *_version(assignment), exact=False)
+    return [TopicPartition(t.topic, index) for t in message.assigned_partitions for index in t.partitions]
+
+
+def _version(data: bytes) -> tuple[int, bytes, int]:
+    """The version to read with, and what `decode` wants besides."""
+    if len(data) < _VERSION.size:
+        raise MalformedMessage("a group member's data is cut")
+    (version,) = _VERSION.unpack_from(data)
+    if version < 0:
+        raise MalformedMessage(f"version {version} of a group member's data")
+    return min(version, _PROTOCOL_VERSION_MAX), data, _VERSION.size

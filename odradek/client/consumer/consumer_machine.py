@@ -1,0 +1,607 @@
+"""A consumer without IO: what its shells, blocking and async, have in common. PURE.
+
+Theory of operation
+-------------------
+Four operations run in the background (`background`): fetching ahead, finding positions, keeping metadata, being a
+member of the group. They meet the application's calls in the `Subscription`. A poll is two steps of the shell:
+
+1. `take(now, what)`: records that are there already, if nothing else is due. No operation, no waiting.
+2. Otherwise `wait(timeout)`, an operation, until there is something to take or the time is up. Its result may be a
+   `RebalanceEvent`: the shell calls the listener, then `told(event)`, and begins again.
+
+Records are taken in the application's own thread, so a poll that is interrupted has not lost any.
+
+Automatic commits happen in `wait`, before anything is taken: everything that earlier polls returned is then done with
+(Kafka's at-least-once). They also happen before partitions are given up and when the consumer closes.
+
+Iteration yields the records of a poll one by one (`Handout`). Meanwhile positions say what was yielded, and nothing that
+was polled is passed over: whatever ends the handout (`settle`) has its other records given back, for the next poll.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odradek.client.consumer.consumer_types import (
+    CommitCallback,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    RebalanceEvent,
+    RebalanceKind,
+    TopicPartition,
+    Wakeup,
+)
+from odradek.client.consumer.delivery import Delivery
+from odradek.client.consumer.fetch_loop import Fetching
+from odradek.client.consumer.group_calls import Coordinator, Member
+from odradek.client.consumer.group_membership import GroupMembership, MembershipState
+from odradek.client.consumer.handout import Handout
+from odradek.client.consumer.positions import Positions
+from odradek.client.consumer.subscription import PartitionState, Subscription
+from odradek.client.core.metadata_keeper import MetadataKeeper
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
+from odradek.client.core.requests import topics_with_metadata
+from odradek.client.errors import ClientError, RequestTimedOut
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.client_keys import ConsumerSettings
+    from odradek.client.core.known_cluster import Topic
+
+__all__ = ["ConsumerMachine"]
+
+T = TypeVar("T")
+_COMMIT_SECONDS_BEFORE_REBALANCE = 10.0
+
+
+class ConsumerMachine:
+    """See the module. `wall_ms` gives the time of day, for `auto.offset.reset=by_duration`."""
+
+    def __init__(self, core: ClientCore, settings: ConsumerSettings, wall_ms: Callable[[], int]) -> None:
+        self.core = core
+        self.settings = settings
+        self.subscription = Subscription()
+        self.woken = False
+        self.stirred = False
+        """The background operations have news that the shell must have them look at."""
+        self.completed: deque[
+            tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
+        ] = deque()
+        """Commits that ended, for the shell to tell the application of."""
+        self._news = core.signal()
+        self._arrived = core.signal()
+        self._errors: deque[Exception] = deque()
+        self._broken: Exception | None = None
+        self.coordinator = Coordinator(core, settings.group_id) if settings.group_id is not None else None
+        self._metadata = MetadataKeeper(
+            core,
+            self._news,
+            wanted=self._wanted_topics,
+            updated=self._metadata_updated,
+            refused=self._refused,
+            max_age=settings.metadata_max_age_ms / 1000,
+            auto_create=settings.allow_auto_create_topics,
+        )
+        self._fetching = Fetching(
+            core,
+            settings,
+            self.subscription,
+            news=self._news,
+            arrived=self._arrived,
+            ask_metadata=self._metadata.ask,
+        )
+        self._positions = Positions(
+            core,
+            settings,
+            self.subscription,
+            self.coordinator,
+            news=self._news,
+            found=self._arrived,
+            ask_metadata=self._metadata.ask,
+            failed=self._position_failed,
+            wall_ms=wall_ms,
+        )
+        self.delivery = Delivery(settings, self._fetching.ready)
+        self.handout: Handout | None = None
+        """What an iterator is yielding."""
+        self.membership: GroupMembership | None = None
+        if self.coordinator is not None:
+            self.membership = GroupMembership(
+                core,
+                settings,
+                self.subscription,
+                self.coordinator,
+                changed=self._arrived,
+                failed=self._refused,
+            )
+        self._event: RebalanceEvent | None = None
+        self._on_told: Callable[[], None] | None = None
+        self._gave_up = False
+        self._commit_at = core.now + settings.auto_commit_interval_ms / 1000
+        self.last_commit_error: Exception | None = None
+        self.records_taken = 0
+
+    def background(self) -> list[Operation[None]]:
+        """The operations to start once."""
+        running = [self._fetching.run(), self._positions.run(), self._metadata.run()]
+        if self.membership is not None:
+            running.append(self.membership.run())
+        return [self._guarded(operation) for operation in running]
+
+    def _guarded(self, operation: Operation[None]) -> Operation[None]:
+        """A bug in the background must not look like silence."""
+        try:
+            yield from operation
+        except Exception as error:  # noqa: BLE001 - every later call of the application raises it
+            self._broken = error
+            self._arrived.notify()
+
+    def _refused(self, error: Exception) -> None:
+        self._errors.append(error)
+        self._arrived.notify()
+
+    def _position_failed(self, state: PartitionState, error: Exception) -> None:
+        if self.subscription.partitions.get(state.key) is not state:
+            return  # given up meanwhile
+        state.error = error
+        self._fetching.ready[state] = None
+        self._arrived.notify()
+
+    def _stir(self) -> None:
+        self.stirred = True
+        self._news.notify()
+        self._arrived.notify()
+
+    # Metadata
+
+    def _wanted_topics(self) -> list[str] | None:
+        if self.subscription.pattern is not None:
+            return None
+        names = self.subscription.names()
+        if self.membership is not None and self.membership.is_leader:
+            names = list(dict.fromkeys([*names, *self.membership.group_topics]))
+        return names
+
+    def _metadata_updated(self) -> None:
+        topics = self.core.cluster.topics.values()
+        skip_internal = self.settings.exclude_internal_topics
+        names = [topic.name for topic in topics if not (topic.is_internal and skip_internal)]
+        changed = self.subscription.match(names)
+        if self.membership is not None:
+            if changed:
+                self.membership.want_rejoin("the topics that match the subscription have changed")
+                self._arrived.notify()
+            self.membership.topics_updated()
+
+    # Polls
+
+    def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
+        """What is there for the application, if nothing else is due; nothing otherwise: then `wait`.
+
+        `waited`: this poll has waited already, so that no commit is due again, however short the interval. Raises the error
+        of a partition that the application has come to.
+        """
+        if self._is_due(now, waited=waited):
+            return []
+        if self.membership is not None:
+            self.membership.last_poll = max(self.membership.last_poll, now)
+        try:
+            found = what()
+        finally:
+            if self.delivery.chunk_used_up:
+                self.delivery.chunk_used_up = False
+                self._stir()
+        self.records_taken += len(found)
+        return found
+
+    def hand_out(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """The records that a poll returned just now, one by one; it ends early when something else is asked for."""
+        before = {
+            state.key: (state, state.serial, OffsetAndMetadata(*position))
+            for state, position in self.delivery.positions_before.items()
+        }
+        self.handout = Handout(records, before)
+        return self.handout.left
+
+    def settle(self, *, last_is_done: bool = True) -> None:
+        """Yield no more of a handout: give back what was not yielded, and the last that was unless it `is_done`."""
+        handout, self.handout = self.handout, None
+        if handout is None:
+            return
+        done = max(handout.done, handout.yielded - (not last_is_done))
+        left: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for record in handout.records[done:]:
+            left.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        for key, position in self._unsettled(handout, done).items():
+            self.delivery.give_back(handout.before[key][0], left[key], *position[:2])
+        handout.records.clear()
+
+    def committed_by_hand(self) -> None:
+        """The application commits all positions: it is done with the record in hand, too."""
+        if self.handout is not None:
+            self.handout.done = self.handout.yielded
+
+    def _unsettled(self, handout: Handout, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of a handout, but for partitions that were sought or taken away since."""
+        found = {}
+        for key, position in handout.positions(done).items():
+            state, serial, _ = handout.before[key]
+            if self.subscription.partitions.get(key) is state and state.serial == serial:
+                found[key] = position
+        return found
+
+    def take_records(self) -> list[Any]:
+        """At most `max.poll.records`."""
+        return self.delivery.take_records(self.settings.max_poll_records)
+
+    def take_batches(self) -> list[Any]:
+        """At most `fetch.max.bytes` of batches, and one batch more."""
+        return self.delivery.take_batches(self.settings.fetch_max_bytes)
+
+    def _is_due(self, now: float, *, waited: bool) -> bool:
+        """Whether there is something to do before records may be taken."""
+        return bool(
+            self.woken
+            or self._errors
+            or self._broken is not None
+            or (self.subscription.grouped and self._group_is_due())
+            or (self.settings.enable_auto_commit and not waited and now >= self._commit_at)
+        )
+
+    def _group_is_due(self) -> bool:
+        membership = self.membership
+        if membership is None:
+            return False
+        if membership.state in (MembershipState.IDLE, MembershipState.PREPARING, MembershipState.ADOPTING):
+            return True
+        return membership.state is MembershipState.JOINING and not membership.cooperative
+
+    def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
+        """See the module. Raises what the application must know: `KafkaError`, `ClientError`, `Wakeup`."""
+        deadline = self.core.now + timeout
+        while True:
+            self._raise_errors()
+            event = yield from self._group_turn()
+            if event is not None:
+                return event
+            self._auto_commit()
+            # What waits for the group, `take` does not give: a poll would go round without ever waiting.
+            if not (self.subscription.grouped and self._group_is_due()) and any(
+                not state.paused and state.has_data for state in self._fetching.ready
+            ):
+                return None
+            if self.completed or self.core.now >= deadline:
+                return None
+            until = min(deadline, self._commit_at) if self.settings.enable_auto_commit else deadline
+            yield Wait(until=until, signals=[self._arrived])
+
+    def _raise_errors(self) -> None:
+        if self._broken is not None:
+            raise AssertionError(f"the consumer broke: {self._broken!r}") from self._broken
+        if self.woken:
+            self.woken = False
+            raise Wakeup("woken up")
+        if self._errors:
+            raise self._errors.popleft()
+
+    def wakeup(self) -> None:
+        """Have the poll that runs, or the next, raise `Wakeup`."""
+        self.woken = True
+        self._stir()
+
+    # The group
+
+    def _group_turn(self) -> Operation[RebalanceEvent | None]:
+        membership = self.membership
+        if membership is None or not self.subscription.grouped:
+            return None
+        if self._event is not None:
+            return self._event
+        membership.polled()
+        if membership.state is MembershipState.PREPARING:
+            event = yield from self._prepare(membership)
+            return event
+        if membership.state is MembershipState.ADOPTING:
+            event = yield from self._adopt(membership)
+            return event
+        return None
+
+    def _prepare(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
+        """Before a join: commit, give up what has to be given up."""
+        owned = list(self.subscription.partitions)
+        if membership.lost:
+            return self._tell(RebalanceKind.LOST, owned, lambda: self._give_up_all(membership))
+        yield from self._commit_before_rebalance(membership, owned)
+        if membership.state is not MembershipState.PREPARING or membership.lost:
+            return None  # the world moved on meanwhile: the next turn sees to it
+        if not membership.cooperative:
+            return self._tell(RebalanceKind.REVOKED, owned, lambda: self._give_up_all(membership))
+        kept = [key for key in owned if key.topic in self.subscription.topics]
+        gone = [key for key in owned if key.topic not in self.subscription.topics]
+
+        def give_up() -> None:
+            self.subscription.assign(kept)
+            if membership.state is MembershipState.PREPARING:
+                membership.prepared()
+
+        return self._tell(RebalanceKind.REVOKED, gone, give_up)
+
+    def _give_up_all(self, membership: GroupMembership) -> None:
+        self.subscription.assign([])
+        if membership.state is MembershipState.PREPARING:
+            membership.prepared()
+
+    def _adopt(self, membership: GroupMembership) -> Operation[RebalanceEvent | None]:
+        """After a join: give up what the assignment lacks (cooperative), take up what is new."""
+        owned = self.subscription.partitions
+        given = dict.fromkeys(membership.assignment)
+        gone = [key for key in owned if key not in given]
+        if gone and membership.cooperative:
+            yield from self._commit_before_rebalance(membership, gone)
+            if membership.state is not MembershipState.ADOPTING:
+                return None
+            kept = [key for key in owned if key in given]
+
+            def give_up() -> None:
+                self.subscription.assign(kept)
+                self._gave_up = True
+
+            return self._tell(RebalanceKind.REVOKED, gone, give_up)
+        new = [key for key in given if key not in owned]
+        self.subscription.assign(given)
+        self._stir()
+
+        def adopted() -> None:
+            gave_up, self._gave_up = self._gave_up, False
+            if membership.state is MembershipState.ADOPTING:
+                membership.adopted()
+                if gave_up:
+                    membership.want_rejoin("partitions were given up for others")
+
+        return self._tell(RebalanceKind.ASSIGNED, new, adopted, always=True)
+
+    def _tell(
+        self,
+        kind: RebalanceKind,
+        keys: list[TopicPartition],
+        then: Callable[[], None],
+        *,
+        always: bool = False,
+    ) -> RebalanceEvent | None:
+        """Have the listener told, then go on; without partitions there is nothing to tell, unless `always`."""
+        if not keys and not always:
+            then()
+            return None
+        self._event = RebalanceEvent(kind, keys)
+        self._on_told = then
+        return self._event
+
+    def told(self, event: RebalanceEvent) -> None:
+        """The listener has been told of this event (even if it raised)."""
+        if event is self._event:
+            then, self._event, self._on_told = self._on_told, None, None
+            if then is not None:
+                then()
+            self._stir()
+
+    def _commit_before_rebalance(
+        self, membership: GroupMembership, keys: Iterable[TopicPartition]
+    ) -> Operation[None]:
+        if not self.settings.enable_auto_commit or not membership.is_member:
+            return
+        try:
+            yield from self.commit(self.positions(keys), timeout=_COMMIT_SECONDS_BEFORE_REBALANCE)
+        except (KafkaError, ClientError) as error:
+            self.last_commit_error = error
+
+    def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
+        """Before `close` and `unsubscribe`: a last automatic commit, and what the listener is to be told."""
+        membership = self.membership
+        owned = list(self.subscription.partitions)
+        if self.settings.enable_auto_commit and self.coordinator is not None:
+            try:
+                yield from self.commit(self.positions(owned), timeout=timeout)
+            except (KafkaError, ClientError) as error:
+                self.last_commit_error = error
+        if membership is None or not self.subscription.grouped:
+            return None
+        kind = RebalanceKind.LOST if membership.lost else RebalanceKind.REVOKED
+        self._event = None
+        return self._tell(kind, owned, lambda: None)
+
+    def leave(self, reason: str, timeout: float) -> Operation[None]:
+        """Read nothing any longer, be no member any longer."""
+        grouped = self.subscription.grouped
+        self._event = None
+        self.subscription.unsubscribe()
+        self._fetching.ready.clear()
+        if self.membership is not None and grouped:
+            yield from self.membership.leave(reason, timeout=timeout)
+            self.membership.lost = False
+
+    def close_sessions(self, timeout: float) -> Operation[None]:
+        """Let brokers forget what they keep for this consumer."""
+        yield from self._fetching.close_sessions(timeout=timeout)
+
+    # Subscriptions
+
+    def resubscribed(self) -> None:
+        """The application has subscribed to something else."""
+        if self.membership is None:
+            self.subscription.unsubscribe()
+            raise ValueError("subscribe needs a group.id (assign does not)")
+        if self.subscription.pattern is not None:
+            self._metadata.ask()
+        self.membership.want_rejoin("the subscription has changed")
+        self._stir()
+
+    def assign_manually(self, keys: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions."""
+        self.subscription.assign_manually(keys, committed=True)
+        self._stir()
+
+    # Positions
+
+    def positions(
+        self, keys: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """How far the application has come, where that is known."""
+        found = {}
+        handout = self.handout
+        unsettled = self._unsettled(handout, handout.yielded) if handout is not None else {}
+        for key in self.subscription.partitions if keys is None else keys:
+            state = self.subscription.partitions.get(key)
+            if key in unsettled:
+                found[key] = unsettled[key]
+            elif state is not None and state.position is not None:
+                found[key] = OffsetAndMetadata(state.position, state.position_epoch)
+        return found
+
+    def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Go on at this offset."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        self.subscription.state(key).seek(offset, leader_epoch)
+        self._stir()
+
+    def reset(self, keys: Iterable[TopicPartition], policy: str) -> None:
+        """Go on at the earliest or latest offset, found out when it is needed; no keys: everywhere."""
+        for key in list(keys) or list(self.subscription.partitions):
+            self.subscription.state(key).reset(policy)
+        self._stir()
+
+    def pause(self, keys: Iterable[TopicPartition], *, paused: bool) -> None:
+        """Hand out nothing of these until they are resumed."""
+        for state in [self.subscription.state(key) for key in keys]:
+            state.paused = paused
+        self._stir()
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {key for key, state in self.subscription.partitions.items() if state.paused}
+
+    def lag(self, key: TopicPartition) -> int | None:
+        """How many offsets the position is behind what this consumer may see, by the last fetch; None: not known."""
+        state = self.subscription.state(key)
+        read_committed = self.settings.isolation_level == "read_committed"
+        end = state.last_stable_offset if read_committed else state.high_watermark
+        position = self.positions([key]).get(key)
+        return None if end is None or position is None else max(0, end - position.offset)
+
+    def position(self, key: TopicPartition, timeout: float) -> Operation[int]:
+        """The next offset that the application gets; waits until it is known. Raises `RequestTimedOut`."""
+        deadline = self.core.now + timeout
+        while True:
+            state = self.subscription.state(key)
+            position = self.positions([key]).get(key)
+            if position is not None:
+                return position.offset
+            if state.error is not None:
+                raise state.error
+            if self.core.now >= deadline:
+                raise RequestTimedOut(f"the position of {key[0]}-{key[1]} was not found in time")
+            yield Wait(until=deadline, signals=[self._arrived])
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], timeout: float
+    ) -> Operation[dict[TopicPartition, OffsetAndTimestamp]]:
+        """By time in milliseconds, or `EARLIEST`, `LATEST`; offset -1 where no record is that young."""
+        isolation_level = 1 if self.settings.isolation_level == "read_committed" else 0
+        keys: dict[tuple[str, int], int] = dict(wanted.items())
+        found = yield from list_offsets(self.core, keys, timeout=timeout, isolation_level=isolation_level)
+        return {
+            TopicPartition(*key): OffsetAndTimestamp(listed.offset, listed.timestamp, listed.leader_epoch)
+            for key, listed in found.items()
+        }
+
+    def offsets_at(
+        self, keys: Iterable[TopicPartition], *, end: bool, timeout: float
+    ) -> Operation[dict[TopicPartition, int]]:
+        """Where partitions begin or end."""
+        wanted = dict.fromkeys(keys, LATEST if end else EARLIEST)
+        found = yield from self.list_offsets(wanted, timeout)
+        return {key: listed.offset for key, listed in found.items()}
+
+    def topic(self, name: str, timeout: float) -> Operation[Topic]:
+        """A topic's partitions. Raises `KafkaError`."""
+        yield from topics_with_metadata(self.core, [name], deadline=self.core.now + timeout, refresh=True)
+        return self.core.cluster.topic(name)
+
+    # Commits
+
+    def _the_coordinator(self) -> Coordinator:
+        if self.coordinator is None:
+            raise ValueError("commits need a group.id")
+        return self.coordinator
+
+    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout: float) -> Operation[None]:
+        """Commit. Raises `KafkaError` (ILLEGAL_GENERATION and its like: others have the partitions), `ClientError`."""
+        coordinator = self._the_coordinator()
+        membership = self.membership
+        who = Member()
+        if self.subscription.grouped and membership is not None:
+            if not membership.is_member:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is no member of its group just now"
+                )
+            who = membership.member
+        try:
+            yield from coordinator.commit(offsets, who, deadline=self.core.now + timeout)
+        except KafkaError as error:
+            if membership is not None and who.generation >= 0 and who == membership.member:
+                membership.refused(error.code)
+            raise
+
+    def commit_later(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> Operation[None]:
+        """As `commit`, but its end is told by `completed`."""
+        error: Exception | None = None
+        try:
+            yield from self.commit(offsets, timeout=self.settings.default_api_timeout_ms / 1000)
+        except (KafkaError, ClientError) as caught:
+            error = caught
+            self.last_commit_error = caught
+        if callback is not None:
+            self.completed.append((callback, offsets, error))
+            self._arrived.notify()
+
+    def committed(
+        self, keys: Iterable[TopicPartition], timeout: float
+    ) -> Operation[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """The group's commits."""
+        found = yield from self._the_coordinator().committed(keys, deadline=self.core.now + timeout)
+        return found
+
+    def _auto_commit(self) -> None:
+        if not self.settings.enable_auto_commit or self.core.now < self._commit_at:
+            return
+        self._commit_at = self.core.now + max(1, self.settings.auto_commit_interval_ms) / 1000
+        # All of them, also those that stand still: a commit that is not repeated expires (KIP-211).
+        offsets = self.positions()
+        idle = self.subscription.grouped and (
+            self.membership is None or self.membership.state is not MembershipState.STABLE
+        )
+        if offsets and not idle:
+            self.core.start(self.commit_later(offsets, None), self.core.now)
+
+    def statistics(self) -> dict[str, int | str]:
+        """Figures of this moment."""
+        membership = self.membership
+        passing = self._fetching.last_error or self._metadata.last_error
+        return {
+            **self.core.statistics(),
+            "last_error": "" if passing is None else str(passing),
+            "assigned_partitions": len(self.subscription.partitions),
+            "buffered_bytes": self._fetching.buffered_bytes(),
+            "fetches": self._fetching.fetches,
+            "records_taken": self.records_taken,
+            "rebalances": membership.rebalances if membership is not None else 0,
+            "generation": membership.generation if membership is not None else -1,
+            "member_state": membership.state.value if membership is not None else "",
+        }

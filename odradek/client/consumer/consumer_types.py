@@ -1,0 +1,196 @@
+"""What a consumer hands out and takes in. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import attrs
+
+from odradek.client.errors import ClientError, is_retriable
+
+if TYPE_CHECKING:
+    from wire.batches.records import Header
+
+__all__ = [
+    "CommitCallback",
+    "ConsumerRecord",
+    "NoOffsetForPartition",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "OffsetsOutOfRange",
+    "RawBatch",
+    "RebalanceEvent",
+    "RebalanceKind",
+    "RebalanceListener",
+    "TopicPartition",
+    "TruncationDetected",
+    "UndecodableRecord",
+    "Wakeup",
+]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; equal to the plain tuple `(topic, partition)`, which is accepted wherever this is."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ConsumerRecord(NamedTuple):
+    """One record. `timestamp` in milliseconds since 1970; `value` None is a tombstone.
+
+    `timestamp_type`: 0 CreateTime, 1 LogAppendTime. `leader_epoch` is the epoch it was written in, for commits
+    (KIP-320). `key` and `value` are bytes, unless the consumer has deserializers.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: Any
+    value: Any
+    headers: tuple[Header, ...] = ()
+    leader_epoch: int = -1
+    timestamp_type: int = 0
+
+
+class RawBatch(NamedTuple):
+    """One record batch as it lies in the log, checksum verified if `check.crcs`; `data` keeps its fetch in memory.
+
+    Records below `start_offset` were read before and are to be dropped: a broker sends whole batches only.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    last_offset: int
+    start_offset: int
+    leader_epoch: int
+    high_watermark: int
+    record_count: int
+    data: memoryview
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A position to commit: the next offset to read, the epoch of the record before it, words of your own."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Where a time begins in a partition: the first record that is not older."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
+
+
+class RebalanceListener:
+    """What an application may want to know of its partitions; override what you need.
+
+    All are called from within `poll`, `close` and `unsubscribe`, in the thread that called these, and may use the
+    consumer (commit, seek). With the cooperative protocol only the difference is named.
+    """
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """These go to others: the last moment to commit."""
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """These are new; reading has not begun."""
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        """These are gone already, others may read them: a commit would fail. By default as revoked."""
+        self.on_partitions_revoked(partitions)
+
+
+class RebalanceKind(Enum):
+    """Which of a listener's methods is due."""
+
+    REVOKED = "revoked"
+    ASSIGNED = "assigned"
+    LOST = "lost"
+
+
+@attrs.frozen
+class RebalanceEvent:
+    """A listener is to be called; the machine goes on when it is told that this is done."""
+
+    kind: RebalanceKind
+    partitions: list[TopicPartition]
+
+
+CommitCallback: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], Exception | None], None]
+
+
+class Wakeup(ClientError):
+    """`Consumer.wakeup` was called from another thread."""
+
+
+class UndecodableRecord(ClientError):
+    """The record at `offset`, or the batch around it, cannot be decoded; what came before it has been handed out.
+
+    Every poll that comes to it raises this again: `seek((topic, partition), next_offset)` passes it, `pause` leaves it for
+    later. `__cause__` is what a deserializer raised, or `wire.batches.batch_errors.CorruptBatch` or `InvalidRecord`. `record` has
+    the bytes that a deserializer refused, None where there is no record to be had.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        next_offset: int,
+        cause: Exception,
+        record: ConsumerRecord | None = None,
+    ) -> None:
+        what = "cannot be deserialized" if record is not None else "cannot be read"
+        super().__init__(
+            f"{partition}: the record at offset {offset} {what}: {type(cause).__name__}: {cause}; "
+            f"seek to {next_offset} to pass it"
+        )
+        self.topic, self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
+        self.record = record
+        self.retriable = is_retriable(cause)
+        self.__cause__ = cause
+
+
+class NoOffsetForPartition(ClientError):
+    """No committed offset, and `auto.offset.reset` is none."""
+
+    def __init__(self, partitions: list[TopicPartition]) -> None:
+        names = ", ".join(map(str, partitions))
+        super().__init__(f"no committed offset for {names}, and auto.offset.reset is none: seek, or set it")
+        self.partitions = partitions
+
+
+class OffsetsOutOfRange(ClientError):
+    """The log does not have these positions (any longer), and `auto.offset.reset` is none."""
+
+    def __init__(self, offsets: dict[TopicPartition, int]) -> None:
+        names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())
+        super().__init__(f"out of range: {names}, and auto.offset.reset is none: seek, or set it")
+        self.offsets = offsets
+
+
+class TruncationDetected(ClientError):
+    """The log was truncated below the position: records that were read are no longer part of it (KIP-320).
+
+    `diverging` is where the common history ends, None where the broker cannot tell.
+    """
+
+    def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None) -> None:
+        where = "at an unknown offset" if diverging is None else f"at {diverging.offset}"
+        super().__init__(
+            f"{partition}: the log was truncated {where}, below the position {position}; seek to go on"
+        )
+        self.partition = partition
+        self.position = position
+        self.diverging = diverging

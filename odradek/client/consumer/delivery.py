@@ -1,0 +1,297 @@
+"""From fetched chunks to what `poll` and `poll_batches` return: order, positions, aborted transactions. PURE.
+
+Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when records
+are handed over, and past what no application sees: control batches, aborted transactions, the gaps of compaction.
+
+What cannot be decoded is an `UndecodableRecord`, raised by the poll that has nothing to hand over before it. Nothing passes
+it by itself: damaged bytes are fetched again, as another replica may have sound ones, and bytes that a deserializer refuses
+stay where they are.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from odradek.client.consumer.consumer_records import BatchRecords
+from odradek.client.consumer.consumer_types import ConsumerRecord, RawBatch, TopicPartition, UndecodableRecord
+from odradek.client.consumer.record_runs import LastShapes
+from odradek.client.consumer.subscription import Chunk, PartitionState
+from wire.batches.batch_header import BatchHeader, check_crc
+from wire.errors import KafkaError
+from wire.record_batch import CorruptBatch, parse_header, records
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_keys import ConsumerSettings
+
+__all__ = ["Delivery"]
+
+DECOMPRESSED_BYTES_MAX = 256 << 20
+_PIECE_RECORDS = 1000
+"""So many records of a batch are made at once."""
+_CONTROL_KEY = Struct(">hh")
+_ABORT = 0
+
+
+class Delivery:
+    """See the module. `ready` are the partitions with data, in the order in which they are served."""
+
+    def __init__(self, settings: ConsumerSettings, ready: dict[PartitionState, None]) -> None:
+        self._settings = settings
+        self._ready = ready
+        self._read_committed = settings.isolation_level == "read_committed"
+        self._deserialize = settings.key_deserializer is not None or settings.value_deserializer is not None
+        self._last_shapes = LastShapes()
+        self.bytes_parsed = 0
+        self.positions_before: dict[PartitionState, tuple[int, int]] = {}
+        """Position and epoch before the last `take_records`, of the partitions that it took from."""
+        self.chunk_used_up = False
+        """A chunk is used up since this was set to False: there is room to fetch into."""
+
+    def take_records(self, count_max: int) -> list[ConsumerRecord]:
+        """At most so many records. Raises the error of a partition whose turn has come, before it has data."""
+        found: list[ConsumerRecord] = []
+        self.positions_before = {}
+        for state in list(self._ready):
+            if state.paused:
+                continue
+            if state.position is not None:
+                self.positions_before[state] = state.position, state.position_epoch
+            if state.returned:
+                self._hand_over_returned(state, found, count_max - len(found))
+            while len(found) < count_max:
+                if not state.parsed and not self._next_piece(state):
+                    break
+                if not self._hand_over(state, found, count_max - len(found)):
+                    break
+            if not state.chunks and not state.returned and not found:
+                self._raise_error(state)
+            if not state.has_data:
+                del self._ready[state]
+            if len(found) >= count_max:
+                break
+        return found
+
+    def _raise_error(self, state: PartitionState) -> None:
+        if state.error is not None:
+            error, state.error = state.error, None
+            del self._ready[state]
+            self.chunk_used_up = True
+            raise error
+
+    def _next_piece(self, state: PartitionState) -> bool:
+        """Have some records in `parsed`; False when there are none before an error or a fetch."""
+        while state.chunks:
+            chunk = state.chunks[0]
+            try:
+                if state.batch is None:
+                    if chunk.position >= chunk.end:
+                        self._drop_chunk(state)
+                    else:
+                        self._open_batch(state, chunk)
+                    continue
+                found = state.batch.take(_PIECE_RECORDS)
+            except KafkaError as error:
+                self._undecodable(state, chunk, error)
+                return False
+            position = state.position
+            assert position is not None
+            if found and found[0].offset < position:
+                found = [record for record in found if record.offset >= position]
+            if found:
+                state.parsed = found
+                state.parsed_index = 0
+                return True
+            if state.batch.is_used_up:
+                self._end_batch(state, state.batch.header)
+        return False
+
+    def _open_batch(self, state: PartitionState, chunk: Chunk) -> None:
+        header = parse_header(chunk.data, chunk.position)
+        position = state.position
+        assert position is not None
+        visible = self._is_visible(chunk, header) and header.next_offset > position
+        self.bytes_parsed += header.size
+        if not visible:
+            self._end_batch(state, header)
+            return
+        state.batch = BatchRecords(
+            *state.key,
+            chunk.data,
+            chunk.position,
+            header,
+            decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+            crc=self._settings.check_crcs,
+            last_shapes=self._last_shapes,
+        )
+
+    def _end_batch(self, state: PartitionState, header: BatchHeader) -> None:
+        """The position moves behind the batch, even where compaction has taken its last records."""
+        state.batch = None
+        state.chunks[0].position += header.size
+        self._move(state, header.next_offset, header.partition_leader_epoch)
+
+    def _undecodable(self, state: PartitionState, chunk: Chunk, error: KafkaError) -> None:
+        """Keep the error for the poll that comes to it, and fetch again: the bytes may be sound elsewhere."""
+        offset = state.position
+        assert offset is not None
+        next_offset = offset + 1
+        try:
+            header = parse_header(chunk.data, chunk.position)
+        except KafkaError:
+            pass  # nobody knows where that batch ends
+        else:
+            offset = max(offset, header.base_offset)
+            next_offset = max(next_offset, header.next_offset)
+        state.drop_fetched()
+        state.error = UndecodableRecord(state.key, offset, next_offset, error)
+        self.chunk_used_up = True
+
+    def _hand_over(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> bool:
+        """Give the application some of what is parsed; False where one that cannot be deserialized is in the way.
+
+        Raises `UndecodableRecord` for that one while `found` is empty.
+        """
+        parsed, start = state.parsed, state.parsed_index
+        end = min(start + count_max, len(parsed))
+        given = parsed if end - start == len(parsed) else parsed[start:end]
+        refused: UndecodableRecord | None = None
+        if self._deserialize:
+            given, refused = self._deserialized(given)
+            end = start + len(given)
+        found += given
+        if end == len(parsed):
+            state.parsed = []
+            batch = state.batch
+            assert batch is not None
+            if batch.is_used_up:
+                self._end_batch(state, batch.header)
+                return True
+        state.parsed_index = end
+        if given:
+            self._move(state, given[-1].offset + 1, given[-1].leader_epoch)
+        if refused is not None and not found:
+            raise refused
+        return refused is None
+
+    def _deserialized(
+        self, records: list[ConsumerRecord]
+    ) -> tuple[list[ConsumerRecord], UndecodableRecord | None]:
+        """The records up to the first that a deserializer refuses, and what it says of that one."""
+        key, value = self._settings.key_deserializer, self._settings.value_deserializer
+        found: list[ConsumerRecord] = []
+        for record in records:
+            try:
+                found.append(
+                    record._replace(
+                        key=record.key if key is None else key(record.key),
+                        value=record.value if value is None else value(record.value),
+                    )
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, the application gets it with the record's place
+                partition = TopicPartition(record.topic, record.partition)
+                return found, UndecodableRecord(partition, record.offset, record.offset + 1, error, record)
+        return found, None
+
+    def give_back(
+        self, state: PartitionState, given: list[ConsumerRecord], position: int, position_epoch: int
+    ) -> None:
+        """Take records back that were handed over last and not used: the next poll hands them out again, as they are."""
+        if not state.returned:
+            assert state.position is not None
+            state.returned_end = state.position, state.position_epoch
+        state.returned.extendleft(reversed(given))
+        state.position, state.position_epoch = position, position_epoch
+        self._ready[state] = None
+
+    def _hand_over_returned(self, state: PartitionState, found: list[ConsumerRecord], count_max: int) -> None:
+        returned = state.returned
+        while returned and count_max:
+            count_max -= 1
+            record = returned.popleft()
+            found.append(record)
+            state.position, state.position_epoch = record.offset + 1, record.leader_epoch
+        if not returned:
+            state.position, state.position_epoch = state.returned_end
+
+    def _move(self, state: PartitionState, offset: int, epoch: int) -> None:
+        assert state.position is not None
+        state.position = max(state.position, offset)
+        state.position_epoch = epoch
+        if state.chunks and state.chunks[0].position >= state.chunks[0].end:
+            self._drop_chunk(state)
+
+    def _drop_chunk(self, state: PartitionState) -> None:
+        chunk = state.chunks.popleft()
+        state.buffered_bytes -= chunk.end
+        self.chunk_used_up = True
+
+    def take_batches(self, bytes_max: int) -> list[RawBatch]:
+        """Whole batches, of one partition or more, until they have `bytes_max` bytes (one batch at least)."""
+        found: list[RawBatch] = []
+        size = 0
+        for state in list(self._ready):
+            if state.paused:
+                continue
+            if state.batch is not None or state.returned:
+                # A poll has handed over part of a batch: fetch that batch again, from the position on.
+                state.drop_fetched()
+                self.chunk_used_up = True
+            while state.chunks and (size < bytes_max or not found):
+                chunk = state.chunks[0]
+                try:
+                    size += self._take_batch(state, chunk, found)
+                except KafkaError as error:
+                    self._undecodable(state, chunk, error)
+            if not state.chunks and not found:
+                self._raise_error(state)
+            if not state.has_data:
+                del self._ready[state]
+        return found
+
+    def _take_batch(self, state: PartitionState, chunk: Chunk, found: list[RawBatch]) -> int:
+        header = parse_header(chunk.data, chunk.position)
+        start = state.position
+        assert start is not None
+        size = header.size
+        if self._is_visible(chunk, header) and header.next_offset > start:
+            if self._settings.check_crcs and not check_crc(chunk.data, chunk.position, size):
+                raise CorruptBatch(f"{state.key}: the checksum of the batch at {header.base_offset} is wrong")
+            found.append(
+                RawBatch(
+                    *state.key,
+                    header.base_offset,
+                    header.last_offset,
+                    max(start, header.base_offset),
+                    header.partition_leader_epoch,
+                    state.high_watermark if state.high_watermark is not None else -1,
+                    header.record_count,
+                    chunk.data[chunk.position : chunk.position + size],
+                )
+            )
+        chunk.position += size
+        self._move(state, header.next_offset, header.partition_leader_epoch)
+        return size
+
+    def _is_visible(self, chunk: Chunk, header: BatchHeader) -> bool:
+        """Whether applications see the batch: control batches never, aborted ones not with read_committed.
+
+        The broker names transactions that were aborted within the fetched range; each begins with its first offset
+        and ends with its abort marker.
+        """
+        if self._read_committed and header.producer_id >= 0:
+            while chunk.aborted and chunk.aborted[0][0] <= header.last_offset:
+                chunk.aborted_producers[chunk.aborted.popleft()[1]] = None
+            if header.is_control:
+                if _is_abort_marker(chunk):
+                    chunk.aborted_producers.pop(header.producer_id, None)
+            elif header.is_transactional and header.producer_id in chunk.aborted_producers:
+                return False
+        return not header.is_control
+
+
+def _is_abort_marker(chunk: Chunk) -> bool:
+    """KIP-98: a control record's key is a version and a type. Compaction may have left no record."""
+    found = records(chunk.data, chunk.position, decompressed_bytes_max=1 << 16)
+    key = found[0].key if found else None
+    return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT

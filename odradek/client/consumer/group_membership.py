@@ -1,0 +1,530 @@
+"""Being a member of a group by the classic protocol: joining, heartbeats, rebalances, leaving. PURE.
+
+Theory of operation
+-------------------
+Two parties share a `GroupMembership`. Its operation `run` talks to the coordinator in the background, so heartbeats go
+on while the application works, and a join once begun goes on between polls. The application's side, called from polls,
+does what needs the application: it prepares a rebalance (commit, have the listener give partitions up) and adopts an
+assignment (have the listener take partitions up). The state says whose turn it is:
+
+| state | what it is | turn |
+| --- | --- | --- |
+| IDLE | no member, and does not want to be: nothing subscribed, left, or refused | - |
+| PREPARING | a rebalance is due; heartbeats go on while a member | application |
+| JOINING | JoinGroup, then SyncGroup, until there is an assignment | run |
+| ADOPTING | there is an assignment; heartbeats go on | application |
+| STABLE | heartbeats | run |
+
+Rules
+-----
+* Eager assignors: everything is given up before JOINING. Cooperative ones (KIP-429): members keep what they have and
+  say so when they join; what the new assignment lacks is given up while ADOPTING, and then they join once more.
+* A member that the coordinator does not know any longer has lost its partitions (`lost`): nothing may be committed.
+* `max.poll.interval.ms` without a poll: the member leaves, so that others get its partitions. The next poll rejoins.
+* Static members (KIP-345) keep their place when they go: they send no LeaveGroup.
+* A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout. Heartbeats
+  behind it find out that the connection is dead. A SyncGroup is held back for no longer than the leader needs, so one
+  that a firewall has forgotten (nobody refuses its bytes) costs two request timeouts and not a rebalance. A JoinGroup
+  costs that, as in Kafka's client.
+
+Deliberately absent: KIP-848, whose members are told instead of asked. It would be another class with this face.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from odradek.client.consumer.assignors import (
+    Assignor,
+    MemberSubscription,
+    assignor_for,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from odradek.client.consumer.consumer_types import TopicPartition
+from odradek.client.consumer.group_calls import COORDINATOR_LANE, Coordinator, Member
+from odradek.client.consumer.subscription import Subscription
+from odradek.client.core.operation import Call, Operation, Signal, Wait
+from odradek.client.core.requests import refresh_metadata
+from odradek.client.errors import ClientError, RequestTimedOut, broker_error, error_code, is_retriable
+from wire.errors import ErrorCode, KafkaError, MalformedMessage
+from wire.messages.heartbeat import HeartbeatRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+    from odradek.client.core.client_keys import ConsumerSettings
+
+__all__ = ["GroupMembership", "MembershipState"]
+
+_PROTOCOL_TYPE = "consumer"
+_PROBES_MAX = 3
+_GRACE_SECONDS = 5.0
+"""How much longer than the rebalance timeout a JoinGroup may take."""
+_SYNC_REQUEST_TIMEOUTS = 2
+"""How many request timeouts a SyncGroup may take: one for the metadata that the leader asks for, one for itself."""
+
+
+class MembershipState(Enum):
+    """See the module; `_TRANSITIONS` has what may follow what."""
+
+    IDLE = "idle"
+    PREPARING = "preparing"
+    JOINING = "joining"
+    ADOPTING = "adopting"
+    STABLE = "stable"
+
+
+_IDLE, _PREPARING, _JOINING, _ADOPTING, _STABLE = MembershipState
+_TRANSITIONS = frozenset(
+    {
+        (_IDLE, _PREPARING),
+        (_STABLE, _PREPARING),
+        (_ADOPTING, _PREPARING),
+        (_JOINING, _PREPARING),
+        (_PREPARING, _JOINING),
+        (_JOINING, _ADOPTING),
+        (_ADOPTING, _STABLE),
+        *((state, _IDLE) for state in MembershipState),
+    }
+)
+
+
+class _Rejoin(Exception):
+    """The join has to begin anew, now."""
+
+
+class GroupMembership:
+    """See the module. `changed` is notified for the application's side, `failed(error)` is told what it must know."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        settings: ConsumerSettings,
+        subscription: Subscription,
+        coordinator: Coordinator,
+        *,
+        changed: Signal,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._core = core
+        self._settings = settings
+        self._subscription = subscription
+        self._coordinator = coordinator
+        self._changed = changed
+        self._failed = failed
+        self._turned = core.signal()
+        self.assignors: list[Assignor] = [assignor_for(a) for a in settings.partition_assignment_strategy]
+        self.cooperative = all(assignor.cooperative for assignor in self.assignors)
+        """Whether members keep their partitions in a rebalance: only when every assignor can do it."""
+        self.state = _IDLE
+        self.member_id = ""
+        self.generation = -1
+        self.is_leader = False
+        self.lost = False
+        """The partitions went without being given up; the application has not been told yet."""
+        self.assignment: list[TopicPartition] = []
+        """What ADOPTING is to adopt."""
+        self.assignor_name: str | None = None
+        self.rejoin_reason = ""
+        self.last_poll = core.now
+        self.rebalances = 0
+        self.group_topics: tuple[str, ...] = ()
+        """The topics of all members, on the leader: it watches their partitions."""
+        self._partition_counts: dict[str, int] = {}
+        self._rejoin_wanted = False
+        self._heartbeat: Call | None = None
+        self._heartbeat_at = 0.0
+        self._attempt = 0
+        self._poll_interval_exceeded = False
+
+    # The application's side
+
+    @property
+    def is_member(self) -> bool:
+        """Whether there is a generation to commit and beat in."""
+        return self.generation >= 0
+
+    @property
+    def member(self) -> Member:
+        """Who commits."""
+        return Member(self.member_id, self.generation, self._settings.group_instance_id)
+
+    def polled(self) -> None:
+        """The application is alive; whoever is no member but has subscribed joins."""
+        self.last_poll = self._core.now
+        if self.state is _IDLE and self._subscription.topics:
+            self._poll_interval_exceeded = False
+            self._become(_PREPARING)
+
+    def want_rejoin(self, reason: str) -> None:
+        """The subscription or its topics changed: join again, at once or after the join under way."""
+        self.rejoin_reason = reason
+        if self.state in (_STABLE, _ADOPTING):
+            self._become(_PREPARING)
+        elif self.state is _JOINING:
+            self._rejoin_wanted = True
+
+    def prepared(self) -> None:
+        """The application has given up what it had to: join."""
+        self.lost = False
+        self._become(_JOINING)
+
+    def adopted(self) -> None:
+        """The application has taken its partitions up."""
+        if self.state is _ADOPTING:
+            self._become(_STABLE)
+        if self._rejoin_wanted:
+            self._rejoin_wanted = False
+            self.want_rejoin(self.rejoin_reason)
+
+    def topics_updated(self) -> None:
+        """Metadata is fresh: a leader whose topics have grown or gone has the group assign again."""
+        if (
+            self.is_leader
+            and self.state is _STABLE
+            and self._counts(self.group_topics) != self._partition_counts
+        ):
+            self.want_rejoin("the topics' partitions have changed")
+
+    def stop(self) -> None:
+        """Want no membership any longer; `leave` tells the coordinator."""
+        self._become(_IDLE)
+
+    # In the background
+
+    def run(self) -> Operation[None]:
+        """Be a member until the operation is ended."""
+        while True:
+            try:
+                if self.state is _JOINING:
+                    yield from self._join()
+                elif self.is_member and self.state is not _IDLE:
+                    yield from self._beat()
+                else:
+                    yield Wait(signals=[self._turned])
+            except (KafkaError, ClientError) as error:
+                if isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_INSTANCE_ID:
+                    self._forget(keep_id=False)
+                self._become(_IDLE)
+                self._failed(error)
+
+    def _become(self, state: MembershipState) -> None:
+        if state is self.state:
+            return
+        if (self.state, state) not in _TRANSITIONS:
+            raise AssertionError(f"a group member cannot go from {self.state.value} to {state.value}")
+        self.state = state
+        self._turned.notify()
+        self._changed.notify()
+
+    def _forget(self, *, keep_id: bool) -> None:
+        """The coordinator does not know this member, or not in this generation."""
+        if not keep_id:
+            self.member_id = ""
+        self.generation = -1
+        self.is_leader = False
+        self.lost = True
+        if self.state not in (_IDLE, _PREPARING):
+            self._become(_PREPARING)
+        self._changed.notify()
+
+    def refused(self, code: ErrorCode) -> None:
+        """A commit was refused with this code: what that says about the membership."""
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
+        elif code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.want_rejoin("a commit was refused, the group is rebalancing")
+
+    # Heartbeats
+
+    def _beat(self) -> Operation[None]:
+        core = self._core
+        interval_ends = self.last_poll + self._settings.max_poll_interval_ms / 1000
+        if core.now >= interval_ends:
+            yield from self._leave_for_not_polling()
+            return
+        call = self._heartbeat
+        if call is None:
+            if core.now < self._heartbeat_at:
+                yield Wait(until=min(self._heartbeat_at, interval_ends), signals=[self._turned])
+                return
+            deadline = core.now + self._settings.session_timeout_ms / 1000
+            node = yield from self._find_for_heartbeat(deadline)
+            if node is None or not self.is_member or self.state in (_IDLE, _JOINING):
+                return
+            call = self._heartbeat = core.call(
+                self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE
+            )
+        generation = self.generation
+        yield Wait([call], until=interval_ends, signals=[self._turned])
+        if call.done:
+            self._heartbeat = None
+            self._heartbeat_at = core.now + self._settings.heartbeat_interval_ms / 1000
+            self._take_heartbeat(call, generation)
+        elif not self.is_member or self.state is _JOINING:
+            self._heartbeat = None
+
+    def _beat_request(self) -> HeartbeatRequest:
+        return HeartbeatRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id,
+        )
+
+    def _find_for_heartbeat(self, deadline: float) -> Operation[int | None]:
+        try:
+            node = yield from self._coordinator.find(deadline=deadline)
+        except (KafkaError, ClientError) as error:
+            if not is_retriable(error):
+                raise
+            self._heartbeat_at = self._core.now + self._core.backoff(0)
+            return None
+        return node
+
+    def _take_heartbeat(self, call: Call, generation: int) -> None:
+        if call.error is not None:
+            if not is_retriable(call.error):
+                raise call.error
+            self._coordinator.lost()
+            self._heartbeat_at = self._core.now + self._core.backoff(0)
+            return
+        code = error_code(call.response.error_code)
+        if code is ErrorCode.NONE or generation != self.generation:
+            return
+        self._coordinator.noted(code)
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.want_rejoin("the group is rebalancing")
+        elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            self._forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
+        elif code.retriable:
+            self._heartbeat_at = self._core.now + self._core.backoff(0)
+        else:
+            raise broker_error(code, None, f"group {self._coordinator.group_id}")
+
+    def _leave_for_not_polling(self) -> Operation[None]:
+        self._poll_interval_exceeded = True
+        self.lost = True
+        self._become(_IDLE)
+        yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
+
+    def leave(self, reason: str, *, timeout: float) -> Operation[None]:
+        """Tell the coordinator that this member goes; silent when it cannot be told. Static members just go."""
+        if self.state is not _IDLE:
+            self._become(_IDLE)
+        member_id, self.member_id, self.generation = self.member_id, "", -1
+        self.is_leader = False
+        coordinator = self._coordinator
+        if not member_id or self._settings.group_instance_id is not None or coordinator.node is None:
+            return
+        request = LeaveGroupRequest(
+            group_id=coordinator.group_id,
+            member_id=member_id,
+            members=[MemberIdentity(member_id, reason=reason)],
+        )
+        deadline = self._core.now + timeout
+        call = self._core.call(request, node=coordinator.node, deadline=deadline, lane=COORDINATOR_LANE)
+        yield Wait([call], until=deadline)
+
+    # Joining
+
+    def _join(self) -> Operation[None]:
+        """One attempt; raises what the application must know."""
+        core = self._core
+        try:
+            deadline = core.now + self._settings.default_api_timeout_ms / 1000
+            yield from self._coordinator.find(deadline=deadline)
+            joined = yield from self._send_join()
+            assignment = yield from self._sync(joined)
+        except _Rejoin:
+            return
+        except (KafkaError, ClientError) as error:
+            if not is_retriable(error):
+                raise
+            self._coordinator.lost()
+            yield from self._pause()
+            return
+        self._attempt = 0
+        if self.state is not _JOINING:
+            return
+        self.assignment = assignment
+        self.rebalances += 1
+        self._heartbeat = None
+        self._heartbeat_at = core.now + self._settings.heartbeat_interval_ms / 1000
+        self._become(_ADOPTING)
+
+    def _pause(self) -> Operation[None]:
+        yield Wait(until=self._core.now + self._core.backoff(self._attempt))
+        self._attempt += 1
+
+    def _send_join(self) -> Operation[JoinGroupResponse]:
+        core, settings = self._core, self._settings
+        rebalance_timeout = settings.max_poll_interval_ms
+        request = JoinGroupRequest(
+            group_id=self._coordinator.group_id,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout,
+            member_id=self.member_id,
+            group_instance_id=settings.group_instance_id,
+            protocol_type=_PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(assignor.name, encode_subscription(self._words(assignor)))
+                for assignor in self.assignors
+            ],
+            reason=self.rejoin_reason or None,
+        )
+        response: JoinGroupResponse = yield from self._ask(
+            request, core.now + rebalance_timeout / 1000 + _GRACE_SECONDS
+        )
+        code = error_code(response.error_code)
+        if code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            raise _Rejoin
+        yield from self._check(code)
+        self.member_id = response.member_id
+        self.generation = response.generation_id
+        self.assignor_name = response.protocol_name
+        self.is_leader = response.leader == self.member_id
+        return response
+
+    def _words(self, assignor: Assignor) -> MemberSubscription:
+        return MemberSubscription(
+            self.member_id,
+            self._subscription.topics,
+            tuple(self._subscription.partitions) if self.cooperative else (),
+            self.generation,
+            rack=self._settings.client_rack or None,
+            user_data=assignor.user_data(self.generation),
+        )
+
+    def _ask(self, request: JoinGroupRequest | SyncGroupRequest, deadline: float) -> Operation[Any]:
+        node = self._coordinator.node
+        if node is None:
+            raise _Rejoin
+        core = self._core
+        call = core.call(request, node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True)
+        probes = 0
+        while not call.done:
+            until = core.now + self._settings.session_timeout_ms / 3000 if probes < _PROBES_MAX else None
+            yield Wait([call], until=until, signals=[self._turned])
+            if self.state is not _JOINING:
+                raise _Rejoin
+            if until is not None and core.now >= until and not call.done:
+                # Behind the request, so the answer says nothing; but a coordinator that lost its power and is back
+                # refuses the bytes, and who only waits would never hear of it.
+                core.call(
+                    self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE, patient=True
+                )
+                probes += 1
+        return call.result()
+
+    def _check(self, code: ErrorCode) -> Operation[None]:
+        """What the answer to a JoinGroup or SyncGroup says."""
+        if code is ErrorCode.NONE:
+            return
+        self._coordinator.noted(code)
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            raise _Rejoin
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            had_partitions = bool(self._subscription.partitions)
+            keep_id = code is ErrorCode.ILLEGAL_GENERATION
+            if had_partitions:
+                self._forget(keep_id=keep_id)
+            else:
+                self.generation = -1
+                self.member_id = self.member_id if keep_id else ""
+            raise _Rejoin
+        if not code.retriable:
+            raise broker_error(code, None, f"group {self._coordinator.group_id}")
+        yield from self._pause()
+        raise _Rejoin
+
+    def _sync(self, joined: JoinGroupResponse) -> Operation[list[TopicPartition]]:
+        shares: dict[str, bytes] = {}
+        if self.is_leader and not joined.skip_assignment:
+            shares = yield from self._assign(joined)
+        request = SyncGroupRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id,
+            protocol_type=_PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments=[SyncGroupRequestAssignment(member_id, share) for member_id, share in shares.items()],
+        )
+        response = yield from self._ask(request, self._core.now + self._sync_seconds_max())
+        yield from self._check(error_code(response.error_code))
+        try:
+            return decode_assignment(response.assignment)
+        except MalformedMessage as error:
+            raise ClientError(
+                f"the group's leader gave an assignment that cannot be read: {error}"
+            ) from error
+
+    def _sync_seconds_max(self) -> float:
+        """Long enough for the group's leader, which asks for metadata first, and no longer."""
+        rebalance_seconds = self._settings.max_poll_interval_ms / 1000 + _GRACE_SECONDS
+        return min(rebalance_seconds, _SYNC_REQUEST_TIMEOUTS * self._core.config.request_timeout)
+
+    def _assign(self, joined: JoinGroupResponse) -> Operation[dict[str, bytes]]:
+        """As the leader: fresh metadata, then the assignor that the coordinator has chosen; what each member is told."""
+        assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
+        if assignor is None:
+            raise ClientError(
+                f"the coordinator chose {joined.protocol_name}, which this member does not have"
+            )
+        try:
+            members = [
+                decode_subscription(member.member_id, member.group_instance_id, member.metadata)
+                for member in joined.members
+            ]
+        except MalformedMessage as error:
+            raise ClientError(f"a member's subscription cannot be read: {error}") from error
+        topics = sorted({topic for member in members for topic in member.topics})
+        self.group_topics = tuple(topics)
+        yield from self._learn(topics)
+        counts = self._partition_counts = self._counts(topics)
+        # A large group takes its assignor seconds, and neither other calls nor heartbeats wait for that.
+        work = self._core.compute(partial(_shares, assignor, dict(counts), members))
+        while not work.done:
+            until = self._core.now + self._settings.heartbeat_interval_ms / 1000
+            yield Wait([work], until=until, signals=[self._turned])
+            if self.state is not _JOINING:
+                raise _Rejoin
+            node = self._coordinator.node
+            if not work.done and node is not None:
+                # Its answer says nothing that the SyncGroup's would not.
+                deadline = self._core.now + self._settings.session_timeout_ms / 1000
+                self._core.call(self._beat_request(), node=node, deadline=deadline, lane=COORDINATOR_LANE)
+        shares: dict[str, bytes] = work.result()
+        return shares
+
+    def _learn(self, topics: Sequence[str]) -> Operation[None]:
+        if not topics:
+            return
+        try:
+            timeout = min(self._core.config.request_timeout, self._settings.max_poll_interval_ms / 2000)
+            yield from refresh_metadata(
+                self._core, topics, timeout=timeout, auto_create=self._settings.allow_auto_create_topics
+            )
+        except RequestTimedOut:
+            return  # with what is known; the next refresh brings a rebalance if that was out of date
+
+    def _counts(self, topics: Sequence[str]) -> dict[str, int]:
+        known = self._core.cluster.topics
+        return {name: len(known[name].partitions) for name in topics if name in known}
+
+
+def _shares(
+    assignor: Assignor, counts: Mapping[str, int], members: Sequence[MemberSubscription]
+) -> dict[str, bytes]:
+    found = assignor.assign(counts, members)
+    return {member_id: encode_assignment(keys) for member_id, keys in found.items()}

@@ -1,0 +1,43 @@
+"""What an iterator over a consumer yields, and how far it has come. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import length_hint
+
+import attrs
+
+from odradek.client.consumer.consumer_types import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from odradek.client.consumer.subscription import PartitionState
+
+__all__ = ["Handout"]
+
+
+@attrs.define(eq=False)
+class Handout:
+    """Records of one poll that an iterator yields, which ends when they are taken away."""
+
+    records: list[ConsumerRecord]
+    before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
+    """For each partition in it: its state, the state's serial, and the position before the poll."""
+    done: int = 0
+    """How many the application has called done, by a commit of its own."""
+    left: Iterator[ConsumerRecord] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: iter(self.records), takes_self=True)
+    )
+
+    @property
+    def yielded(self) -> int:
+        """How many were yielded: a list's iterator knows exactly how many are left, so that nobody has to count."""
+        return len(self.records) - length_hint(self.left)
+
+    def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind the first `done` records, of the partitions that have more."""
+        records = self.records
+        keys = dict.fromkeys(TopicPartition(each.topic, each.partition) for each in records[done:])
+        found = {key: self.before[key][2] for key in keys}
+        for record in records[:done] if found else ():
+            key = TopicPartition(record.topic, record.partition)
+            if key in found:
+                found[key] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
+        return found

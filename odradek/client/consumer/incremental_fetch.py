@@ -1,0 +1,122 @@
+"""The client's side of incremental fetch sessions (KIP-227). PURE.
+
+A full request (epoch 0) opens a session at the broker; each later request counts the epoch up and names only the
+partitions that are new or have moved, and those to forget. What the broker does not mention in its answer has nothing
+new. After any doubt (an error, a broken connection) the next request is a full one, which also ends the old session.
+
+With versions that know topics by id only, a session belongs to topic ids: a topic that comes back under another id is
+another topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from odradek.client.consumer.consumer_types import TopicPartition
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+__all__ = ["FetchSession", "Wanted"]
+
+_FINAL_EPOCH = -1
+_INT32_MAX = (1 << 31) - 1
+
+
+class Wanted(NamedTuple):
+    """What is asked of one partition."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchSession:
+    """What one broker remembers of us."""
+
+    def __init__(self) -> None:
+        self.session_id = 0
+        self.epoch = 0
+        self.partitions: dict[TopicPartition, Wanted] = {}
+        self._with_ids = True
+
+    def request(self, wanted: Mapping[TopicPartition, Wanted], *, with_ids: bool) -> FetchRequest:
+        """The next request for exactly these partitions; the caller adds limits. Answered before the next."""
+        if with_ids != self._with_ids:
+            self.start_over()
+            self._with_ids = with_ids
+        old = self.partitions
+        if self.epoch == 0:
+            news = dict(wanted)
+            gone: list[tuple[TopicPartition, Wanted]] = []
+        else:
+            news = {key: want for key, want in wanted.items() if old.get(key) != want}
+            gone = [
+                (key, want)
+                for key, want in old.items()
+                if key not in wanted or wanted[key].topic_id != want.topic_id
+            ]
+        self.partitions = dict(wanted)
+        return FetchRequest(
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=_topics(news),
+            forgotten_topics_data=_forgotten(gone),
+        )
+
+    def answered(self, session_id: int) -> None:
+        """The broker took the request; 0: it keeps no session (for now)."""
+        if session_id == 0:
+            self.session_id = self.epoch = 0
+        elif session_id != self.session_id:
+            self.session_id = session_id
+            self.epoch = 1
+        else:
+            self.epoch = 1 if self.epoch == _INT32_MAX else self.epoch + 1
+
+    def start_over(self) -> None:
+        """Be in doubt: the next request is full, and closes the session if the broker still has it."""
+        self.epoch = 0
+
+    def lost(self) -> None:
+        """The broker does not know the session any longer."""
+        self.session_id = self.epoch = 0
+
+    def closing_request(self) -> FetchRequest | None:
+        """What ends the session; None where there is none."""
+        if self.session_id == 0:
+            return None
+        return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name under which this topic id was asked for."""
+        return next((key.topic for key, want in self.partitions.items() if want.topic_id == topic_id), None)
+
+
+def _topics(wanted: Mapping[TopicPartition, Wanted]) -> list[FetchTopic]:
+    topics: dict[str, FetchTopic] = {}
+    for key, want in wanted.items():
+        topic = topics.get(key.topic)
+        if topic is None:
+            topic = topics[key.topic] = FetchTopic(topic=key.topic, topic_id=want.topic_id)
+        topic.partitions.append(
+            FetchPartition(
+                partition=key.partition,
+                current_leader_epoch=want.leader_epoch,
+                fetch_offset=want.offset,
+                log_start_offset=want.log_start_offset,
+                partition_max_bytes=want.max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def _forgotten(gone: list[tuple[TopicPartition, Wanted]]) -> list[ForgottenTopic]:
+    topics: dict[tuple[str, bytes], ForgottenTopic] = {}
+    for key, want in gone:
+        topic = topics.setdefault(
+            (key.topic, want.topic_id), ForgottenTopic(topic=key.topic, topic_id=want.topic_id)
+        )
+        topic.partitions.append(key.partition)
+    return list(topics.values())

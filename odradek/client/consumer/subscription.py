@@ -1,0 +1,200 @@
+"""What a consumer reads, and how far it is with each partition. PURE.
+
+Three offsets per partition: `position`, the next that the application gets; `fetch_offset`, the next to be asked
+for, ahead of it by what is fetched already (`chunks`); and what others know, in the group's commits. A partition is
+read once it has a position. Where that comes from: a seek, the group's commit (`needs_committed`), or the reset
+policy (`reset_to`).
+
+A partition that is taken away and comes back is a new `PartitionState`, and `seek` counts `serial` up: an answer to
+what was asked before finds another state or serial, and is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+
+import attrs
+
+from odradek.client.consumer.consumer_records import BatchRecords
+from odradek.client.consumer.consumer_types import ConsumerRecord, TopicPartition
+
+__all__ = ["Chunk", "PartitionState", "Subscription"]
+
+
+@attrs.define(eq=False)
+class Chunk:
+    """What one fetch brought of one partition: whole batches, read up to `position` of `data`."""
+
+    data: memoryview
+    end: int
+    """Where the last whole batch ends in `data`."""
+    position: int = 0
+    aborted: deque[tuple[int, int]] = attrs.field(factory=deque)
+    """(first offset, producer id) of aborted transactions, by offset; only with read_committed."""
+    aborted_producers: dict[int, None] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class PartitionState:
+    """One partition that is read. Offsets are None until known, epochs -1, times in seconds of the core's clock."""
+
+    key: TopicPartition
+    position: int | None = None
+    position_epoch: int = -1
+    """The epoch of the last record before the position."""
+    fetch_offset: int | None = None
+    fetch_epoch: int = -1
+    serial: int = 0
+    paused: bool = False
+    needs_committed: bool = False
+    reset_to: str | None = None
+    validated_epoch: int = -1
+    """The leader epoch for which the position is known to be in the leader's log (KIP-320)."""
+    retry_at: float = 0.0
+    failures: int = 0
+    high_watermark: int | None = None
+    last_stable_offset: int | None = None
+    log_start_offset: int | None = None
+    topic_id: bytes | None = None
+    """The id of the topic that the position was last fetched at; None until then."""
+    preferred_replica: int | None = None
+    preferred_until: float = 0.0
+    chunks: deque[Chunk] = attrs.field(factory=deque)
+    buffered_bytes: int = 0
+    batch: BatchRecords | None = None
+    """What is left of the batch at the first chunk's position."""
+    parsed: list[ConsumerRecord] = attrs.field(factory=list)
+    """The next few of the batch's records, from `parsed_index` on."""
+    parsed_index: int = 0
+    returned: deque[ConsumerRecord] = attrs.field(factory=deque)
+    """Records that the application gave back, to be handed out before all others."""
+    returned_end: tuple[int, int] = (0, -1)
+    """Position and its epoch once these are handed out again."""
+    error: Exception | None = None
+    """To be raised by the poll that reaches it: behind what was fetched before it."""
+
+    def seek(self, offset: int, leader_epoch: int = -1) -> None:
+        """Read from `offset` on; what was fetched is dropped."""
+        self.drop_fetched()
+        self.position = self.fetch_offset = offset
+        self.position_epoch = self.fetch_epoch = leader_epoch
+        self.validated_epoch = -1
+        self.topic_id = None
+        self.needs_committed = False
+        self.reset_to = None
+
+    def reset(self, reset_to: str) -> None:
+        """Have the position found by a policy: `earliest`, `latest`, `by_duration:...`."""
+        self.drop_fetched()
+        self.position = self.fetch_offset = None
+        self.topic_id = None
+        self.needs_committed = False
+        self.reset_to = reset_to
+
+    def drop_fetched(self) -> None:
+        """Forget what was fetched, and what is being fetched."""
+        self.serial += 1
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        self.batch = None
+        self.parsed = []
+        self.parsed_index = 0
+        self.returned.clear()
+        self.error = None
+        self.retry_at = 0.0
+        self.failures = 0
+        if self.position is not None:
+            self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
+
+    @property
+    def has_data(self) -> bool:
+        """Whether a poll would find something here."""
+        return bool(self.chunks or self.returned or self.error)
+
+
+class Subscription:
+    """The wish (topics, a pattern, or partitions named one by one) and the partitions that came of it.
+
+    Exactly one kind of wish at a time; `RuntimeError` otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.topics: tuple[str, ...] = ()
+        self.pattern: re.Pattern[str] | None = None
+        self.manual = False
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the group assigns the partitions."""
+        return bool(self.topics) or self.pattern is not None
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Wish for topics; the group decides about their partitions."""
+        self._only(grouped=True)
+        self.pattern = None
+        self.topics = tuple(sorted(set(topics)))
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Wish for all topics whose whole name matches."""
+        self._only(grouped=True)
+        if self.pattern is None:
+            self.topics = ()
+        self.pattern = pattern
+
+    def match(self, names: Iterable[str]) -> bool:
+        """The topics that there are; whether this changes what is wished for."""
+        if self.pattern is None:
+            return False
+        found = tuple(sorted(name for name in names if self.pattern.fullmatch(name)))
+        if found == self.topics:
+            return False
+        self.topics = found
+        return True
+
+    def unsubscribe(self) -> None:
+        """Wish for nothing, read nothing."""
+        self.topics = ()
+        self.pattern = None
+        self.manual = False
+        self._replace((), committed=False)
+
+    def assign_manually(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
+        """Read exactly these; those that were read before go on where they were."""
+        self._only(grouped=False)
+        self.manual = True
+        self._replace(keys, committed=committed)
+
+    def assign(self, keys: Iterable[TopicPartition]) -> None:
+        """What the group gives; positions come from its commits."""
+        self._replace(keys, committed=True)
+
+    def _replace(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:
+        old = self.partitions
+        self.partitions = {
+            key: old.get(key) or PartitionState(key, needs_committed=committed) for key in dict.fromkeys(keys)
+        }
+        for key, state in old.items():
+            if key not in self.partitions:
+                # Another member may read it by now, or this one from another position: a poll must not find it.
+                state.drop_fetched()
+
+    def _only(self, *, grouped: bool) -> None:
+        if (grouped and self.manual) or (not grouped and self.grouped):
+            raise RuntimeError("subscribe and assign exclude each other: unsubscribe first")
+
+    def state(self, key: TopicPartition) -> PartitionState:
+        """The partition. Raises `ValueError` unless it is assigned."""
+        state = self.partitions.get(key)
+        if state is None:
+            raise ValueError(f"partition {key[0]}-{key[1]} is not assigned to this consumer")
+        return state
+
+    def __contains__(self, key: TopicPartition) -> bool:
+        return key in self.partitions
+
+    def names(self) -> list[str]:
+        """The topics that metadata is needed of."""
+        return list(dict.fromkeys([*self.topics, *(key.topic for key in self.partitions)]))

@@ -1,0 +1,245 @@
+"""One connection to one broker, without IO: version negotiation, pipelining, order of answers. PURE.
+
+A connection opens with ApiVersions and carries requests only once it knows what the broker speaks. Calls wait in
+`waiting` until there is room in the pipeline (`in_flight_max`) and the broker does not throttle (KIP-219: after an
+answer with a throttle time, the client keeps still for as long).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from odradek.client.core.operation import Call
+from odradek.client.errors import UnsupportedByBroker, error_code
+from wire.api import ApiKey, api_versions
+from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from wire.framing.connection import ClientConnection, ResponseReceived
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_config import ClientConfig
+
+__all__ = ["BrokerConnection", "ConnectionState"]
+
+_SOFTWARE_NAME = "odradek"
+_SOFTWARE_VERSION = "0.1.0"
+
+
+class ConnectionState(Enum):
+    """The life of a connection; see `_TRANSITIONS`."""
+
+    CONNECTING = "connecting"
+    NEGOTIATING = "negotiating"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+_TRANSITIONS: dict[tuple[ConnectionState, str], ConnectionState] = {
+    (ConnectionState.CONNECTING, "established"): ConnectionState.NEGOTIATING,
+    (ConnectionState.CONNECTING, "close"): ConnectionState.CLOSED,
+    (ConnectionState.NEGOTIATING, "negotiated"): ConnectionState.READY,
+    (ConnectionState.NEGOTIATING, "close"): ConnectionState.CLOSED,
+    (ConnectionState.READY, "close"): ConnectionState.CLOSED,
+}
+
+
+class BrokerConnection:
+    """See the module. The core owns it, finishes the calls that fail, and performs its output."""
+
+    def __init__(
+        self,
+        connection_id: int,
+        address: tuple[str, int],
+        config: ClientConfig,
+        *,
+        now: float,
+        connect_seconds: float,
+        lane: int = 0,
+    ) -> None:
+        self.connection_id = connection_id
+        self.address = address
+        self.lane = lane
+        self.state = ConnectionState.CONNECTING
+        self.waiting: deque[Call] = deque()
+        self.in_flight: deque[Call] = deque()
+        self.throttled_until = 0.0
+        self.connect_seconds = connect_seconds
+        self._connect_deadline = now + connect_seconds
+        self._last_used = now
+        self._idle_max = config.connection_idle_max
+        self._in_flight_max = config.in_flight_max
+        self._waiting_max = config.calls_waiting_max
+        self._wire = ClientConnection(config.frame_bytes_max, client_id=config.client_id)
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._negotiation: bytearray | None = None
+
+    @property
+    def address_text(self) -> str:
+        """host:port, for people."""
+        return f"{self.address[0]}:{self.address[1]}"
+
+    @property
+    def load(self) -> int:
+        """Calls that have no answer yet."""
+        return len(self.in_flight) + len(self.waiting)
+
+    @property
+    def bytes_expected(self) -> int:
+        """What is still to come of a large answer that has begun."""
+        return self._wire.bytes_expected
+
+    def enqueue(self, call: Call) -> None:
+        """Accept a call; it fails with `LocalProtocolError` when too many wait already."""
+        if len(self.waiting) >= self._waiting_max:
+            call.fail(LocalProtocolError(f"{len(self.waiting)} calls wait for {self.address_text} already"))
+        else:
+            self.waiting.append(call)
+
+    def established(self) -> None:
+        """The stream is open: ask what the broker speaks."""
+        self._step("established")
+        self._ask_versions(api_versions(ApiKey.API_VERSIONS)[1])
+
+    def _ask_versions(self, version: int) -> None:
+        request = ApiVersionsRequest(_SOFTWARE_NAME, _SOFTWARE_VERSION)
+        self._negotiation = self._wire.send(request, version)
+
+    def data_to_send(self, now: float) -> bytearray:
+        """What is to be sent now; calls that cannot be encoded for this broker fail."""
+        data, self._negotiation = self._negotiation or bytearray(), None
+        while (
+            self.waiting
+            and self.state is ConnectionState.READY
+            and len(self.in_flight) < self._in_flight_max
+            and self.throttled_until <= now
+        ):
+            call = self.waiting.popleft()
+            try:
+                version = self._version(call)
+                data += self._wire.send(call.request, version, expect_response=call.expects_response)
+            except (LocalProtocolError, UnsupportedByBroker) as error:
+                call.fail(error)
+                continue
+            call.connection_id = self.connection_id
+            if call.expects_response:
+                self.in_flight.append(call)
+            else:
+                call.succeed(None)
+        if data:
+            self._last_used = now
+        return data
+
+    def _version(self, call: Call) -> int:
+        """The highest version that client, broker and call allow."""
+        key = call.request.API_KEY
+        low, high = api_versions(key)
+        broker_low, broker_high = self._versions.get(key, (0, -1))
+        low = max(low, broker_low)
+        high = min(high, broker_high)
+        if call.version_max is not None:
+            high = min(high, call.version_max)
+        if low > high:
+            raise UnsupportedByBroker(
+                f"{self.address_text} has no version of {ApiKey(key).name} that we speak"
+            )
+        return high
+
+    def receive(self, data: bytes | memoryview, now: float) -> None:
+        """Take bytes in and finish the calls that they answer. Raises `RemoteProtocolError`."""
+        self._wire.receive_data(data)
+        self._finish_calls(now)
+
+    def place_for_data(self) -> memoryview | None:
+        """Where the rest of a large answer may be received to directly; then call `received_in_place`."""
+        return self._wire.place_for_data()
+
+    def received_in_place(self, count: int, now: float) -> None:
+        """As `receive`, of bytes that are where `place_for_data` said."""
+        self._wire.received_in_place(count)
+        self._finish_calls(now)
+
+    def _finish_calls(self, now: float) -> None:
+        self._last_used = now
+        for event in self._events():
+            if self.state is ConnectionState.NEGOTIATING:
+                self._negotiate(event)
+            else:
+                call = self.in_flight.popleft()
+                throttle_ms = getattr(event.response, "throttle_time_ms", 0)
+                if throttle_ms > 0:
+                    self.throttled_until = now + throttle_ms / 1000
+                call.succeed(event.response)
+
+    def _events(self) -> Iterator[ResponseReceived]:
+        while isinstance(event := self._wire.next_event(), ResponseReceived):
+            yield event
+
+    def _negotiate(self, event: ResponseReceived) -> None:
+        response = event.response
+        if not isinstance(response, ApiVersionsResponse):
+            raise RemoteProtocolError(f"{type(response).__name__} where the versions were asked for")
+        code = error_code(response.error_code)
+        ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        if code is ErrorCode.UNSUPPORTED_VERSION and event.api_version == 0 and not self._versions:
+            # KIP-511: the answer names the versions of ApiVersions that the broker has. Asked for once more only.
+            self._versions = ranges or {int(ApiKey.API_VERSIONS): (0, 0)}
+            ours = api_versions(ApiKey.API_VERSIONS)[1]
+            self._ask_versions(min(ours, self._versions.get(ApiKey.API_VERSIONS, (0, 0))[1]))
+            return
+        if code is not ErrorCode.NONE:
+            raise RemoteProtocolError(f"it refused to negotiate versions: {code.name}")
+        self._versions = ranges
+        self._step("negotiated")
+
+    def next_deadline(self) -> float | None:
+        """When something of this connection is overdue, or may be sent again after a throttle."""
+        due = math.inf  # asked for after each receive: without a list of them all
+        for call in self.in_flight:
+            if call.deadline < due:
+                due = call.deadline
+        for call in self.waiting:
+            if call.deadline < due:
+                due = call.deadline
+        if self.state is ConnectionState.CONNECTING or self.state is ConnectionState.NEGOTIATING:
+            due = min(due, self._connect_deadline)
+        elif self.waiting and len(self.in_flight) < self._in_flight_max:
+            due = min(due, self.throttled_until)
+        if due == math.inf:
+            return self._idle_deadline()
+        return due
+
+    def _idle_deadline(self) -> float | None:
+        if self._idle_max is None or self.state is not ConnectionState.READY or self.load:
+            return None
+        return self._last_used + self._idle_max
+
+    def is_idle(self, now: float) -> bool:
+        """Whether it had nothing to do for as long as a connection may."""
+        deadline = self._idle_deadline()
+        return deadline is not None and deadline <= now
+
+    def connect_overdue(self, now: float) -> bool:
+        """Whether connecting (with the negotiation) takes too long."""
+        return now >= self._connect_deadline and self.state in (
+            ConnectionState.CONNECTING,
+            ConnectionState.NEGOTIATING,
+        )
+
+    def take_overdue(self, now: float) -> list[Call]:
+        """Remove and return the calls whose deadline has passed; those with a `connection_id` were sent."""
+        overdue = [call for call in (*self.in_flight, *self.waiting) if call.deadline <= now]
+        if overdue:
+            self.in_flight = deque(call for call in self.in_flight if call.deadline > now)
+            self.waiting = deque(call for call in self.waiting if call.deadline > now)
+        return overdue
+
+    def close(self) -> None:
+        """The connection is over."""
+        self._step("close")
+
+    def _step(self, event: str) -> None:
+        self.state = _TRANSITIONS[self.state, event]

@@ -1,0 +1,39 @@
+"""How a client behaves, as numbers."""
+
+from __future__ import annotations
+
+import attrs
+
+from odradek.client.core.retry import RetryPolicy
+
+__all__ = ["ClientConfig"]
+
+
+_RETRY = RetryPolicy()
+_RECONNECT = RetryPolicy(backoff=0.05)
+
+
+@attrs.frozen
+class ClientConfig:
+    """How a client behaves. Times in seconds, sizes in bytes."""
+
+    client_id: str = "odradek"
+    connect_timeout: float = 10.0
+    connect_timeout_max: float = 30.0
+    """The time for an attempt to connect doubles with each that fails, up to this."""
+    connection_idle_max: float | None = None
+    """A connection without calls for so long is closed; None: never."""
+    rebootstrap: bool = True
+    """Whether the bootstrap addresses are asked again when the brokers that are known cannot be (KIP-899)."""
+    rebootstrap_trigger: float = 300.0
+    """How long metadata may be missing before known brokers are forgotten for the bootstrap addresses (KIP-1102)."""
+    request_timeout: float = 30.0
+    api_timeout: float = 60.0
+    """How long an administrator's call may take with all its requests, unless it says so itself."""
+    retry: RetryPolicy = _RETRY
+    reconnect: RetryPolicy = _RECONNECT
+    frame_bytes_max: int = 100 << 20
+    in_flight_max: int = 5
+    calls_waiting_max: int = 1000
+    fail_fast: bool = True
+    """Give up at once when no bootstrap address can be reached and none ever was."""

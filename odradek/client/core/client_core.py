@@ -1,0 +1,518 @@
+"""The client without IO: connections, calls and operations behind one face in h11's shape. PURE.
+
+Theory of operation
+-------------------
+A shell owns sockets and a clock; the core decides everything else.
+
+* The shell starts an operation (`start`) and performs the `effects` it finds after every call into the core:
+  `Connect`, `Send`, `Close`, `Compute`. It reports what happens with `connected`, `connect_failed`, `receive_data`,
+  `connection_lost`, `computed`, and calls `tick` when `next_deadline` has come. The time goes into every report, in seconds of
+  any clock that never falls. An operation's outcome is in its `Task`.
+* Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
+  connection to its broker (or to any broker), opening one where there is none.
+* Connections are keyed by address and lane, so that a bootstrap address and a broker's own address share a
+  connection, and a call that a broker holds back for long (a JoinGroup, a fetch) keeps nobody waiting behind it.
+  An attempt has an id that is never used again: reports about a dead attempt are ignored.
+
+Rules
+-----
+* A call that was not sent when its connection ended is placed anew if any broker will do, and fails with
+  `BrokerUnavailable` otherwise. A call that was sent fails with `ConnectionBroken`: what the broker did with it is
+  unknown, and only the operation can tell whether to repeat it.
+* A call whose deadline passes after it was sent takes its connection along: answers come in order, so whatever is
+  behind it would be late too.
+* An address that failed is left alone for a backoff; a call to it fails at once meanwhile. Waiting is the
+  operations' business. Each attempt to connect in a row has twice the time of the one before, up to a maximum.
+* Without metadata for too long, the known brokers are forgotten and the bootstrap addresses asked (KIP-899, KIP-1102).
+* A connection that has nothing to do for `connection_idle_max` is closed.
+
+Deliberately absent: threads, locks, DNS, TLS, and any decision about acknowledgements or offsets.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+from odradek.client.core.broker_connection import BrokerConnection, ConnectionState
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.known_cluster import Cluster
+from odradek.client.core.operation import Call, Operation, Signal, Task, Work
+from odradek.client.core.retry import RetryPolicy
+from odradek.client.errors import (
+    BrokerUnavailable,
+    ClientClosed,
+    ConnectionBroken,
+    RequestTimedOut,
+)
+from wire.errors import ProtocolError
+
+__all__ = ["ClientCore", "Close", "Compute", "Connect", "Effect", "Send"]
+
+_HTTP = b"HTTP/"
+T = TypeVar("T")
+Address: TypeAlias = tuple[str, int]
+
+
+@attrs.frozen
+class Connect:
+    """Open a connection, then report `connected` or `connect_failed`."""
+
+    connection_id: int
+    host: str
+    port: int
+
+
+@attrs.frozen
+class Send:
+    """Send all of `data` after what was to be sent before."""
+
+    connection_id: int
+    data: bytes | bytearray
+
+
+@attrs.frozen
+class Close:
+    """Close the connection; no report is wanted."""
+
+    connection_id: int
+
+
+@attrs.frozen
+class Compute:
+    """Call `work.function` where it holds nothing up, then report `computed`."""
+
+    work: Work
+
+
+Effect: TypeAlias = Connect | Send | Close | Compute
+
+
+@attrs.define
+class _Trouble:
+    """What went wrong with an address lately."""
+
+    failures: int
+    """Attempts to connect that failed, in a row."""
+    retry_at: float
+    reason: str
+
+
+class ClientCore:
+    """See the module. `bootstrap` holds at least one address; `rng` jitters the backoffs."""
+
+    def __init__(
+        self, bootstrap: Sequence[Address], config: ClientConfig, rng: random.Random, now: float = 0.0
+    ) -> None:
+        if not bootstrap:
+            raise ValueError("no bootstrap address")
+        self.config = config
+        self.now = now
+        self.rng = rng
+        self.cluster = Cluster()
+        self.ever_connected = False
+        self._ever_ready = False
+        self.closed = False
+        self._bootstrap = list(bootstrap)
+        self._connections: dict[tuple[Address, int], BrokerConnection] = {}
+        self._by_id: dict[int, BrokerConnection] = {}
+        self._trouble: dict[Address, _Trouble] = {}
+        self._connect_policy = RetryPolicy(
+            config.connect_timeout, max(config.connect_timeout, config.connect_timeout_max)
+        )
+        self._metadata_missing_since: float | None = None
+        self._last_connection_id = 0
+        self._rotation = rng.randrange(1 << 16)
+        self._effects: list[Effect] = []
+        self._tasks: dict[Task[Any], None] = {}
+        self._ready: deque[Task[Any]] = deque()
+        self._timers: list[tuple[float, int, Task[Any], int]] = []
+        self._timer_number = 0
+        self._stepping = False
+
+    # What operations use
+
+    def call(
+        self,
+        request: Any,
+        *,
+        deadline: float,
+        node: int | None = None,
+        version_max: int | None = None,
+        expects_response: bool = True,
+        lane: int = 0,
+        patient: bool = False,
+    ) -> Call:
+        """Start a request. The call may be done (failed) on return; see `Call`.
+
+        `patient`: the broker may hold the answer back until `deadline`, so the request timeout does not hold.
+        """
+        if not patient:
+            deadline = min(deadline, self.now + self.config.request_timeout)
+        call = Call(request, node, deadline, version_max, expects_response, lane)
+        self._place(call)
+        return call
+
+    def compute(self, function: Callable[[], Any]) -> Work:
+        """Have `function` called beside the core, which goes on meanwhile; to be waited for like a call."""
+        work = Work(function)
+        self._effects.append(Compute(work))
+        return work
+
+    def signal(self) -> Signal:
+        """A new signal for operations of this core."""
+        return Signal(self._signalled)
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds to wait before the next attempt of an operation."""
+        return self.config.retry.delay(attempt, self.rng)
+
+    def metadata_asked(self) -> None:
+        """Metadata is wanted, from now on unless it was before."""
+        if self._metadata_missing_since is None:
+            self._metadata_missing_since = self.now
+
+    def metadata_came(self) -> None:
+        """A broker answered with metadata."""
+        self._metadata_missing_since = None
+
+    def rebootstrap(self, reason: str) -> None:
+        """Forget the brokers that are known, and ask the bootstrap addresses, whoever is there now."""
+        self._metadata_missing_since = self.now
+        self.cluster.brokers = {}
+        for connection in list(self._by_id.values()):
+            if connection.connection_id in self._by_id:
+                self._effects.append(Close(connection.connection_id))
+                self._end(connection, f"{connection.address_text} was given up: {reason}")
+
+    # What shells use
+
+    def start(self, operation: Operation[T], now: float) -> Task[T]:
+        """Begin an operation."""
+        task = Task(operation)
+        self.adopt(task, now)
+        return task
+
+    def adopt(self, task: Task[Any], now: float) -> None:
+        """Begin an operation whose task was made elsewhere."""
+        self._at(now)
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        if not task.done:
+            self._tasks[task] = None
+            self._ready.append(task)
+            self._run_ready()
+
+    def abandon(self, task: Task[Any]) -> None:
+        """Nobody waits for this operation any longer."""
+        task.cancel(ClientClosed("the operation was abandoned"))
+        self._tasks.pop(task, None)
+
+    def effects(self) -> list[Effect]:
+        """What the shell has to do now, in this order. Each is returned once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due, unless something is reported before; None: never."""
+        while self._timers and self._timers[0][2].wait_number != self._timers[0][3]:
+            heapq.heappop(self._timers)
+        deadlines = [self._timers[0][0]] if self._timers else []
+        for connection in self._by_id.values():
+            due = connection.next_deadline()
+            if due is not None:
+                deadlines.append(due)
+        return min(deadlines, default=None)
+
+    def tick(self, now: float) -> None:
+        """Let the time have its effect: expired calls, throttles that end, operations that slept."""
+        self._at(now)
+        for connection in list(self._by_id.values()):
+            if connection.connection_id in self._by_id:
+                self._expire(connection)
+        while self._timers and self._timers[0][0] <= now:
+            _, _, task, wait_number = heapq.heappop(self._timers)
+            if task.wait_number == wait_number and not task.done:
+                # The number moves on, so that no signal makes the task ready a second time.
+                task.wait_number += 1
+                self._ready.append(task)
+        self._run_ready()
+
+    def connected(self, connection_id: int, now: float) -> None:
+        """The connection is open."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is None:
+            return
+        self.ever_connected = True
+        connection.established()
+        self._flush(connection)
+        self._run_ready()
+
+    def connect_failed(self, connection_id: int, reason: str, now: float) -> None:
+        """The connection could not be opened."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is not None:
+            self._end(connection, f"cannot connect to {connection.address_text}: {reason}")
+            self._run_ready()
+
+    def receive_data(self, connection_id: int, data: bytes | memoryview, now: float) -> None:
+        """Bytes came; none at all is the end of the stream."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is None:
+            return
+        if not data:
+            self._end(connection, f"{connection.address_text} closed the connection")
+        elif connection.state is ConnectionState.NEGOTIATING and bytes(data[:5]) == _HTTP:
+            self._effects.append(Close(connection_id))
+            reason = f"{connection.address_text} answers in HTTP: it is no broker's port, maybe that of its metrics"
+            # Nobody was reached that waiting would help with.
+            self.ever_connected = self._ever_ready
+            self._end(connection, reason)
+        else:
+            self._received(connection, partial(connection.receive, data, now))
+        self._run_ready()
+
+    def place_for_data(self, connection_id: int) -> memoryview | None:
+        """Where the next bytes of this connection may be received to, instead of being copied there."""
+        connection = self._by_id.get(connection_id)
+        return None if connection is None else connection.place_for_data()
+
+    def received_in_place(self, connection_id: int, count: int, now: float) -> None:
+        """The first `count` bytes (at least one) of `place_for_data` came."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is not None:
+            self._received(connection, partial(connection.received_in_place, count, now))
+            self._run_ready()
+
+    def _received(self, connection: BrokerConnection, take: Callable[[], None]) -> None:
+        try:
+            take()
+        except ProtocolError as error:
+            self._effects.append(Close(connection.connection_id))
+            self._end(connection, f"{connection.address_text} does not speak Kafka's protocol: {error}")
+        else:
+            if connection.state is ConnectionState.READY:
+                self._trouble.pop(connection.address, None)
+                self._ever_ready = True
+            self._flush(connection)
+
+    def bytes_expected(self, connection_id: int) -> int:
+        """How many bytes of a large answer are still to come on this connection; 0 when it has not begun."""
+        connection = self._by_id.get(connection_id)
+        return connection.bytes_expected if connection is not None else 0
+
+    def connection_lost(self, connection_id: int, reason: str, now: float) -> None:
+        """The connection broke under a send or a receive."""
+        self._at(now)
+        connection = self._by_id.get(connection_id)
+        if connection is not None:
+            self._end(connection, f"lost the connection to {connection.address_text}: {reason}")
+            self._run_ready()
+
+    def computed(self, work: Work, value: Any, error: Exception | None, now: float) -> None:
+        """The function has returned `value`, or raised."""
+        self._at(now)
+        if not self.closed:
+            work.finish(value, error)
+            self._run_ready()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End all operations (with `error`, else `ClientClosed`) and connections; the effects are the last."""
+        self.closed = True
+        for task in list(self._tasks):
+            task.cancel(error or ClientClosed("the client was closed"))
+        self._tasks.clear()
+        self._effects = [Close(connection_id) for connection_id in self._by_id]
+        self._by_id.clear()
+        self._connections.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Figures of this moment: connections, calls in flight and waiting, running operations."""
+        connections = list(self._by_id.values())
+        return {
+            "connections": len(connections),
+            "calls_in_flight": sum(len(connection.in_flight) for connection in connections),
+            "calls_waiting": sum(len(connection.waiting) for connection in connections),
+            "operations": len(self._tasks),
+        }
+
+    # Operations
+
+    def _at(self, now: float) -> None:
+        self.now = max(self.now, now)
+
+    def _run_ready(self) -> None:
+        """Step every operation whose wait is over, until none is (a step may finish other operations' calls)."""
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._ready:
+                task = self._ready.popleft()
+                if not task.done:
+                    self._step(task)
+        finally:
+            self._stepping = False
+
+    def _step(self, task: Task[Any]) -> None:
+        wait = task.step()
+        if wait is None:
+            self._tasks.pop(task, None)
+            return
+        if wait.satisfied:
+            self._ready.append(task)
+            return
+        number = task.wait_number
+        for call in wait.calls:
+            call.on_done = lambda: self._wake(task, number)
+        for signal in wait.signals:
+            signal.add(task, number)
+        if wait.until is not None:
+            self._timer_number += 1
+            heapq.heappush(self._timers, (wait.until, self._timer_number, task, number))
+
+    def _wake(self, task: Task[Any], wait_number: int) -> None:
+        wait = task.wait
+        if wait is not None and task.wait_number == wait_number and wait.satisfied:
+            # The number moves on, so that neither a second call nor a timer wakes the task again.
+            task.wait_number += 1
+            self._ready.append(task)
+
+    def _signalled(self, task: Task[Any], wait_number: int) -> None:
+        if task.wait_number == wait_number and not task.done:
+            task.wait_number += 1
+            self._ready.append(task)
+
+    # Calls and connections
+
+    def _place(self, call: Call) -> None:
+        try:
+            connection = (
+                self._connection_to(call.node, call.lane)
+                if call.node is not None
+                else self._connection_to_any()
+            )
+        except BrokerUnavailable as error:
+            call.fail(error)
+            return
+        connection.enqueue(call)
+        self._flush(connection)
+
+    def _connection_to(self, node: int, lane: int) -> BrokerConnection:
+        broker = self.cluster.brokers.get(node)
+        if broker is None:
+            raise BrokerUnavailable(f"broker {node} is not in the cluster's metadata")
+        address = (broker.host, broker.port)
+        connection = self._connections.get((address, lane))
+        if connection is not None:
+            return connection
+        trouble = self._trouble.get(address)
+        if trouble is not None and trouble.retry_at > self.now:
+            raise BrokerUnavailable(f"broker {node}: {trouble.reason}")
+        return self._connect(address, lane)
+
+    def _connection_to_any(self) -> BrokerConnection:
+        """The idlest open connection, else one being opened, else a new one to an address without recent trouble."""
+        missing_since = self._metadata_missing_since
+        if (
+            self.config.rebootstrap
+            and self.cluster.brokers
+            and missing_since is not None
+            and self.now - missing_since >= self.config.rebootstrap_trigger
+        ):
+            self.rebootstrap(f"no metadata for {self.now - missing_since:.0f} s")
+        shared = [c for (_, lane), c in self._connections.items() if lane == 0]
+        ready = [c for c in shared if c.state is ConnectionState.READY]
+        if ready:
+            return min(ready, key=lambda c: c.load)
+        for connection in shared:
+            return connection
+        brokers = [(broker.host, broker.port) for broker in self.cluster.brokers.values()]
+        tried = [brokers, self._bootstrap] if self.config.rebootstrap or not brokers else [brokers]
+        for candidates in tried:
+            for number in range(len(candidates)):
+                address = candidates[(number + self._rotation) % len(candidates)]
+                trouble = self._trouble.get(address)
+                if trouble is None or trouble.retry_at <= self.now:
+                    return self._connect(address)
+        reasons = [self._trouble[address].reason for address in tried[-1]]
+        raise BrokerUnavailable("; ".join(dict.fromkeys(reasons)))
+
+    def _connect(self, address: Address, lane: int = 0) -> BrokerConnection:
+        self._last_connection_id += 1
+        trouble = self._trouble.get(address)
+        connection = BrokerConnection(
+            self._last_connection_id,
+            address,
+            self.config,
+            now=self.now,
+            connect_seconds=self._connect_policy.delay(0 if trouble is None else trouble.failures, self.rng),
+            lane=lane,
+        )
+        self._connections[address, lane] = connection
+        self._by_id[connection.connection_id] = connection
+        self._effects.append(Connect(connection.connection_id, *address))
+        return connection
+
+    def _flush(self, connection: BrokerConnection) -> None:
+        data = connection.data_to_send(self.now)
+        if data:
+            self._effects.append(Send(connection.connection_id, data))
+
+    def _expire(self, connection: BrokerConnection) -> None:
+        """Fail what is overdue on this connection; see the rules above."""
+        if connection.connect_overdue(self.now):
+            self._effects.append(Close(connection.connection_id))
+            waited = connection.connect_seconds
+            self._end(connection, f"no connection to {connection.address_text} within {waited:.1f} s")
+            return
+        if connection.is_idle(self.now):
+            self._effects.append(Close(connection.connection_id))
+            self._forget(connection)
+            return
+        overdue = connection.take_overdue(self.now)
+        for call in overdue:
+            call.fail(
+                RequestTimedOut(
+                    f"no answer from {connection.address_text} to {type(call.request).__name__} in time"
+                )
+            )
+        if any(call.connection_id is not None for call in overdue):
+            self._effects.append(Close(connection.connection_id))
+            self._end(connection, f"{connection.address_text} did not answer in time")
+        else:
+            self._flush(connection)
+
+    def _end(self, connection: BrokerConnection, reason: str) -> None:
+        """The connection is over (and closed, or about to be by an effect): see to its calls."""
+        was_ready = connection.state is ConnectionState.READY
+        self._forget(connection)
+        old = self._trouble.get(connection.address)
+        failures = 0 if was_ready else 1 + (0 if old is None else old.failures)
+        retry_at = self.now if was_ready else self.now + self.config.reconnect.delay(failures - 1, self.rng)
+        self._trouble[connection.address] = _Trouble(failures, retry_at, reason)
+        sent, unsent = list(connection.in_flight), list(connection.waiting)
+        connection.in_flight.clear()
+        connection.waiting.clear()
+        for call in sent:
+            call.fail(ConnectionBroken(reason))
+        for call in unsent:
+            if call.node is None and not self.closed:
+                self._place(call)
+            else:
+                call.fail(BrokerUnavailable(reason))
+
+    def _forget(self, connection: BrokerConnection) -> None:
+        connection.close()
+        del self._by_id[connection.connection_id]
+        del self._connections[connection.address, connection.lane]

@@ -1,0 +1,114 @@
+"""Where partitions begin and end, and which offset has a time (ListOffsets). Operations, PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from odradek.client.core.operation import Call, Operation, Wait
+from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
+from odradek.client.errors import broker_error, error_code, is_retriable
+from wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "ListedOffset", "list_offsets"]
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+
+
+@attrs.frozen
+class ListedOffset:
+    """An offset found; -1 where no record is that young. `timestamp` is -1 unless one was asked for."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def list_offsets(
+    core: ClientCore,
+    wanted: Mapping[tuple[str, int], int],
+    *,
+    timeout: float | None = None,
+    isolation_level: int = 0,
+) -> Operation[dict[tuple[str, int], ListedOffset]]:
+    """The offset for each (topic, partition): of the first record at or after a time in milliseconds, or of
+    `EARLIEST`, `LATEST` (the next offset to be read), `MAX_TIMESTAMP`.
+
+    Retriable errors are retried on fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
+    """
+    timeout = core.config.api_timeout if timeout is None else timeout
+    deadline = core.now + timeout
+    names = list(dict.fromkeys(topic for topic, _ in wanted))
+    yield from topics_with_metadata(core, names, deadline=deadline)
+    for topic, partition in wanted:
+        core.cluster.partition(topic, partition)
+    found: dict[tuple[str, int], ListedOffset] = {}
+    attempt = 0
+    while True:
+        pending = [key for key in wanted if key not in found]
+        if not pending:
+            return {key: found[key] for key in wanted}
+        by_leader, without = known_leaders(core, pending)
+        calls = []
+        for node, keys in by_leader.items():
+            message = _request(core, {key: wanted[key] for key in keys}, isolation_level, timeout)
+            calls.append(core.call(message, node=node, deadline=deadline))
+        if calls:
+            yield Wait(calls)
+        errors = _collect(calls, found)
+        for topic, partition in without:
+            errors.append(broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, f"{topic}-{partition}"))
+        if not errors:
+            continue
+        wake_at = core.now + core.backoff(attempt)
+        fatal = next((error for error in errors if not is_retriable(error)), None)
+        if fatal is not None or wake_at >= deadline:
+            raise fatal or errors[0]
+        attempt += 1
+        yield Wait(until=wake_at)
+        yield from refresh_metadata(core, names, timeout=deadline - core.now)
+        for topic, partition in wanted:
+            core.cluster.partition(topic, partition)
+
+
+def _request(
+    core: ClientCore, wanted: Mapping[tuple[str, int], int], isolation_level: int, timeout: float
+) -> Any:
+    from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (name, index), timestamp in wanted.items():
+        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
+        epoch = core.cluster.partition(name, index).leader_epoch
+        topic.partitions.append(
+            ListOffsetsPartition(partition_index=index, current_leader_epoch=epoch, timestamp=timestamp)
+        )
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=list(topics.values()),
+        timeout_ms=max(1, int(timeout * 1000)),
+    )
+
+
+def _collect(calls: list[Call], found: dict[tuple[str, int], ListedOffset]) -> list[Exception]:
+    errors: list[Exception] = []
+    for call in calls:
+        if call.error is not None:
+            errors.append(call.error)
+            continue
+        for topic in call.response.topics:
+            for answer in topic.partitions:
+                key = (topic.name, answer.partition_index)
+                if error_code(answer.error_code) is ErrorCode.NONE:
+                    found[key] = ListedOffset(answer.offset, answer.timestamp, answer.leader_epoch)
+                else:
+                    errors.append(broker_error(answer.error_code, None, f"{key[0]}-{key[1]}"))
+    return errors

@@ -1,0 +1,129 @@
+"""The two operations under all others: one request with retries, and fresh metadata. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from odradek.client.core.known_cluster import Cluster
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.errors import BrokerUnavailable, error_code, is_retriable
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["known_leaders", "refresh_metadata", "request", "topics_with_metadata"]
+
+
+def request(
+    core: ClientCore,
+    message: Any,
+    *,
+    node: int | None = None,
+    timeout: float,
+    version_max: int | None = None,
+    repeat_after_loss: bool = True,
+) -> Operation[Any]:
+    """Send one request and return its response, whatever error codes that holds.
+
+    Without a connection it is tried again until the deadline; after a connection that broke with the request on
+    it only if `repeat_after_loss`. A client that never reached any broker fails at once
+    (`ClientConfig.fail_fast`): most likely the address is wrong or nothing runs there. Raises `ClientError`.
+    """
+    deadline = core.now + timeout
+    attempt = 0
+    while True:
+        call = core.call(message, node=node, deadline=deadline, version_max=version_max)
+        yield Wait([call])
+        if call.error is None:
+            return call.response
+        never_sent = isinstance(call.error, BrokerUnavailable)
+        hopeless = never_sent and core.config.fail_fast and not core.ever_connected
+        wake_at = core.now + core.backoff(attempt)
+        if (
+            hopeless
+            or wake_at >= deadline
+            or not is_retriable(call.error)
+            or not (never_sent or repeat_after_loss)
+        ):
+            raise call.error
+        attempt += 1
+        yield Wait(until=wake_at)
+        if node is not None and node not in core.cluster.brokers:
+            yield from refresh_metadata(core, (), timeout=deadline - core.now)
+
+
+def refresh_metadata(
+    core: ClientCore, topics: Sequence[str] | None, *, timeout: float, auto_create: bool = False
+) -> Operation[Cluster]:
+    """Ask any broker about `topics` (None: all; empty: the brokers only) and return the core's cluster.
+
+    Errors of single topics are kept in the cluster, not raised.
+    """
+    wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+    message = MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create)
+    deadline = core.now + timeout
+    core.metadata_asked()
+    response = yield from request(core, message, timeout=timeout)
+    code = error_code(response.error_code)
+    if code is ErrorCode.REBOOTSTRAP_REQUIRED and core.config.rebootstrap:
+        core.rebootstrap("it says that its cluster has to be looked for anew")
+        response = yield from request(core, message, timeout=deadline - core.now)
+        code = error_code(response.error_code)
+    core.metadata_came()
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code)
+    core.cluster.update(response, complete=topics is None)
+    return core.cluster
+
+
+def topics_with_metadata(
+    core: ClientCore,
+    names: Iterable[str],
+    *,
+    deadline: float,
+    auto_create: bool = False,
+    refresh: bool = False,
+) -> Operation[None]:
+    """See to it that the cluster knows these topics. Raises the `KafkaError` of the first that stays unknown.
+
+    An unknown topic is asked for again until the deadline only when it may be created by that (`auto_create`).
+    """
+    attempt = 0
+    while True:
+        missing = [name for name in names if name not in core.cluster.topics]
+        asked = list(names) if refresh else missing
+        if not asked:
+            return
+        refresh = False
+        yield from refresh_metadata(core, asked, timeout=deadline - core.now, auto_create=auto_create)
+        errors = [core.cluster.topic_errors[name] for name in asked if name in core.cluster.topic_errors]
+        if not errors:
+            return
+        awaited = {ErrorCode.LEADER_NOT_AVAILABLE}
+        if auto_create:
+            awaited.add(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        wake_at = core.now + core.backoff(attempt)
+        if any(error not in awaited for error in errors) or wake_at >= deadline:
+            for name in asked:
+                core.cluster.topic(name)
+        attempt += 1
+        yield Wait(until=wake_at)
+
+
+def known_leaders(
+    core: ClientCore, partitions: Iterable[tuple[str, int]]
+) -> tuple[dict[int, list[tuple[str, int]]], list[tuple[str, int]]]:
+    """Partitions by the broker id of their leader, and those that have no leader (or are unknown) just now."""
+    by_leader: dict[int, list[tuple[str, int]]] = {}
+    without: list[tuple[str, int]] = []
+    for name, index in partitions:
+        topic = core.cluster.topics.get(name)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if partition is None or partition.leader not in core.cluster.brokers:
+            without.append((name, index))
+        else:
+            by_leader.setdefault(partition.leader, []).append((name, index))
+    return by_leader, without

@@ -1,0 +1,287 @@
+"""One call about many things, each with its own broker: split, sent, gathered, retried. PURE.
+
+Theory of operation
+-------------------
+An administrator's call names items (topics, partitions, groups, configuration resources). A *route* says which broker
+answers for each; the items of one broker share a request; every item gets an outcome of its own, a value or an error.
+Retriable errors are tried again on a fresh route until the deadline: a moved leader or coordinator costs a round, not
+the call. An error of a whole request is the error of all its items.
+
+A route that finds out that an item does not exist says so as that item's final error: no retry makes a topic appear.
+For the same reason UNKNOWN_TOPIC_OR_PARTITION is retried only when a leader says it that metadata has named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import attrs
+
+from odradek.client.core.known_cluster import Broker
+from odradek.client.core.operation import Operation, Wait
+from odradek.client.core.requests import refresh_metadata, request
+from odradek.client.errors import BrokerUnavailable, ClientError, broker_error, is_retriable
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = [
+    "CallError",
+    "Outcomes",
+    "Route",
+    "Routed",
+    "any_broker",
+    "deadline_of",
+    "decided",
+    "item_error",
+    "reachable",
+    "scatter",
+    "this_broker",
+    "to_coordinators",
+    "to_leaders",
+]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+CallError: TypeAlias = KafkaError | ClientError
+Outcomes: TypeAlias = dict[K, V | CallError]
+_GROUP_KEY = 0
+
+
+@attrs.define
+class Routed:
+    """Items by broker id (None: any broker), and what could not be routed: `missing` for good, `errors` for now."""
+
+    by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)
+    errors: dict[Any, CallError] = attrs.field(factory=dict)
+    missing: dict[Any, CallError] = attrs.field(factory=dict)
+
+
+Route: TypeAlias = "Callable[[ClientCore, Sequence[Any], float], Operation[Routed]]"
+"""`route(core, items, deadline)`: asked anew for every attempt, about the items that are still without an outcome."""
+
+
+def scatter(
+    core: ClientCore,
+    items: Iterable[K],
+    route: Route,
+    request: Callable[[list[K], int], Any],
+    take: Callable[[Any, list[K]], Iterable[tuple[K, V | CallError]]],
+    *,
+    deadline: float,
+    version_max: int | None = None,
+    repeat_after_loss: bool = True,
+) -> Operation[Outcomes[K, V]]:
+    """The outcome of every item, in the order of `items`.
+
+    `request(items, timeout_ms)` makes the message for the items of one broker, `take(response, items)` reads their
+    outcomes from its answer. An item that an answer leaves out has UNKNOWN_SERVER_ERROR. With `repeat_after_loss`
+    False a request that may have been performed is not repeated when its connection broke. Raises nothing of its own,
+    but what `route` raises (when no broker at all can be reached: `ClientError`).
+    """
+    wanted = list(dict.fromkeys(items))
+    final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    if not repeat_after_loss:
+        final_codes.add(ErrorCode.REQUEST_TIMED_OUT)
+    outcomes: dict[K, V | CallError] = {}
+    pending = wanted
+    attempt = 0
+    while pending:
+        routed = yield from route(core, pending, deadline)
+        retry: dict[K, CallError] = {}
+        outcomes.update(routed.missing)
+        retry |= routed.errors
+        timeout_ms = max(1, int((deadline - core.now) * 1000))
+        calls = [
+            (
+                core.call(
+                    request(of_node, timeout_ms), node=node, deadline=deadline, version_max=version_max
+                ),
+                of_node,
+            )
+            for node, of_node in routed.by_node.items()
+        ]
+        if calls:
+            yield Wait([call for call, _ in calls])
+        for call, of_node in calls:
+            if call.error is not None:
+                error = _as_call_error(call.error)
+                lost = not isinstance(error, BrokerUnavailable)
+                again = is_retriable(error) and (repeat_after_loss or not lost)
+                (retry if again else outcomes).update(dict.fromkeys(of_node, error))
+                continue
+            for item, outcome in _answered(take(call.response, of_node), of_node).items():
+                if (
+                    isinstance(outcome, KafkaError)
+                    and outcome.code.retriable
+                    and outcome.code not in final_codes
+                ):
+                    retry[item] = outcome
+                else:
+                    outcomes[item] = outcome
+        wake_at = core.now + core.backoff(attempt)
+        if retry and wake_at >= deadline:
+            outcomes.update(retry)
+            break
+        pending = [item for item in pending if item in retry]
+        attempt += 1
+        if pending:
+            yield Wait(until=wake_at)
+    return {item: outcomes[item] for item in wanted}
+
+
+def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:
+    """What an answer says, and an error for each item that it leaves out."""
+    answered = dict(outcomes)
+    for item in asked:
+        if item not in answered:
+            answered[item] = KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"{item}: the broker left it out of its answer"
+            )
+    return answered
+
+
+def _as_call_error(error: Exception) -> CallError:
+    if not isinstance(error, KafkaError | ClientError):
+        raise error
+    return error
+
+
+def deadline_of(core: ClientCore, timeout: float | None) -> float:
+    """When a call must be over: `timeout` in seconds, None for `ClientConfig.api_timeout`."""
+    return core.now + (core.config.api_timeout if timeout is None else timeout)
+
+
+def item_error(number: int, text: str | None, subject: str) -> KafkaError | None:
+    """The error of an item in an answer; None for code 0."""
+    return None if number == 0 else broker_error(number, text, subject)
+
+
+def decided(
+    core: ClientCore,
+    message: Callable[[int], Any],
+    failure: Callable[[Any], KafkaError | None],
+    deadline: float,
+    *,
+    repeat_after_loss: bool = True,
+) -> Operation[Any]:
+    """The answer of the controller to one question, by way of any broker.
+
+    `message(timeout_ms)` makes the request, `failure(response)` finds the error of the whole answer, which is raised;
+    a retriable one (NOT_CONTROLLER: nobody leads just now) is tried again until the deadline. `repeat_after_loss` as
+    for `scatter`.
+    """
+    yield from reachable(core, deadline)
+    attempt = 0
+    while True:
+        left = deadline - core.now
+        response = yield from request(
+            core, message(max(1, int(left * 1000))), timeout=left, repeat_after_loss=repeat_after_loss
+        )
+        error = failure(response)
+        if error is None:
+            return response
+        wake_at = core.now + core.backoff(attempt)
+        unsure = error.code is ErrorCode.REQUEST_TIMED_OUT and not repeat_after_loss
+        if unsure or not is_retriable(error) or wake_at >= deadline:
+            raise error
+        attempt += 1
+        yield Wait(until=wake_at)
+
+
+# Routes
+
+
+def any_broker(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
+    """Every broker can answer (the controller is behind each). Waits until one is reachable."""
+    yield from reachable(core, deadline)
+    return Routed({None: list(items)})
+
+
+def reachable(core: ClientCore, deadline: float) -> Operation[None]:
+    """See to it that some broker has answered before; fresh metadata otherwise. Raises `ClientError`."""
+    if not core.cluster.brokers:
+        yield from refresh_metadata(core, (), timeout=deadline - core.now)
+
+
+def this_broker(node_of: Callable[[Any], int | None]) -> Route:
+    """The broker that the item itself names; None: any. An id that is not in the cluster is a final error."""
+
+    def route(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
+        yield from refresh_metadata(core, (), timeout=deadline - core.now)
+        routed = Routed()
+        for item in items:
+            node = node_of(item)
+            if node is None or node in core.cluster.brokers:
+                routed.by_node.setdefault(node, []).append(item)
+            else:
+                known = ", ".join(map(str, sorted(core.cluster.brokers)))
+                routed.missing[item] = KafkaError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node} (brokers: {known})"
+                )
+        return routed
+
+    return route
+
+
+def to_leaders(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
+    """Items are (topic, partition): the partition's leader. A topic or partition that is not there is final."""
+    names = list(dict.fromkeys(topic for topic, _ in items))
+    yield from refresh_metadata(core, names, timeout=deadline - core.now)
+    routed = Routed()
+    for item in items:
+        try:
+            node = core.cluster.leader(*item)
+        except KafkaError as error:
+            missing = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            final = missing or not is_retriable(error)
+            (routed.missing if final else routed.errors)[item] = error
+            continue
+        routed.by_node.setdefault(node, []).append(item)
+    return routed
+
+
+def to_coordinators(core: ClientCore, items: Sequence[Any], deadline: float) -> Operation[Routed]:
+    """Items are group ids: the group's coordinator (FindCoordinator, batched since version 4: KIP-699)."""
+    from wire.messages.find_coordinator import FindCoordinatorRequest
+
+    yield from reachable(core, deadline)
+    message = FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=list(items))
+    if len(items) == 1:
+        message.key = items[0]
+    call = core.call(message, deadline=deadline)
+    yield Wait([call])
+    routed = Routed()
+    if call.error is not None:
+        error = _as_call_error(call.error)
+        if not is_retriable(error):
+            raise error
+        routed.errors = dict.fromkeys(items, error)
+        return routed
+    response = call.response
+    single = [(items[0], response)] if len(items) == 1 and not response.coordinators else []
+    for key, found in [(each.key, each) for each in response.coordinators] or single:
+        failure = item_error(found.error_code, found.error_message, f"group {key}")
+        if failure is not None:
+            (routed.errors if is_retriable(failure) else routed.missing)[key] = failure
+        else:
+            core.cluster.add_brokers([_known(core, Broker(found.node_id, found.host, found.port))])
+            routed.by_node.setdefault(found.node_id, []).append(key)
+    for item in items:
+        if not (
+            item in routed.errors
+            or item in routed.missing
+            or any(item in keys for keys in routed.by_node.values())
+        ):
+            routed.missing[item] = KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"group {item}: no coordinator in the answer"
+            )
+    return routed
+
+
+def _known(core: ClientCore, broker: Broker) -> Broker:
+    """The broker as metadata has it (with its rack), unless its address is news."""
+    known = core.cluster.brokers.get(broker.node_id)
+    return known if known is not None and (known.host, known.port) == (broker.host, broker.port) else broker

@@ -1,0 +1,1 @@
+"""Records gathered into batches and sent: the producer without threads."""

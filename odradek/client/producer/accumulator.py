@@ -1,0 +1,447 @@
+"""A producer's records between `send` and their acknowledgement: batches, by partition, within a limit of memory. PURE.
+
+Theory of operation
+-------------------
+`Accumulator.append` puts a record into the open batch of its partition; `None` says that this takes more than an
+append (the topic is not known, a new batch is due), and `open_batch` does it. The sender (`odradek.client.producer.sender`)
+takes batches from the `Lane`s of the partitions, oldest first, and gives back what must be repeated.
+
+A `Batch` is done once; what became of its records is in it, so a record's future needs to hold nothing but the batch
+and a place in it, and to complete a batch costs the same for one record or for a thousand.
+
+Rules
+-----
+* A batch takes memory when it is opened: `batch.size` or what its first record needs, and what Python keeps for its first
+  rows; more for more rows. Encoded it keeps what its bytes need, and gives that back when it is done. There is never more
+  than `buffer.memory` in use.
+* Records without key and partition stick to one partition for `batch.size` bytes (KIP-794); then another is drawn,
+  with `partitioner.adaptive.partitioning.enable` the less likely the more batches it has waiting.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import attrs
+
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.known_cluster import NO_TOPIC_ID, Cluster, Topic
+from odradek.client.producer.partitioner import murmur2
+from wire.batches.batch_header import HEADER_SIZE
+from wire.batches.record_writer import Row
+from wire.batches.records import Header
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["Accumulator", "Batch", "Lane"]
+
+_RECORD_OVERHEAD = 16
+"""What lengths, deltas and the header count of a record take at most, while it is smaller than a megabyte."""
+_HEADER_OVERHEAD = 10
+_ROW_MEMORY = 200
+"""What a row costs beside the bytes of its key and value: a tuple, a number, two objects, a place in a list (measured)."""
+_ROW_BYTES = 1024
+"""For so many bytes of `batch.size` a batch has memory for one row from the start."""
+_ROWS_MORE = 64
+"""For so many rows more memory is taken at once, or for as many as a batch has from the start."""
+_BATCH_MEMORY = 600
+"""What a batch costs beside its bytes (measured)."""
+
+
+@attrs.define(eq=False)
+class Batch:
+    """Records of one partition that are sent together. Times in seconds of the core's clock.
+
+    `rows` until it is encoded, then `data`. `base_offset` is -1 where the broker does not say (acks=0, or a repetition
+    whose original was acknowledged long ago), `log_append_time_ms` -1 unless the topic's timestamps are the broker's.
+    """
+
+    lane: Lane
+    opened_at: float
+    deadline: float
+    memory: int
+    rows: list[Row] = attrs.field(factory=list, repr=False)
+    rows_max: int = 0
+    """For how many rows memory was taken."""
+    size: int = HEADER_SIZE
+    closed: bool = False
+    data: bytearray | None = attrs.field(default=None, repr=False)
+    record_count: int = 0
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    attempts: int = 0
+    number: int = 0
+    """Of the batches that its lane has sent, in their order: 1 is the first."""
+    not_before: float = 0.0
+    last_error: Exception | None = None
+    maybe_appended: bool = False
+    """An attempt was sent that has no answer, and no later answer says that it had no effect."""
+    done: bool = False
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    error: Exception | None = None
+    record_errors: dict[int, Exception] | None = None
+    parts: list[tuple[int, Batch]] | None = None
+    """After a split: the batches that go instead, each with the place of its first record."""
+    on_done: list[Callable[[Batch], None]] = attrs.field(factory=list, repr=False)
+
+    def outcome(self, index: int) -> tuple[int, int, Exception | None]:
+        """Offset, broker's timestamp (each -1 if unknown) and error of the record at this place, once `done`."""
+        if self.parts is not None:
+            first, part = self.parts[bisect_right(self.parts, index, key=lambda each: each[0]) - 1]
+            return part.outcome(index - first)
+        if self.record_errors is not None and index in self.record_errors:
+            return -1, -1, self.record_errors[index]
+        offset = self.base_offset + index if self.base_offset >= 0 else -1
+        return offset, self.log_append_time_ms, self.error
+
+    def failure(self) -> Exception | None:
+        """The first error of any of its records, once `done`."""
+        if self.parts is not None:
+            return next((error for _, part in self.parts if (error := part.failure()) is not None), None)
+        return self.error
+
+    def finish(self) -> None:
+        """Tell everybody that it is done."""
+        self.done = True
+        self.rows = []
+        self.data = None
+        callbacks, self.on_done = self.on_done, []
+        for callback in callbacks:
+            callback(self)
+
+
+@attrs.define(eq=False)
+class Lane:
+    """One partition's batches on their way, and the sequence numbers of its producer (KIP-98).
+
+    `batches` wait to be sent, those to be repeated first; `in_flight` are sent, in the order of their sequence numbers.
+    `open` is the last of `batches` while records may be added to it.
+    """
+
+    topic: str
+    partition: int
+    open: Batch | None = None
+    batches: deque[Batch] = attrs.field(factory=deque)
+    in_flight: deque[Batch] = attrs.field(factory=deque)
+    topic_id: bytes = NO_TOPIC_ID
+    producer_id: int = -1
+    producer_epoch: int = -1
+    next_sequence: int = 0
+    batches_sent: int = 0
+    """Each once, however often it was repeated; what was split counts as one more."""
+    established: bool = False
+    """The broker has a batch under these numbers, so that it refuses gaps."""
+    rebase: Exception | None = None
+    """Why the sequence numbers must start anew, under a new epoch, before anything more is sent (KIP-360)."""
+    repeating: bool = False
+    """Something must be repeated: nothing is sent until all that is in flight has its answer."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class _TopicState:
+    """What `append` needs of a topic; good as long as the cluster knows it by the same `topic`."""
+
+    __slots__ = ("available", "lanes", "sticky", "sticky_bytes", "topic")
+
+    def __init__(self, topic: Topic, lanes: list[Lane]) -> None:
+        self.topic = topic
+        self.lanes = lanes
+        self.available = sorted(p.index for p in topic.partitions.values() if p.leader >= 0)
+        self.sticky: Lane | None = None
+        self.sticky_bytes = 0
+
+
+class Accumulator:
+    """See the module."""
+
+    def __init__(self, settings: ProducerSettings, cluster: Cluster, rng: random.Random) -> None:
+        self.memory_used = 0
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.active: dict[Lane, None] = {}
+        """The lanes that have batches, waiting or in flight."""
+        self.incomplete: dict[Batch, None] = {}
+        self.on_room: Callable[[], None] | None = None
+        """Called when memory was given back."""
+        self.flushing = 0
+        """How many wait for everything to be sent: while it is not 0, no batch lingers."""
+        self.starving = 0
+        """How many wait for memory: no batch lingers either."""
+        self._settings = settings
+        self._batch_bytes_max = settings.batch_size
+        self._rows_first = max(1, settings.batch_size // _ROW_BYTES)
+        self._cluster = cluster
+        self._rng = rng
+        self._topics: dict[str, _TopicState] = {}
+        self._custom = settings.partitioner_class
+        self._ignore_keys = settings.partitioner_ignore_keys
+        self._round_robin = 0
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+    ) -> Batch | None:
+        """Put a record into its open batch, as the last of its `rows`; None if `open_batch` must do it.
+
+        Raises `KafkaError` for a partition that the topic does not have.
+        """
+        state = self._topics.get(topic)
+        if state is None or state.topic is not self._cluster.topics.get(topic):
+            return None
+        if partition is None:
+            if self._custom is not None:
+                return None
+            if key is None or self._ignore_keys:
+                lane = state.sticky
+                if lane is None:
+                    return None
+            else:
+                lane = state.lanes[(murmur2(key) & 0x7FFFFFFF) % len(state.lanes)]
+        else:
+            lane = self._lane(state, partition)
+        batch = lane.open
+        if batch is None:
+            return None
+        size = _RECORD_OVERHEAD
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if headers:
+            size += _headers_size(headers)
+        size += batch.size
+        rows = batch.rows
+        if size > self._batch_bytes_max or len(rows) >= batch.rows_max:
+            return None
+        batch.size = size
+        rows.append((timestamp_ms, key, value, headers))
+        return batch
+
+    def knows(self, topic: str) -> bool:
+        """Whether the topic's partitions are known."""
+        return topic in self._cluster.topics
+
+    def open_batch(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        now: float,
+        *,
+        deadline: float | None = None,
+        any_size: bool = False,
+    ) -> Batch | None:
+        """Put a record where `append` could not, opening a batch for it; None when there is no memory for one.
+
+        The topic is known. `deadline` is the batch's if not `delivery.timeout.ms` says it; with `any_size` the broker
+        is to judge what is too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`), or
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _headers_size(headers)
+        limit = min(self._settings.max_request_size, self._settings.buffer_memory)
+        if size + HEADER_SIZE > limit and not any_size:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record of {size + HEADER_SIZE} bytes for {topic} is above max.request.size or buffer.memory "
+                f"({limit})",
+            )
+        state = self._state(topic)
+        lane = self._choose(state, partition, key, value, size)
+        batch = lane.open
+        if batch is None or batch.size + size > self._batch_bytes_max:
+            memory = max(self._batch_bytes_max, size + HEADER_SIZE) + self._rows_first * _ROW_MEMORY
+            if self.memory_used + memory > self._settings.buffer_memory and self.memory_used:
+                return None
+            self._close(lane)
+            self.memory_used += memory
+            if deadline is None:
+                deadline = now + self._settings.delivery_timeout_ms / 1000
+            batch = Batch(lane, now, deadline, memory, rows_max=self._rows_first)
+            lane.open = batch
+            lane.batches.append(batch)
+            self.active[lane] = None
+            self.incomplete[batch] = None
+        elif len(batch.rows) >= batch.rows_max:
+            more = min(batch.rows_max, max(_ROWS_MORE, self._rows_first))
+            if self.memory_used + more * _ROW_MEMORY > self._settings.buffer_memory:
+                return None
+            self.memory_used += more * _ROW_MEMORY
+            batch.memory += more * _ROW_MEMORY
+            batch.rows_max += more
+        batch.size += size
+        batch.rows.append((timestamp_ms, key, value, headers))
+        return batch
+
+    def add_encoded(
+        self, topic: str, partition: int, data: bytearray, record_count: int, now: float
+    ) -> Batch | None:
+        """A batch that its maker has encoded (`wire.batches.record_writer`), behind all that its partition has; None without memory.
+
+        The topic is known. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`),
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        limit = min(self._settings.max_request_size, self._settings.buffer_memory)
+        if len(data) > limit:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {len(data)} bytes for {topic} is above max.request.size or buffer.memory ({limit})",
+            )
+        lane = self._lane(self._state(topic), partition)
+        memory = len(data) + _BATCH_MEMORY
+        if self.memory_used + memory > self._settings.buffer_memory and self.memory_used:
+            return None
+        self._close(lane)
+        self.memory_used += memory
+        deadline = now + self._settings.delivery_timeout_ms / 1000
+        batch = Batch(lane, now, deadline, memory, size=len(data), closed=True)
+        batch.data = data
+        batch.record_count = record_count
+        lane.batches.append(batch)
+        self.active[lane] = None
+        self.incomplete[batch] = None
+        return batch
+
+    def close_all(self) -> None:
+        """Nothing is added to the batches of this moment."""
+        for lane in self.active:
+            self._close(lane)
+
+    def take(self, lane: Lane) -> Batch:
+        """The lane's first batch, to be sent."""
+        batch = lane.batches.popleft()
+        if lane.open is batch:
+            self._close(lane)
+        return batch
+
+    def encoded(self, batch: Batch) -> None:
+        """The batch has become bytes: it gives back what its rows needed."""
+        batch.rows = []
+        given = batch.memory - (len(batch.data or b"") + _BATCH_MEMORY)
+        if given > 0:
+            self.memory_used -= given
+            batch.memory -= given
+            if self.on_room is not None:
+                self.on_room()
+
+    def complete(self, batch: Batch) -> None:
+        """The batch is done: it gives its memory back."""
+        self.memory_used -= batch.memory
+        batch.memory = 0
+        self.incomplete.pop(batch, None)
+        batch.finish()
+        if self.on_room is not None:
+            self.on_room()
+
+    def split(self, batch: Batch, parts: list[tuple[int, Batch]]) -> None:
+        """Let `parts` take the place of a batch that was too large; it is done when they are."""
+        batch.parts = parts
+        waiting = len(parts)
+        share = batch.memory // len(parts)
+
+        def part_done(_: Batch) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                self.complete(batch)
+
+        for _, part in parts:
+            batch.memory -= share
+            part.memory = share
+            part.on_done.append(part_done)
+            self.incomplete[part] = None
+
+    def settle(self, lane: Lane) -> None:
+        """Forget that a lane is active once nothing of it is on its way."""
+        if not lane.batches and not lane.in_flight:
+            self.active.pop(lane, None)
+
+    # Partitions
+
+    def _state(self, name: str) -> _TopicState:
+        topic = self._cluster.topic(name)
+        state = self._topics.get(name)
+        if state is None or state.topic is not topic:
+            lanes = [self.lanes.setdefault((name, i), Lane(name, i)) for i in sorted(topic.partitions)]
+            old = state
+            state = self._topics[name] = _TopicState(topic, lanes)
+            if old is not None and old.sticky in lanes:
+                state.sticky, state.sticky_bytes = old.sticky, old.sticky_bytes
+        return state
+
+    def _lane(self, state: _TopicState, partition: int) -> Lane:
+        if not 0 <= partition < len(state.lanes):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {state.topic.name} has no partition {partition} (it has {len(state.lanes)})",
+            )
+        return state.lanes[partition]
+
+    def _choose(
+        self, state: _TopicState, partition: int | None, key: bytes | None, value: bytes | None, size: int
+    ) -> Lane:
+        """The record's lane: by its own partition, a partitioner of the application, its key, or the sticky one."""
+        if partition is not None:
+            return self._lane(state, partition)
+        if self._custom == "RoundRobinPartitioner":
+            self._round_robin += 1
+            available = state.available or range(len(state.lanes))
+            return state.lanes[available[self._round_robin % len(available)]]
+        if self._custom is not None:
+            chosen = self._custom(state.topic.name, key, value, len(state.lanes), tuple(state.available))
+            return self._lane(state, chosen)
+        if key is not None and not self._ignore_keys:
+            return state.lanes[(murmur2(key) & 0x7FFFFFFF) % len(state.lanes)]
+        lane = state.sticky
+        if lane is not None and lane.open is None and state.sticky_bytes < self._batch_bytes_max:
+            return lane
+        if lane is not None and lane.open is not None and lane.open.size + size <= self._batch_bytes_max:
+            return lane  # it only lacks memory for another row
+        if lane is not None:
+            self._close(lane)
+        return self._draw(state)
+
+    def _draw(self, state: _TopicState) -> Lane:
+        """Another sticky partition, at random: among those with a leader, rather one with a short queue."""
+        candidates = [state.lanes[index] for index in state.available] or state.lanes
+        others = [lane for lane in candidates if lane is not state.sticky] or candidates
+        if self._settings.partitioner_adaptive_partitioning_enable and len(others) > 1:
+            longest = max(len(lane.batches) for lane in others)
+            sums = list(accumulate(longest + 1 - len(lane.batches) for lane in others))
+            lane = others[bisect_right(sums, self._rng.random() * sums[-1])]
+        else:
+            lane = self._rng.choice(others)
+        state.sticky = lane
+        state.sticky_bytes = 0
+        return lane
+
+    def _close(self, lane: Lane) -> None:
+        """No more records for the open batch; what it holds counts for the sticky partition."""
+        batch = lane.open
+        if batch is None:
+            return
+        batch.closed = True
+        lane.open = None
+        state = self._topics.get(lane.topic)
+        if state is not None and state.sticky is lane:
+            state.sticky_bytes += batch.size
+
+
+def _headers_size(headers: Sequence[Header]) -> int:
+    size = 0
+    for name, value in headers:
+        size += _HEADER_OVERHEAD + 4 * len(name) + len(value or b"")
+    return size

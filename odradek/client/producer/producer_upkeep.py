@@ -1,0 +1,169 @@
+"""What a sender needs beside batches: a producer id, and metadata that is not too old. PURE.
+
+Both are fetched by operations beside the sender's own, one of each kind at a time. `keep` starts one where it is due and
+says when to look again; when it is over, `news` is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from odradek.client.core.operation import Operation, Task
+from odradek.client.core.requests import refresh_metadata, request
+from odradek.client.errors import UnsupportedByBroker, broker_error, is_retriable
+from wire.messages.init_producer_id import InitProducerIdRequest
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["Identity", "IdentityKeeper", "TopicRefresher"]
+
+_NEVER = float("inf")
+_TRANSACTION_TIMEOUT_MS = (1 << 31) - 1
+"""What Kafka's clients send where there are no transactions."""
+
+
+@attrs.frozen
+class Identity:
+    """What the broker gave to this producer (KIP-98)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class _Beside:
+    """An operation at a time."""
+
+    def __init__(self, core: ClientCore, news: Callable[[], None]) -> None:
+        self._core = core
+        self._news = news
+        self._task: Task[Any] | None = None
+
+    def _start(self, operation: Operation[Any]) -> float:
+        self._task = Task(operation)
+        self._task.on_done = self._over
+        self._core.adopt(self._task, self._core.now)
+        return _NEVER
+
+    def _over(self) -> None:
+        task, self._task = self._task, None
+        assert task is not None
+        error = None
+        try:
+            task.result()
+        except Exception as raised:  # noqa: BLE001 - whatever it is, `_ended` says what it means for the batches
+            error = raised
+        self._ended(error)
+        self._news()
+
+    def _ended(self, error: Exception | None) -> None:
+        raise AssertionError("each kind says what its end means")
+
+
+class IdentityKeeper(_Beside):
+    """`current` is None while there is none, `needed` false without idempotence (or where the broker knows none).
+
+    `refused` is called with an error that no repetition can mend, `troubled` with others.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        news: Callable[[], None],
+        *,
+        needed: bool,
+        timeout: float,
+        refused: Callable[[Exception], None],
+        troubled: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(core, news)
+        self.current: Identity | None = None
+        self.needed = needed
+        self._timeout = timeout
+        self._refused = refused
+        self._troubled = troubled
+        self._not_before = 0.0
+        self._attempts = 0
+
+    @property
+    def missing(self) -> bool:
+        """Whether nothing may be sent before there is a producer id."""
+        return self.needed and self.current is None
+
+    def keep(self) -> float:
+        """See to it that there is a producer id; when to look again."""
+        if self._task is not None:
+            return _NEVER
+        if self._not_before > self._core.now:
+            return self._not_before
+        return self._start(self._ask())
+
+    def _ask(self) -> Operation[None]:
+        message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        try:
+            response = yield from request(self._core, message, timeout=self._timeout)
+        except UnsupportedByBroker:
+            self.needed = False
+            return
+        if response.error_code:
+            raise broker_error(response.error_code, None, "producer id")
+        self.current = Identity(response.producer_id, response.producer_epoch)
+
+    def _ended(self, error: Exception | None) -> None:
+        if error is None:
+            self._attempts = 0
+        elif is_retriable(error):
+            self._not_before = self._core.now + self._core.backoff(self._attempts)
+            self._attempts += 1
+            self._troubled(error)
+        else:
+            self._refused(error)
+
+
+class TopicRefresher(_Beside):
+    """Asks about the topics that `names` gives when they are `wanted` anew, or known for `max_age` seconds."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        news: Callable[[], None],
+        *,
+        names: Callable[[], list[str]],
+        timeout: float,
+        max_age: float,
+        auto_create: bool,
+    ) -> None:
+        super().__init__(core, news)
+        self.wanted = False
+        self._names = names
+        self._timeout = timeout
+        self._max_age = max_age
+        self._auto_create = auto_create
+        self._not_before = 0.0
+        self._refreshed_at = core.now
+
+    def keep(self) -> float:
+        """Refresh where that is due; when to look again."""
+        core = self._core
+        if self._task is not None:
+            return _NEVER
+        due = self._not_before if self.wanted else self._refreshed_at + self._max_age
+        if due > core.now:
+            return due
+        names = self._names()
+        if not names:
+            return _NEVER
+        self.wanted = False
+        self._not_before = core.now + core.backoff(0)
+        return self._start(
+            refresh_metadata(core, names, timeout=self._timeout, auto_create=self._auto_create)
+        )
+
+    def _ended(self, error: Exception | None) -> None:
+        if error is None:
+            self._refreshed_at = self._core.now
+        else:
+            self.wanted = True

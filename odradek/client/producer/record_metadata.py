@@ -1,0 +1,37 @@
+"""Where a record went, as both producers tell it. PURE."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from odradek.client.producer.accumulator import Batch
+
+__all__ = ["RecordMetadata", "as_bytes"]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record went. `offset` is -1 where the broker does not say (acks=0, or an acknowledgement that came
+    twice); `timestamp_ms` is the record's, or the broker's in topics with LogAppendTime."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
+        """That of the record at a place in a batch that is done. Raises its error."""
+        offset, append_time_ms, error = batch.outcome(index)
+        if error is not None:
+            raise error
+        lane = batch.lane
+        return cls(lane.topic, lane.partition, offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
+
+
+def as_bytes(what: str, value: Any) -> bytes | None:
+    """A key or value as it is sent. Raises `TypeError`."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{what} is {type(value).__name__}, expected bytes or None (or set {what}.serializer)")

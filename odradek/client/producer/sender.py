@@ -1,0 +1,557 @@
+"""The operation that sends a producer's batches, repeats them safely and completes them. PURE.
+
+Theory of operation
+-------------------
+`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator: batches
+that are ready go to the leaders of their partitions, one of a partition and as many partitions as fit in a Produce
+request, up to `max.in.flight.requests.per.connection` requests to a broker. Answers are taken in as they come
+(`Call.on_done`), then the operation takes its next step. Metadata and the producer id are fetched by operations
+beside it, so that nothing waits for them that need not.
+
+A batch is ready when it is full, has lingered, is repeated, or somebody flushes, closes or lacks memory.
+
+Rules (KIP-98, KIP-360, KIP-951)
+-----
+* A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
+  and knows what it has, so up to five requests may be in flight and nothing is lost, doubled or out of order.
+* A broker knows the last five batches of a producer. Behind one that has no answer only four more are sent, whatever their
+  own answers are: after a change of leaders they come over different connections, and the new leader may have taken those
+  behind a batch of which the old one says nothing. A sixth would make the broker forget it, and it would be sent anew.
+* A broker that knows nothing of a producer takes any number for its first, so the first batch under new numbers goes
+  alone: were it refused, one behind it would be taken, and come before it.
+* Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
+  from the oldest on.
+* When a batch leaves without having used its sequence number (refused for good, or given up), or the broker does not
+  know the numbers before the oldest one, the lane is rebased: a new epoch, numbers from 0. Batches whose own fate is
+  unknown at that moment cannot be sent under new numbers without risking a double: they fail with the same error.
+* A batch too large for the broker is cut in two that keep its range of numbers (unless an earlier attempt may be in
+  the log, whole); one record that is too large fails.
+* A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
+* `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
+* Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.
+
+Deliberately absent: transactions. Their producer id, epoch and flag would come with the identity, their partitions'
+registration before a lane's first batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
+from odradek.client.core.operation import Call, Operation, Wait
+from odradek.client.errors import (
+    BrokerUnavailable,
+    RequestTimedOut,
+    broker_error,
+    error_code,
+    is_retriable,
+)
+from odradek.client.producer.accumulator import Accumulator, Batch, Lane
+from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
+from wire.batches.compression import CompressionType
+from wire.batches.record_writer import encode_batch, stamp
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from wire.record_batch import records
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["Sender"]
+
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+_SEQUENCE_END = 1 << 31
+_EPOCH_MAX = (1 << 15) - 1
+_NEVER = float("inf")
+_BATCHES_KNOWN = 5
+"""How many batches of each producer a broker remembers, to know repetitions (Kafka's constant)."""
+_REQUEST_OVERHEAD = 128
+"""Bytes of a request and of a partition in it besides the batch, about."""
+_REFUSED_BEFORE_APPEND = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""After any other retriable refusal the batch may be in the log: a leader that is deposed while it waits for followers
+answers NOT_LEADER_OR_FOLLOWER for what it has appended, and the next leader may have it."""
+_NUMBERS_UNKNOWN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+_IDENTITY_LOST = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+
+class Sender:
+    """See the module. `signal` is to be notified when there is something new to send."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        settings: ProducerSettings,
+        accumulator: Accumulator,
+        *,
+        auto_create: bool = True,
+    ) -> None:
+        self.signal = core.signal()
+        self.wake_at = 0.0
+        """When the next step is due if nothing happens, in seconds of the core's clock."""
+        self.closing = False
+        self.counts: Counter[str] = Counter()
+        self._core = core
+        self._settings = settings
+        self._accumulator = accumulator
+        self._linger = settings.linger_ms / 1000
+        self._in_flight: Counter[int] = Counter()
+        self._codec = int(CompressionType[settings.compression_type.upper()])
+        level = {
+            "gzip": settings.compression_gzip_level,
+            "lz4": settings.compression_lz4_level,
+            "zstd": settings.compression_zstd_level,
+        }.get(settings.compression_type)
+        self._level = None if level == -1 and settings.compression_type == "gzip" else level
+        timeout = settings.request_timeout_ms / 1000
+        self._identity = IdentityKeeper(
+            core,
+            self._look_again,
+            needed=settings.enable_idempotence,
+            timeout=timeout,
+            refused=self.abort,
+            troubled=self._blame,
+        )
+        self._topics = TopicRefresher(
+            core,
+            self._look_again,
+            names=lambda: list(dict.fromkeys(lane.topic for lane in accumulator.active)),
+            timeout=timeout,
+            max_age=settings.metadata_max_age_ms / 1000,
+            auto_create=auto_create,
+        )
+        self._again = False
+
+    def run(self) -> Operation[None]:
+        """Send until `closing` is set and nothing is left."""
+        while not (self.closing and not self._accumulator.active):
+            self._again = True
+            until = _NEVER
+            while self._again:
+                self._again = False
+                until = self._step()
+            self.wake_at = until
+            if not (self.closing and not self._accumulator.active):
+                yield Wait(until=None if until == _NEVER else until, signals=(self.signal,))
+
+    def abort(self, error: Exception) -> None:
+        """Fail everything that is not done."""
+        accumulator = self._accumulator
+        for batch in list(accumulator.incomplete):
+            if not batch.done and batch.parts is None:
+                self._finish(batch, error)
+        for lane in list(accumulator.active):
+            if self._identity.needed:
+                lane.rebase = error
+            lane.batches.clear()
+            lane.in_flight.clear()
+            lane.open = None
+            accumulator.settle(lane)
+
+    def _look_again(self) -> None:
+        """A step that is under way has to be repeated, an operation that waits has to go on."""
+        self._again = True
+        self.signal.notify()
+
+    def _blame(self, error: Exception) -> None:
+        """What waits for a producer id has this to tell if it must be given up."""
+        for lane in self._accumulator.active:
+            for batch in lane.batches:
+                batch.last_error = batch.last_error or error
+
+    # One step
+
+    def _step(self) -> float:
+        """Send what can be sent; return when to look again if nothing happens."""
+        core = self._core
+        self._expire()
+        until = self._topics.keep()
+        lanes = list(self._accumulator.active)
+        for lane in lanes:
+            self._prepare(lane)
+        if self._identity.missing:
+            return min(until, self._identity.keep() if lanes else _NEVER, self._next_expiry())
+        by_node: dict[int, list[Lane]] = {}
+        for lane in self._accumulator.active:
+            ready_at = self._ready_at(lane)
+            if ready_at > core.now:
+                until = min(until, ready_at)
+                continue
+            leader = self._leader(lane)
+            if leader is None:
+                self._topics.wanted = True
+            else:
+                by_node.setdefault(leader, []).append(lane)
+        for node, theirs in by_node.items():
+            until = min(until, self._send_to(node, theirs))
+        if self._topics.wanted:
+            until = min(until, self._topics.keep())
+        return min(until, self._next_expiry())
+
+    def _ready_at(self, lane: Lane) -> float:
+        """When the lane's first batch may be sent: the past if now, `_NEVER` if that needs an answer first."""
+        if not lane.batches or (lane.in_flight and (lane.repeating or lane.rebase is not None)):
+            return _NEVER
+        if lane.in_flight and not lane.established and self._identity.needed:
+            return _NEVER
+        if len(lane.in_flight) >= self._settings.max_in_flight_requests_per_connection:
+            return _NEVER
+        batch = lane.batches[0]
+        if batch.attempts:
+            return batch.not_before
+        if lane.in_flight and lane.batches_sent - lane.in_flight[0].number >= _BATCHES_KNOWN - 1:
+            return _NEVER
+        if batch.closed or self.closing or self._accumulator.flushing or self._accumulator.starving:
+            return 0.0
+        return batch.opened_at + self._linger
+
+    def _leader(self, lane: Lane) -> int | None:
+        cluster = self._core.cluster
+        topic = cluster.topics.get(lane.topic)
+        partition = topic.partitions.get(lane.partition) if topic is not None else None
+        if partition is None or partition.leader not in cluster.brokers:
+            return None
+        return partition.leader
+
+    def _send_to(self, node: int, lanes: list[Lane]) -> float:
+        """Requests to one broker, while there is something ready and room in its pipeline."""
+        settings = self._settings
+        until = _NEVER
+        waiting = deque(lanes)
+        while waiting and self._in_flight[node] < settings.max_in_flight_requests_per_connection:
+            size = 0
+            taken: list[tuple[Lane, Batch]] = []
+            for _ in range(len(waiting)):
+                lane = waiting[0]
+                count = self._encode(lane, lane.batches[0]) + _REQUEST_OVERHEAD
+                if taken and size + count > settings.max_request_size:
+                    break
+                size += count
+                waiting.popleft()
+                taken.append((lane, self._accumulator.take(lane)))
+            for lane, _ in taken:
+                self._accumulator.active.pop(lane)
+                self._accumulator.active[lane] = None
+            self._send(node, taken)
+            for lane, _ in taken:
+                ready_at = self._ready_at(lane)
+                if ready_at <= self._core.now:
+                    waiting.append(lane)
+                else:
+                    until = min(until, ready_at)
+        return until
+
+    def _encode(self, lane: Lane, batch: Batch) -> int:
+        """Make the batch's bytes, under the lane's numbers; their count."""
+        fresh = batch.data is None or not batch.attempts
+        if batch.data is None:
+            batch.closed = True
+            batch.record_count = len(batch.rows)
+            batch.data = encode_batch(batch.rows, compression_type=self._codec, compression_level=self._level)
+            if lane.open is batch:
+                lane.open = None
+            self._accumulator.encoded(batch)
+        if self._identity.needed and batch.base_sequence < 0:
+            batch.producer_id = lane.producer_id
+            batch.producer_epoch = lane.producer_epoch
+            batch.base_sequence = lane.next_sequence
+            lane.next_sequence = (lane.next_sequence + batch.record_count) % _SEQUENCE_END
+            fresh = True
+        if fresh:
+            stamp(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        return len(batch.data)
+
+    def _send(self, node: int, taken: list[tuple[Lane, Batch]]) -> None:
+        core = self._core
+        topics: dict[tuple[str, bytes], TopicProduceData] = {}
+        ids_known = True
+        for lane, batch in taken:
+            lane.repeating = False
+            lane.in_flight.append(batch)
+            if not batch.attempts:
+                lane.batches_sent += 1
+                batch.number = lane.batches_sent
+            batch.attempts += 1
+            self.counts["batches sent"] += 1
+            self.counts["records sent"] += batch.record_count
+            self.counts["batches repeated"] += batch.attempts > 1
+            ids_known &= lane.topic_id != NO_TOPIC_ID
+            # By id, too: a lane with something in flight still speaks of the topic that it was sent to.
+            key = lane.topic, lane.topic_id
+            topic = topics.get(key)
+            if topic is None:
+                topic = topics[key] = TopicProduceData(name=lane.topic, topic_id=lane.topic_id)
+            assert batch.data is not None
+            topic.partition_data.append(PartitionProduceData(index=lane.partition, records=batch.data))
+        self._in_flight[node] += 1
+        self.counts["requests"] += 1
+        call = core.call(
+            ProduceRequest(
+                acks=self._settings.acks,
+                timeout_ms=self._settings.request_timeout_ms,
+                topic_data=list(topics.values()),
+            ),
+            node=node,
+            deadline=core.now + self._settings.request_timeout_ms / 1000,
+            version_max=None if ids_known else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            expects_response=self._settings.acks != 0,
+        )
+        if call.done:
+            self._answered(call, node, taken)
+        else:
+            call.on_done = partial(self._answered, call, node, taken)
+
+    # Answers
+
+    def _answered(self, call: Call, node: int, taken: list[tuple[Lane, Batch]]) -> None:
+        self._in_flight[node] -= 1
+        self._look_again()
+        answers = self._answers(call.response) if call.response is not None else {}
+        for lane, batch in taken:
+            if batch not in lane.in_flight:
+                continue  # the producer was aborted meanwhile
+            oldest = lane.in_flight[0] is batch and not (lane.batches and lane.batches[0].attempts)
+            lane.in_flight.remove(batch)
+            if call.error is not None:
+                self._topics.wanted = True
+                batch.maybe_appended |= not isinstance(call.error, BrokerUnavailable)
+                self._trouble(lane, batch, call.error)
+            elif call.response is None:
+                self._acknowledged(lane, batch, -1, -1)
+            else:
+                # The lane has the id that it had in the request: `_prepare` changes none with something in flight.
+                answer = answers.get((lane.topic_id, lane.partition)) or answers.get(
+                    (lane.topic, lane.partition)
+                )
+                if answer is None:
+                    batch.maybe_appended = True
+                    missing = broker_error(ErrorCode.UNKNOWN_SERVER_ERROR, "missing in the answer", str(lane))
+                    self._trouble(lane, batch, missing)
+                else:
+                    self._take_answer(lane, batch, answer, oldest)
+            self._accumulator.settle(lane)
+
+    def _answers(self, response: ProduceResponse) -> dict[tuple[str | bytes, int], PartitionProduceResponse]:
+        """By topic and partition: by the topic's name, or its id where the answer has no names."""
+        cluster = self._core.cluster
+        if response.node_endpoints:
+            cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
+        answers: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
+        for topic in response.responses:
+            asked = topic.name or bytes(topic.topic_id)
+            for answer in topic.partition_responses:
+                answers[asked, answer.index] = answer
+        return answers
+
+    def _take_answer(self, lane: Lane, batch: Batch, answer: PartitionProduceResponse, oldest: bool) -> None:
+        if not answer.error_code:
+            self._acknowledged(lane, batch, answer.base_offset, answer.log_append_time_ms)
+            return
+        code = error_code(answer.error_code)
+        if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._acknowledged(lane, batch, -1, -1)
+            return
+        if batch.done:
+            self._trouble(lane, batch, batch.error or broker_error(answer.error_code, None, str(lane)))
+            return
+        self.counts[f"refused: {code.name}"] += 1
+        error = broker_error(answer.error_code, answer.error_message, str(lane))
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and not batch.maybe_appended:
+            self._split(lane, batch)
+        elif code in _NUMBERS_UNKNOWN and batch.base_sequence >= 0:
+            # This attempt is not in the log; an earlier one without an answer may be. Apache Kafka remembers one batch of
+            # each producer over a restart, and calls a repetition of the others a gap.
+            if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+                batch.maybe_appended = False
+            if oldest and lane.rebase is None:
+                lane.rebase = error
+            self._repeat(lane, batch, error, at_once=True)
+        else:
+            batch.maybe_appended |= code not in _REFUSED_BEFORE_APPEND
+            if code in _IDENTITY_LOST:
+                self._identity.current = None
+            if answer.record_errors:
+                batch.record_errors = {
+                    each.batch_index: broker_error(
+                        answer.error_code,
+                        each.batch_index_error_message or answer.error_message,
+                        str(lane),
+                    )
+                    for each in answer.record_errors
+                }
+                error = broker_error(
+                    answer.error_code, "refused because of other records in its batch", str(lane)
+                )
+            hint = answer.current_leader
+            hinted = self._core.cluster.set_leader(
+                lane.topic, lane.partition, hint.leader_id, hint.leader_epoch
+            )
+            self._topics.wanted |= not hinted and is_retriable(error)
+            self._trouble(lane, batch, error, at_once=hinted)
+
+    def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        self.counts["batches acknowledged"] += 1
+        if batch.producer_epoch == lane.producer_epoch and batch.producer_id == lane.producer_id:
+            lane.established = True
+        if not batch.done:
+            batch.base_offset = base_offset
+            batch.log_append_time_ms = log_append_time_ms
+            self._accumulator.complete(batch)
+
+    def _trouble(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool = False) -> None:
+        """Repeat the batch if that is allowed, else fail it and settle the numbers of those behind it."""
+        if (
+            not batch.done
+            and is_retriable(error)
+            and batch.attempts <= self._settings.retries
+            and batch.deadline > self._core.now
+        ):
+            self._repeat(lane, batch, error, at_once=at_once)
+            return
+        if batch.base_sequence >= 0 and lane.rebase is None:
+            lane.rebase = error
+        if not batch.done:
+            self._finish(batch, error)
+
+    def _repeat(self, lane: Lane, batch: Batch, error: Exception, *, at_once: bool) -> None:
+        """Put the batch back in its place: behind those with older numbers, before all that were never sent."""
+        batch.last_error = error
+        delay = 0.0 if at_once and batch.attempts < 3 else self._core.backoff(batch.attempts - 1)
+        batch.not_before = self._core.now + delay
+        lane.repeating = True
+        place = 0
+        for other in lane.batches:
+            if not other.attempts or _older(batch, other):
+                break
+            place += 1
+        lane.batches.insert(place, batch)
+
+    def _split(self, lane: Lane, batch: Batch) -> None:
+        """Send two halves instead; together they have the batch's sequence numbers."""
+        assert batch.data is not None
+        self.counts["batches split"] += 1
+        found = records(batch.data, decompressed_bytes_max=_SEQUENCE_END, crc=False)
+        middle = len(found) // 2
+        parts: list[tuple[int, Batch]] = []
+        for start, some in ((0, found[:middle]), (middle, found[middle:])):
+            part = Batch(lane, batch.opened_at, batch.deadline, 0, closed=True)
+            part.rows = [(record.timestamp, record.key, record.value, record.headers) for record in some]
+            part.size = sum(len(record.key or b"") + len(record.value or b"") for record in some)
+            part.record_count = len(some)
+            part.attempts = batch.attempts
+            part.number = batch.number
+            part.producer_id = batch.producer_id
+            part.producer_epoch = batch.producer_epoch
+            if batch.base_sequence >= 0:
+                part.base_sequence = (batch.base_sequence + start) % _SEQUENCE_END
+            parts.append((start, part))
+        batch.data = None
+        lane.batches_sent += 1
+        self._accumulator.split(batch, parts)
+        error = broker_error(ErrorCode.MESSAGE_TOO_LARGE, None, str(lane))
+        for _, part in parts:
+            self._repeat(lane, part, error, at_once=True)
+            part.not_before = 0.0
+
+    def _finish(self, batch: Batch, error: Exception) -> None:
+        self.counts["batches failed"] += 1
+        batch.error = error
+        self._accumulator.complete(batch)
+
+    # Numbers
+
+    def _prepare(self, lane: Lane) -> None:
+        """Between two requests of a lane: give it the topic's id, and new numbers if it needs some."""
+        if lane.in_flight or not lane.batches:
+            return
+        topic = self._core.cluster.topics.get(lane.topic)
+        if topic is not None and topic.topic_id != lane.topic_id:
+            if lane.topic_id != NO_TOPIC_ID and lane.rebase is None and self._identity.needed:
+                # The topic was made anew: what the old one had of our batches is gone with it.
+                lane.rebase = broker_error(ErrorCode.UNKNOWN_TOPIC_ID, None, str(lane))
+                for batch in lane.batches:
+                    batch.maybe_appended = False
+            lane.topic_id = topic.topic_id
+        identity = self._identity.current
+        if identity is not None and lane.producer_id < 0:
+            lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
+        if lane.rebase is not None and identity is not None:
+            self._rebase(lane, lane.rebase, identity)
+
+    def _rebase(self, lane: Lane, error: Exception, identity: Identity) -> None:
+        """Begin anew with the numbers: the next epoch, or another producer id where there is one."""
+        if identity.producer_id != lane.producer_id:
+            lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
+        elif lane.producer_epoch < _EPOCH_MAX:
+            lane.producer_epoch += 1
+        else:
+            self._identity.current = None
+            return
+        self.counts["epochs bumped"] += 1
+        lane.rebase = None
+        lane.established = False
+        lane.next_sequence = 0
+        kept = [batch for batch in lane.batches if not batch.maybe_appended]
+        for batch in lane.batches:
+            if batch.maybe_appended:
+                self._finish(batch, error)
+            else:
+                batch.base_sequence = -1
+        lane.batches = deque(kept)
+        if lane.open is not None and lane.open not in kept:
+            lane.open = None
+        self._accumulator.settle(lane)
+
+    # Time
+
+    def _expire(self) -> None:
+        """Fail what was not delivered in time."""
+        now = self._core.now
+        for lane in list(self._accumulator.active):
+            for batch in lane.in_flight:
+                if batch.deadline <= now and not batch.done:
+                    self._finish(batch, self._too_late(batch))
+            while lane.batches and lane.batches[0].deadline <= now:
+                batch = self._accumulator.take(lane)
+                if batch.base_sequence >= 0 and lane.rebase is None:
+                    lane.rebase = self._too_late(batch)
+                self._finish(batch, self._too_late(batch))
+            self._accumulator.settle(lane)
+
+    def _next_expiry(self) -> float:
+        expiry = _NEVER
+        for lane in self._accumulator.active:
+            for queue in (lane.in_flight, lane.batches):
+                oldest = next((batch for batch in queue if not batch.done), None)
+                if oldest is not None:
+                    expiry = min(expiry, oldest.deadline)
+        return expiry
+
+    def _too_late(self, batch: Batch) -> Exception:
+        if isinstance(batch.last_error, KafkaError):
+            return batch.last_error
+        seconds = self._settings.delivery_timeout_ms / 1000
+        reason = f": {batch.last_error}" if batch.last_error is not None else ""
+        return RequestTimedOut(f"not delivered to {batch.lane} within {seconds:g} s{reason}")
+
+
+def _older(batch: Batch, other: Batch) -> bool:
+    """Whether `batch` was first sent before `other`, by their numbers (which wrap) where they have some."""
+    if batch.base_sequence < 0 or other.base_sequence < 0:
+        return batch.opened_at < other.opened_at
+    return (other.base_sequence - batch.base_sequence) % _SEQUENCE_END < _SEQUENCE_END // 2

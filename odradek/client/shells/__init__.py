@@ -1,0 +1,1 @@
+"""What users import: the blocking and the async clients, over the same core."""

@@ -1,0 +1,65 @@
+"""`Admin`: administration of a cluster, for programs. SHELL, for the thread that it starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from odradek.client.admin import PartitionLag
+from odradek.client.admin.admin_methods import BlockingAdminMethods
+from odradek.client.core.client_keys import AdminSettings, merged_properties
+from odradek.client.shells.io_thread import IoThread
+
+__all__ = ["Admin"]
+
+
+class Admin(BlockingAdminMethods):
+    """An administrator's client; its methods may be called from any thread.
+
+    `config` has Kafka's keys (`bootstrap.servers` at least), keyword arguments the same with underscores. Use it as a context
+    manager, or call `close`. Errors: `wire.errors.KafkaError` when a broker answered with an error code,
+    `odradek.client.errors.ClientError` when nobody answered; calls about several items return an error per item.
+
+        with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
+            admin.create_topics([NewTopic("words", partitions=3)])
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
+        """Opens no connection yet. Raises `ValueError` for a key or a value that is not Kafka's."""
+        self.settings = AdminSettings.from_properties(merged_properties(config, keys))
+        self._io = IoThread(
+            list(self.settings.bootstrap_servers),
+            self.settings.client_config(fail_fast=True),
+            "odradek-admin",
+        )
+        super().__init__(self._io.core, self._io.run)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all calls and connections. Safe to call twice."""
+        self._io.close()
+
+    def describe_group_lag(
+        self, group_id: str, *, now_ms: int | None = None, timeout: float | None = None
+    ) -> list[PartitionLag]:
+        """Where a group stands in every partition that it committed an offset for or that a member is assigned.
+
+        `now_ms` is the present in milliseconds since 1970 (None: this machine's). Raises the `KafkaError` of the
+        group, and `ClientError`.
+        """
+        present = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return super().describe_group_lag(group_id, now_ms=present, timeout=timeout)
+
+    def statistics(self) -> dict[str, int]:
+        """Figures of this moment; see `ClientCore.statistics`."""
+        with self._io.lock:
+            return self._io.core.statistics()

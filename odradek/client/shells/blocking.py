@@ -1,0 +1,138 @@
+"""The blocking client: the core over non-blocking sockets and a selector, in the caller's thread. SHELL.
+
+Every method runs one operation to its end and returns its result, or raises `wire.errors.KafkaError` (a broker
+answered with an error code) or `odradek.client.errors.ClientError` (nobody answered). Not for several threads at
+a time. Nothing runs between calls: a connection that a broker closed meanwhile is opened again when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odradek.client.core import partition_offsets as offsets
+from odradek.client.core.bootstrap import parse_bootstrap
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.client_core import ClientCore
+from odradek.client.core.known_cluster import Cluster
+from odradek.client.core.operation import Operation, Task
+from odradek.client.core.requests import refresh_metadata, request
+from odradek.client.shells.sockets import Sockets
+
+__all__ = ["Client"]
+
+if TYPE_CHECKING:
+    from odradek.client.admin.admin_methods import BlockingAdminMethods
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of the cluster that answers at `bootstrap` ("host:port,host:port").
+
+    Use it as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "odradek",
+        timeout_ms: int = 30000,
+        config: ClientConfig | None = None,
+    ) -> None:
+        """Opens nothing yet. Raises `ValueError` for a `bootstrap` that is no list of addresses."""
+        if config is None:
+            timeout = timeout_ms / 1000
+            config = ClientConfig(client_id=client_id, request_timeout=timeout, api_timeout=timeout)
+        self.timeout = timeout_ms / 1000
+        self.core = ClientCore(
+            parse_bootstrap(bootstrap), config, random.Random(os.urandom(16)), now=time.monotonic()
+        )
+        self._sockets = Sockets(self.core)
+
+    @cached_property
+    def admin(self) -> BlockingAdminMethods:
+        """All of administration; imported when it is asked for, since a process that only reads starts faster without."""
+        from odradek.client.admin.admin_methods import BlockingAdminMethods
+
+        return BlockingAdminMethods(self.core, self.run)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Safe to call twice."""
+        self.core.close()
+        self._sockets.perform_effects()
+        self._sockets.close()
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation of the core to its end; see `odradek.client.core.operation`."""
+        self.core.tick(time.monotonic())
+        task = self.core.start(operation, time.monotonic())
+        try:
+            self._run_until_done(task)
+        finally:
+            if not task.done:
+                self.core.abandon(task)
+        return task.result()
+
+    def begin(self, operation: Operation[T]) -> Task[T]:
+        """Send what the operation begins with and come back; `finish` waits for its end.
+
+        Its later steps are done by `finish`, or by whatever else is run meanwhile. One that is not to be finished is to be
+        abandoned (`core.abandon`).
+        """
+        self.core.tick(time.monotonic())
+        task = self.core.start(operation, time.monotonic())
+        self._sockets.perform_effects()
+        return task
+
+    def finish(self, task: Task[T]) -> T:
+        """The result of an operation that was begun. An answer that came in time counts, however late it is asked for."""
+        self._sockets.handle(self._sockets.select(0))
+        try:
+            self._run_until_done(task)
+        finally:
+            if not task.done:
+                self.core.abandon(task)
+        return task.result()
+
+    def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
+        """Send one request message (of `wire.messages`) to broker `node`, or to any, and return its response."""
+        timeout = self.timeout if timeout_ms is None else timeout_ms / 1000
+        if node is not None and node not in self.core.cluster.brokers:
+            self.metadata([])
+        return self.run(request(self.core, message, node=node, timeout=timeout))
+
+    def metadata(self, topics: Sequence[str] | None = None) -> Cluster:
+        """Fresh metadata of these topics (None: of all) and of the brokers."""
+        return self.run(refresh_metadata(self.core, topics, timeout=self.timeout))
+
+    def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], offsets.ListedOffset]:
+        """See `odradek.client.core.partition_offsets.list_offsets`."""
+        return self.run(offsets.list_offsets(self.core, wanted, timeout=self.timeout))
+
+    # The loop
+
+    def _run_until_done(self, task: Task[Any]) -> None:
+        self._sockets.perform_effects()
+        while not task.done:
+            deadline = self.core.next_deadline()
+            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self._sockets.handle(self._sockets.select(wait))
+            self.core.tick(time.monotonic())
+            self._sockets.perform_effects()

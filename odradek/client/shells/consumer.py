@@ -1,0 +1,425 @@
+"""The blocking consumer: `ConsumerMachine` on an `IoThread`. SHELL.
+
+    with Consumer(bootstrap_servers="localhost:9092", group_id="readers", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["flights"])
+        for record in consumer:
+            print(record.offset, record.value)
+
+Fetches, heartbeats and rebalances go on in a thread of the consumer's own; records are parsed, and listeners and
+callbacks called, in the thread that polls. Not for several threads at a time, but for `wakeup` and `statistics`: a call
+that meets another thread's raises `RuntimeError`.
+
+Errors: `wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise; see
+`odradek.client.consumer.consumer_types` for those of a consumer.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from odradek.client.consumer.consumer_machine import ConsumerMachine
+from odradek.client.consumer.consumer_types import (
+    CommitCallback,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    RawBatch,
+    RebalanceEvent,
+    RebalanceKind,
+    RebalanceListener,
+    TopicPartition,
+)
+from odradek.client.core.client_keys import ConsumerSettings, merged_properties
+from odradek.client.core.known_cluster import Partition
+from odradek.client.shells.io_thread import IoThread
+
+__all__ = ["Consumer"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_ITERATION_SECONDS = 3600.0
+_CLOSE_SECONDS = 30.0
+_TURN_BYTES = 1 << 19
+"""An application that is busy with records gives the I/O thread a turn this often: otherwise each system call of a fetch
+would wait 5 ms for the interpreter, and nothing would be fetched ahead."""
+_TURN_SECONDS_MAX = 0.1
+
+
+def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenate[Consumer, P], T]:
+    """For one thread at a time; a listener or a callback may call it again within the thread's own call."""
+
+    @wraps(method)
+    def guarded(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        use = self._use
+        if not use.acquire(blocking=False):
+            raise RuntimeError("another thread is using this consumer; only wakeup may be called beside it")
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            use.release()
+
+    return guarded
+
+
+class Consumer:
+    """See the module. Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        """Connects in the background. Raises `ValueError` for keys and values that are none."""
+        self.settings = ConsumerSettings.from_properties(merged_properties(config, keywords))
+        self._listener: RebalanceListener = RebalanceListener()
+        self._timeout = self.settings.default_api_timeout_ms / 1000
+        self._closed = False
+        self._use = threading.RLock()
+        self._bytes_at_turn = 0
+        self._io = IoThread(
+            self.settings.bootstrap_servers, self.settings.client_config(), "odradek-consumer"
+        )
+        self._io.on_fork = self._after_fork
+        try:
+            with self._io.lock:
+                self._machine = ConsumerMachine(self._io.core, self.settings, _wall_ms)
+        except ValueError:
+            self._io.close()
+            raise
+        for operation in self._machine.background():
+            self._io.start(operation)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            # The record that an iterator yielded last may be what went wrong: it is not done with.
+            self._settle(last_is_done=False)
+        self.close()
+
+    @_alone
+    def close(self, timeout: float = _CLOSE_SECONDS) -> None:
+        """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
+
+        All of it takes at most `timeout` seconds, but for what a listener takes. A static member (`group.instance.id`) does
+        not leave: its partitions wait for it `session.timeout.ms` long. Where an exception is being handled (`finally`), the
+        record that an iterator yielded last may be what went wrong: it is not committed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + timeout
+        try:
+            if not self._io.closed:
+                self._settle(last_is_done=sys.exc_info()[0] is None)
+                self._give_up(_left(deadline))
+                self._io.run(self._machine.leave("the consumer was closed", _left(deadline)))
+                self._run_callbacks()
+                self._io.run(self._machine.close_sessions(min(1.0, _left(deadline))))
+        finally:
+            self._io.close(drain_seconds_max=min(1.0, _left(deadline)))
+
+    # What to read
+
+    @_alone
+    def subscribe(
+        self, topics: Iterable[str] | str | re.Pattern[str], *, listener: RebalanceListener | None = None
+    ) -> None:
+        """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
+
+        One text is one topic; a pattern is what `re.compile` gives. Takes effect with the next `poll`.
+        """
+        self._settle()
+        with self._io.lock:
+            if isinstance(topics, re.Pattern):
+                self._machine.subscription.subscribe_pattern(topics)
+            else:
+                self._machine.subscription.subscribe([topics] if isinstance(topics, str) else topics)
+            self._listener = listener if listener is not None else RebalanceListener()
+            self._machine.resubscribed()
+        self._io.wake()
+
+    @_alone
+    def unsubscribe(self) -> None:
+        """Give all partitions up, and leave the group."""
+        self._settle()
+        self._give_up(self._timeout)
+        self._io.run(self._machine.leave("the consumer unsubscribed", self._timeout))
+
+    @_alone
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions, without a group's say; its commits are used if there is a `group.id`."""
+        self._settle()
+        with self._io.lock:
+            self._machine.assign_manually(_keys(partitions))
+        self._io.wake()
+
+    @_alone
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions of this consumer."""
+        with self._io.lock:
+            return set(self._machine.subscription.partitions)
+
+    @_alone
+    def subscription(self) -> set[str]:
+        """The topics subscribed to, or those that match the pattern."""
+        with self._io.lock:
+            return set(self._machine.subscription.topics)
+
+    # Reading
+
+    @_alone
+    def poll(self, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """Records, at most `max.poll.records`, in order within each partition; none after `timeout` seconds.
+
+        Joins the group, calls the listener, commits when due. May take longer while a listener works.
+        """
+        return self._poll(timeout, self._machine.take_records)
+
+    @_alone
+    def poll_batches(self, timeout: float = 1.0) -> list[RawBatch]:
+        """As `poll`, but whole record batches as bytes, unparsed, at most `fetch.max.bytes` and one batch more."""
+        return self._poll(timeout, self._machine.take_batches)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records for ever, one by one.
+
+        Meanwhile positions, and so commits, say what was yielded. What was polled and not yielded when the loop is left comes
+        with the next loop or poll. A `with` block that an exception ends does not commit the record that was yielded last.
+        """
+        while True:
+            yield from self._machine.hand_out(self.poll(_ITERATION_SECONDS))
+
+    def wakeup(self) -> None:
+        """From any thread: have the `poll` that runs, or else the next, raise `Wakeup`."""
+        with self._io.lock:
+            self._machine.wakeup()
+        self._io.wake()
+
+    def _poll(self, timeout: float, what: Callable[[], list[T]]) -> list[T]:
+        machine, io = self._machine, self._io
+        self._settle()
+        deadline = time.monotonic() + timeout
+        waited = False
+        while True:
+            if machine.completed:
+                self._run_callbacks()
+            now = time.monotonic()
+            with io.lock:
+                found = machine.take(now, what, waited=waited)
+                stirred, machine.stirred = machine.stirred, False
+            if machine.delivery.bytes_parsed - self._bytes_at_turn >= _TURN_BYTES:
+                self._bytes_at_turn = machine.delivery.bytes_parsed
+                io.give_turn(_TURN_SECONDS_MAX)
+            elif stirred:
+                io.wake()
+            if found or (waited and now >= deadline):
+                return found
+            event = io.run(machine.wait(max(0.0, deadline - now)))
+            waited = True
+            if event is not None:
+                self._tell(event)
+                waited = False
+
+    def _tell(self, event: RebalanceEvent) -> None:
+        listener = self._listener
+        try:
+            if event.kind is RebalanceKind.ASSIGNED:
+                listener.on_partitions_assigned(event.partitions)
+            elif event.kind is RebalanceKind.REVOKED:
+                listener.on_partitions_revoked(event.partitions)
+            else:
+                listener.on_partitions_lost(event.partitions)
+        finally:
+            with self._io.lock:
+                self._machine.told(event)
+            self._io.wake()
+
+    def _settle(self, *, last_is_done: bool = True) -> None:
+        if self._machine.handout is not None:
+            with self._io.lock:
+                self._machine.settle(last_is_done=last_is_done)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the thread that used it is not here."""
+        self._use = threading.RLock()
+
+    def _give_up(self, timeout: float) -> None:
+        event = self._io.run(self._machine.give_up(timeout))
+        if event is not None:
+            self._tell(event)
+
+    def _run_callbacks(self) -> None:
+        while self._machine.completed:
+            callback, offsets, error = self._machine.completed.popleft()
+            if callback is not None:
+                callback(offsets, error)
+
+    # Positions
+
+    @_alone
+    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
+        self._change(lambda: self._machine.seek(TopicPartition(*partition), offset, leader_epoch))
+
+    @_alone
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Go on at the first offset; no partitions: all that are assigned."""
+        self._change(lambda: self._machine.reset(_keys(partitions), "earliest"))
+
+    @_alone
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Go on behind the last offset of the moment of the next poll; no partitions: all that are assigned."""
+        self._change(lambda: self._machine.reset(_keys(partitions), "latest"))
+
+    @_alone
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Hand out nothing of these; the group is not told."""
+        self._change(lambda: self._machine.pause(_keys(partitions), paused=True))
+
+    @_alone
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Go on with partitions that were paused."""
+        self._change(lambda: self._machine.pause(_keys(partitions), paused=False))
+
+    @_alone
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        with self._io.lock:
+            return self._machine.paused()
+
+    @_alone
+    def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
+        """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
+        return self._io.run(self._machine.position(TopicPartition(*partition), self._seconds(timeout)))
+
+    @_alone
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
+        with self._io.lock:
+            return self._machine.lag(TopicPartition(*partition))
+
+    @_alone
+    def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        keys, seconds = _keys(partitions), self._seconds(timeout)
+        return self._io.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
+
+    @_alone
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record that this consumer may see, of each partition."""
+        keys, seconds = _keys(partitions), self._seconds(timeout)
+        return self._io.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
+
+    @_alone
+    def offsets_for_times(
+        self, times_ms: Mapping[tuple[str, int], int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time (milliseconds since 1970) of each partition; None where there is none."""
+        wanted = {TopicPartition(*key): timestamp for key, timestamp in times_ms.items()}
+        if any(timestamp < 0 for timestamp in wanted.values()):
+            raise ValueError("times are milliseconds since 1970, not negative")
+        found = self._io.run(self._machine.list_offsets(wanted, self._seconds(timeout)))
+        return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
+
+    @_alone
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[Partition]:
+        """The topic's partitions. Raises `KafkaError` UNKNOWN_TOPIC_OR_PARTITION."""
+        found = self._io.run(self._machine.topic(topic, self._seconds(timeout)))
+        return [found.partitions[index] for index in sorted(found.partitions)]
+
+    # Commits
+
+    @_alone
+    def commit(
+        self,
+        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit these offsets (the next to be read), or all positions, and wait for it.
+
+        Raises `KafkaError`: with ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS the partitions may
+        have gone to others, and the next poll tells.
+        """
+        wanted = self._offsets(offsets)
+        self._io.run(self._machine.commit(wanted, timeout=self._seconds(timeout)))
+
+    @_alone
+    def commit_async(
+        self,
+        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """As `commit` without waiting; `callback(offsets, error)` is called by a later `poll`, or by `close`."""
+        self._io.start(self._machine.commit_later(self._offsets(offsets), callback))
+
+    @_alone
+    def committed(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's commits; None where there is none."""
+        return self._io.run(self._machine.committed(_keys(partitions), self._seconds(timeout)))
+
+    def _offsets(
+        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            with self._io.lock:
+                self._machine.committed_by_hand()
+                return self._machine.positions()
+        return {
+            TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for key, offset in offsets.items()
+        }
+
+    # The group
+
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave this member; empty while it is none."""
+        with self._io.lock:
+            return self._machine.membership.member_id if self._machine.membership is not None else ""
+
+    @_alone
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Have the group assign again, beginning with the next poll."""
+        with self._io.lock:
+            if self._machine.membership is not None:
+                self._machine.membership.want_rejoin(reason)
+        self._io.wake()
+
+    def statistics(self) -> dict[str, int | str]:
+        """Figures of this moment."""
+        with self._io.lock:
+            return self._machine.statistics()
+
+    def _change(self, change: Callable[[], None]) -> None:
+        self._settle()
+        with self._io.lock:
+            change()
+        self._io.wake()
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else timeout
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _keys(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    return [TopicPartition(*partition) for partition in partitions]
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,269 @@
+"""A core in a thread of its own, for clients that go on while the application does something else. SHELL.
+
+Theory of operation
+-------------------
+The thread waits for sockets without the lock and steps the core under it. Other threads hand over operations
+(`start`, `run`) or functions (`post`): these wait in a queue that the thread takes in, so that the core is stepped by
+one thread only, and a KeyboardInterrupt in the application cannot hit it half-way through a step.
+
+Rules
+-----
+* Who reads or changes what the core or an operation owns holds `lock`; who changed something that the thread should
+  act upon calls `wake` afterwards. Holding `lock`, nobody waits for anything.
+* An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
+* What applications want to be called for is called in the thread without the lock (`defer`), so that it may take locks
+  of its own.
+* A program that computes all the time leaves other threads little but waiting for the interpreter. `give_turn` waits
+  until the thread has taken one whole turn, which costs two switches and saves the five milliseconds that it would
+  otherwise wait for each of its system calls.
+* `close` ends all operations with `ClientClosed`. The thread is a daemon: a client that is not closed does not keep
+  the process alive, and loses what it had not sent.
+* A forked child has the client but not its thread: there it is failed from the start, and its connections are the
+  parent's alone. A child makes clients of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.client_core import ClientCore
+from odradek.client.core.operation import Operation, Task
+from odradek.client.errors import ClientClosed, RequestTimedOut
+from odradek.client.shells.sockets import Sockets
+
+__all__ = ["FORKED", "IoThread"]
+
+T = TypeVar("T")
+FORKED = "this process was forked from the client's; make a client of its own in it"
+_DRAIN_SECONDS_MAX = 1.0
+_LOGGER = logging.getLogger("odradek.client")
+
+
+class IoThread:
+    """See the module. `bootstrap` holds (host, port) pairs; `name` is the thread's. Opens no connection yet."""
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], config: ClientConfig, name: str) -> None:
+        self.lock = threading.RLock()
+        self.core = ClientCore(bootstrap, config, random.Random(os.urandom(16)), now=time.monotonic())
+        self._sockets = Sockets(self.core)
+        self._posted: deque[Callable[[], None]] = deque()
+        self._deferred: deque[Callable[[], None]] = deque()
+        self._turns: deque[threading.Event] = deque()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._sockets.watch(self._wake_receiver)
+        self._asleep = False
+        self._closing = threading.Event()
+        self._drain_seconds_max = _DRAIN_SECONDS_MAX
+        self._failure: BaseException | None = None
+        self.on_fork: Callable[[], None] | None = None
+        """Called in a forked child, where nothing may be waited for and no lock but a new one can be taken."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _FORKABLE.add(self)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or the thread failed."""
+        return self._closing.is_set()
+
+    def is_own_thread(self) -> bool:
+        """Whether the caller is a callback in the client's thread, which must not wait for it."""
+        return threading.current_thread() is self._thread
+
+    def run(self, operation: Operation[T], timeout_seconds: float | None = None) -> T:
+        """Run an operation to its end, from any thread but the client's own (that is: not from callbacks).
+
+        Raises what the operation raises; `RequestTimedOut` when `timeout_seconds` have passed; `ClientClosed`.
+        An operation that is given up, by the time or by a KeyboardInterrupt, ends where it stands.
+        """
+        if self.is_own_thread():
+            raise RuntimeError("a callback may not wait for its own client")
+        finished = threading.Event()
+        task = self.start(operation, finished.set)
+        try:
+            if not finished.wait(timeout_seconds):
+                raise RequestTimedOut(f"not done within {timeout_seconds:g} s")
+        finally:
+            if not task.done:
+                self.post(lambda: self.core.abandon(task))
+        return task.result()
+
+    def start(self, operation: Operation[T], on_done: Callable[[], None] | None = None) -> Task[T]:
+        """Begin an operation, from any thread; `on_done` is called in the client's thread, under the lock."""
+        task = Task(operation)
+        task.on_done = on_done
+        self.post(lambda: self._begin(task))
+        return task
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Have `function` called in the client's thread, under the lock. Raises `ClientClosed`."""
+        if self._closing.is_set():
+            raise self._closed_error()
+        self._posted.append(function)
+        self.wake()
+        if self._closing.is_set():
+            # It may have looked at the queue for the last time between the check and the append.
+            self._end()
+
+    def wake(self) -> None:
+        """Let the thread look at the core again. Cheap while it is awake."""
+        if self._asleep:
+            self._asleep = False
+            try:
+                self._wake_sender.send(b"\0")
+            except BlockingIOError:
+                return  # it has plenty to wake up from
+            except OSError:
+                if not self._closing.is_set():
+                    raise
+
+    def defer(self, function: Callable[[], None]) -> None:
+        """Have `function` called in the client's thread, without the lock. What it raises is logged."""
+        self._deferred.append(function)
+        if not self.is_own_thread():
+            self.wake()
+
+    def give_turn(self, seconds_max: float) -> None:
+        """Wait until the thread has looked at its sockets and at the core; not from the thread itself."""
+        if self.is_own_thread():
+            return
+        taken = threading.Event()
+        self._turns.append(taken)
+        self.wake()
+        taken.wait(seconds_max)
+
+    def close(self, drain_seconds_max: float = _DRAIN_SECONDS_MAX) -> None:
+        """End all operations and connections, and the thread. Safe to call twice, from any thread.
+
+        What the system has not taken yet has `drain_seconds_max` to leave.
+        """
+        self._drain_seconds_max = drain_seconds_max
+        self._closing.set()
+        self.wake()
+        if not self.is_own_thread():
+            self._thread.join()
+
+    def after_fork(self) -> None:
+        """In the child: end, without touching the connections. The lock may be held by a thread that is not here."""
+        self.lock = threading.RLock()
+        self._failure = RuntimeError(
+            "this process was forked from the client's; make a client of its own in it"
+        )
+        self._closing = threading.Event()
+        self._closing.set()
+        self._asleep = False
+        self._posted.clear()
+        self._turns.clear()
+        if self.on_fork is not None:
+            self.on_fork()
+
+    def _closed_error(self) -> BaseException:
+        if self._failure is not None:
+            error = ClientClosed(f"the client failed: {self._failure!r}")
+            error.__cause__ = self._failure
+            return error
+        return ClientClosed("the client is closed")
+
+    # The thread
+
+    def _run(self) -> None:
+        given: list[threading.Event] = []
+        try:
+            while not self._closing.is_set():
+                with self.lock:
+                    # From here on others send a byte to wake us, so nothing that they did is overlooked.
+                    self._asleep = True
+                    self._take_posted()
+                    self.core.tick(time.monotonic())
+                    self._sockets.perform_effects()
+                    deadline = self.core.next_deadline()
+                self._call_deferred()
+                if self._closing.is_set():
+                    break
+                if given:
+                    for taken in given:
+                        taken.set()
+                wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+                ready = self._sockets.select(wait if self._asleep else 0)
+                self._asleep = False
+                given = self._given_turns()
+                with self.lock:
+                    self._drain_wakeups()
+                    self._sockets.handle(ready)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._closing.set()
+            self._end()
+            self._sockets.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
+
+    def _take_posted(self) -> None:
+        posted = self._posted
+        while posted:
+            posted.popleft()()
+
+    def _call_deferred(self) -> None:
+        deferred = self._deferred
+        while deferred:
+            function = deferred.popleft()
+            try:
+                function()
+            except Exception:
+                _LOGGER.exception("a callback failed")
+
+    def _given_turns(self) -> list[threading.Event]:
+        given = list(self._turns)
+        for _ in given:
+            self._turns.popleft()
+        return given
+
+    def _drain_wakeups(self) -> None:
+        try:
+            self._wake_receiver.recv(4096)
+        except BlockingIOError:
+            return
+
+    def _begin(self, task: Task[Any]) -> None:
+        if self._closing.is_set():
+            task.cancel(self._closed_error())
+        else:
+            self.core.adopt(task, time.monotonic())
+
+    def _end(self) -> None:
+        """Close the core; what was posted too late finds it closed."""
+        with self.lock:
+            self._take_posted()
+            if not self.core.closed:
+                self._sockets.drain(self._drain_seconds_max)
+                self.core.close(self._closed_error())
+                self._sockets.perform_effects()
+        self._call_deferred()
+        for taken in self._given_turns():
+            taken.set()
+
+
+_FORKABLE: weakref.WeakSet[IoThread] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for thread in list(_FORKABLE):
+        thread.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,380 @@
+"""The blocking producer: records go out in the background, each with a future for what becomes of it. SHELL.
+
+`send` puts a record into a batch and returns at once; a thread (`IoThread`) runs the sender that ships the batches.
+All decisions are in `accumulator.py` and `sender.py`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from odradek.client.core.client_keys import ProducerSettings, merged_properties
+from odradek.client.core.requests import topics_with_metadata
+from odradek.client.errors import BufferFull, ClientClosed, RequestTimedOut
+from odradek.client.producer.accumulator import Accumulator, Batch
+from odradek.client.producer.record_metadata import RecordMetadata, as_bytes
+from odradek.client.producer.sender import Sender
+from odradek.client.shells.io_thread import FORKED, IoThread
+from wire.batches.records import Header
+
+__all__ = ["Producer", "RecordFuture", "RecordMetadata"]
+
+_TURN_BYTES = 64 << 10
+"""So many bytes of full batches, and the sending thread gets its turn."""
+_TURN_SECONDS_MAX = 0.1
+_BATCH_BYTES_MIN = 1024
+"""What a batch costs at least, counted in bytes."""
+
+
+class RecordFuture(concurrent.futures.Future[RecordMetadata]):
+    """A future that reads its outcome from the record's batch.
+
+    It has no lock and no state of its own, so it costs little more than any object; `concurrent.futures.wait` and
+    `asyncio.wrap_future` work with it. It cannot be cancelled: the record may be on its way.
+    """
+
+    __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")
+
+    def __init__(self, producer: Producer, batch: Batch, index: int, timestamp_ms: int) -> None:
+        self._producer = producer
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+
+    def cancel(self) -> bool:
+        """Never possible."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Never."""
+        return False
+
+    def running(self) -> bool:
+        """Whether the record has no outcome yet."""
+        return not self._batch.done
+
+    def done(self) -> bool:
+        """Whether the record has its outcome."""
+        return self._batch.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record went. Raises its error, or `TimeoutError` after `timeout` seconds."""
+        if not self._batch.done:
+            self._producer.wait_for(self._batch, timeout)
+        return RecordMetadata.of(self._batch, self._index, self._timestamp_ms)
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The record's error; None when it was acknowledged. Raises `TimeoutError`."""
+        if not self._batch.done:
+            self._producer.wait_for(self._batch, timeout)
+        return self._batch.outcome(self._index)[2]
+
+    def add_done_callback(self, function: Callable[[concurrent.futures.Future[RecordMetadata]], Any]) -> None:
+        """Call `function(future)` once there is an outcome, in the producer's thread."""
+        self._producer.call_when_done(self._batch, lambda: function(self))
+
+    def __getattr__(self, name: str) -> Any:
+        """What `concurrent.futures.wait`, `as_completed` and `repr` look at in a future."""
+        batch = self._batch
+        if name == "_state":
+            return "FINISHED" if batch.done else "RUNNING"
+        if name == "_condition":
+            return self._producer.lock
+        if name == "_waiters":
+            return _Waiters(self)
+        if name == "_exception":
+            return batch.outcome(self._index)[2] if batch.done else None
+        if name == "_result":
+            return self.result() if batch.done and self.exception() is None else None
+        raise AttributeError(name)
+
+
+class _Waiters:
+    """The list of waiters that `concurrent.futures` keeps in a future, kept in the batch instead."""
+
+    def __init__(self, future: RecordFuture) -> None:
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        future = self._future
+
+        def done(_: Batch) -> None:
+            if future.exception() is None:
+                waiter.add_result(future)
+            else:
+                waiter.add_exception(future)
+
+        future._batch.on_done.append(done)
+
+    def remove(self, waiter: Any) -> None:
+        """Late news do no harm to a waiter that nobody looks at any more."""
+
+
+class Producer:
+    """A producer; `config` has Kafka's keys ("linger.ms"), keyword arguments the same with underscores (`linger_ms`).
+
+    Safe for several threads. Use it as a context manager, or call `close`: records that were not sent by then, or when
+    the process ends, are lost. Raises `ValueError` for a bad configuration.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
+        settings = ProducerSettings.from_properties(merged_properties(config, keys))
+        self.settings = settings
+        name = settings.client_id or "odradek-producer"
+        self._io = IoThread(settings.bootstrap_servers, settings.client_config(), name)
+        self.lock = self._io.lock
+        core = self._io.core
+        self._accumulator = Accumulator(settings, core.cluster, core.rng)
+        self._sender = Sender(core, settings, self._accumulator)
+        self._room = threading.Condition(self.lock)
+        self._closed_because = "the producer is closed"
+        self._forked = False
+        self._accumulator.on_room = self._room.notify_all
+        self._bytes_since_turn = 0
+        self._closing = False
+        self._io.on_fork = self._after_fork
+        self._sending = self._io.start(self._sender.run(), self._stopped)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Send a record; the future has where it went.
+
+        `value` and `key` are bytes or None, or what `value.serializer` and `key.serializer` take. Blocks for at most
+        `max.block.ms`, when the topic's partitions are not known yet or `buffer.memory` is in use.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (above `max.request.size`), or what the broker
+                answers about the topic.
+            BufferFull: no memory within `max.block.ms`.
+            ClientError: no metadata within `max.block.ms`, or the producer is closed.
+            TypeError: value or key is neither bytes nor None.
+        """
+        settings = self.settings
+        if settings.value_serializer is not None:
+            value = settings.value_serializer(value)
+        if settings.key_serializer is not None:
+            key = settings.key_serializer(key)
+        if value is not None and not isinstance(value, bytes):
+            value = as_bytes("value", value)
+        if key is not None and not isinstance(key, bytes):
+            key = as_bytes("key", key)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        with self.lock:
+            if self._closing:
+                raise ClientClosed(self._closed_because)
+            batch = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers)
+            if batch is not None:
+                return RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
+        return self._send_slowly(topic, partition, timestamp_ms, key, value, headers)
+
+    def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
+        """Send a batch that the caller has encoded, as `wire.batches.record_writer.encode_batch` does, to one partition.
+
+        For those who have thousands of records at once and no use for a future of each. `data` is the producer's from
+        now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as `send` does.
+        """
+        deadline = time.monotonic() + self.settings.max_block_ms / 1000
+        accumulator = self._accumulator
+        while True:
+            self._learn(topic, deadline)
+            with self.lock:
+                if self._closing:
+                    raise ClientClosed(self._closed_because)
+                if not accumulator.knows(topic):
+                    continue
+                batch = accumulator.add_encoded(topic, partition, data, record_count, time.monotonic())
+                if batch is None:
+                    self._wait_for_room(deadline)
+                    continue
+                self._sender.signal.notify()
+            self._io.wake()
+            return batch
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The topic's partitions. Raises as `send` does when they are not known within `max.block.ms`."""
+        self._learn(topic, time.monotonic() + self.settings.max_block_ms / 1000)
+        with self.lock:
+            return sorted(self._io.core.cluster.topic(topic).partitions)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far has its outcome. Raises `RequestTimedOut` after `timeout` seconds."""
+        if self._io.is_own_thread():
+            raise RuntimeError("a callback may not wait for its own producer")
+        if self._forked:
+            raise ClientClosed(FORKED)
+        with self.lock:
+            pending = set(self._accumulator.incomplete)
+            if not pending:
+                return
+            finished = threading.Event()
+
+            def done(batch: Batch) -> None:
+                pending.discard(batch)
+                if not pending:
+                    finished.set()
+
+            for batch in pending:
+                batch.on_done.append(done)
+            self._accumulator.close_all()
+            self._accumulator.flushing += 1
+            self._sender.signal.notify()
+        self._io.wake()
+        try:
+            if not finished.wait(timeout):
+                raise RequestTimedOut(f"records are not sent within {timeout} s")
+        finally:
+            with self.lock:
+                self._accumulator.flushing -= 1
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is there, for at most `timeout` seconds (None: as long as it takes), then end.
+
+        Records that were not acknowledged by then fail with `ClientClosed`. Safe to call twice.
+        """
+        with self.lock:
+            self._closing = True
+            self._room.notify_all()
+        try:
+            if not self._io.closed:
+                self.flush(timeout)
+        except RequestTimedOut:
+            with self.lock:
+                self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+        finally:
+            self._io.close()
+
+    def metrics(self) -> dict[str, int]:
+        """Figures since the start (batches, records, requests, refusals by code) and of this moment."""
+        with self.lock:
+            return {
+                **self._sender.counts,
+                **self._io.core.statistics(),
+                "buffer bytes used": self._accumulator.memory_used,
+                "batches incomplete": len(self._accumulator.incomplete),
+            }
+
+    # For futures
+
+    def wait_for(self, batch: Batch, timeout: float | None) -> None:
+        """Wait until a batch is done. Raises `TimeoutError`."""
+        finished = threading.Event()
+        with self.lock:
+            if batch.done:
+                return
+            if self._forked:
+                raise ClientClosed(FORKED)
+            batch.on_done.append(lambda _: finished.set())
+        if self._io.is_own_thread():
+            raise RuntimeError("a callback may not wait for its own producer")
+        if not finished.wait(timeout):
+            raise TimeoutError
+
+    def call_when_done(self, batch: Batch, function: Callable[[], None]) -> None:
+        """Call `function` in the producer's thread once a batch is done."""
+        with self.lock:
+            if not batch.done:
+                batch.on_done.append(lambda _: self._io.defer(function))
+                return
+        self._io.defer(function)
+
+    # Inside
+
+    def _send_slowly(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+    ) -> RecordFuture:
+        """Send where a batch must be opened: wait for metadata and memory, and wake the sender."""
+        deadline = time.monotonic() + self.settings.max_block_ms / 1000
+        accumulator = self._accumulator
+        while True:
+            self._learn(topic, deadline)
+            with self.lock:
+                if self._closing:
+                    raise ClientClosed(self._closed_because)
+                if not accumulator.knows(topic):
+                    continue
+                now = time.monotonic()
+                batch = accumulator.open_batch(topic, partition, timestamp_ms, key, value, headers, now)
+                if batch is None:
+                    self._wait_for_room(deadline)
+                    continue
+                future = RecordFuture(self, batch, len(batch.rows) - 1, timestamp_ms)
+                turn = False
+                if len(batch.lane.batches) > 1 or batch.size >= self.settings.batch_size:
+                    self._sender.signal.notify()
+                    self._bytes_since_turn += max(self.settings.batch_size, batch.size, _BATCH_BYTES_MIN)
+                    turn = self._bytes_since_turn >= _TURN_BYTES
+                elif now + self.settings.linger_ms / 1000 < self._sender.wake_at:
+                    self._sender.signal.notify()
+                else:
+                    return future
+            if turn:
+                self._bytes_since_turn = 0
+                self._io.give_turn(_TURN_SECONDS_MAX)
+            else:
+                self._io.wake()
+            return future
+
+    def _learn(self, topic: str, deadline: float) -> None:
+        """Know the topic's partitions. Raises the broker's or the client's error."""
+        if self._accumulator.knows(topic):
+            return
+        core = self._io.core
+        if self._io.is_own_thread():
+            raise BufferFull(f"a callback cannot wait for the metadata of {topic}")
+        self._io.run(topics_with_metadata(core, [topic], deadline=deadline, auto_create=True))
+
+    def _wait_for_room(self, deadline: float) -> None:
+        """Wait for memory, the lock held. Raises `BufferFull`."""
+        left = deadline - time.monotonic()
+        if left <= 0 or self._io.is_own_thread():
+            raise BufferFull(
+                f"buffer.memory ({self.settings.buffer_memory} bytes) is in use for max.block.ms "
+                f"({self.settings.max_block_ms})"
+            )
+        self._accumulator.starving += 1
+        self._sender.signal.notify()
+        self._io.wake()
+        try:
+            self._room.wait(left)
+        finally:
+            self._accumulator.starving -= 1
+
+    def _after_fork(self) -> None:
+        """In a forked child, which cannot tell what the parent's thread was at: everything is as it stands."""
+        self.lock = self._io.lock
+        self._room = threading.Condition(self.lock)
+        self._closing = self._forked = True
+        self._closed_because = FORKED
+
+    def _stopped(self) -> None:
+        """The sender ended, by `close` or by a failure: nothing more will be delivered."""
+        self._closing = True
+        self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
+        self._room.notify_all()

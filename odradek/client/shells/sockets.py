@@ -1,0 +1,327 @@
+"""The effects of a core on non-blocking sockets and a selector. SHELL; under both blocking shells.
+
+`Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). It has no loop and
+no lock of its own: whoever owns it calls `select`, and holds the core's lock, if there is one, around all the rest.
+
+What may take long has a thread of its own: finding the addresses of a name, and computations. Such a thread touches nothing
+but `_finished`, and ends a `select`.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any, TypeAlias
+
+from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
+from odradek.client.core.operation import Work
+
+__all__ = ["Ready", "Sockets"]
+
+_RECEIVE_BYTES = 1 << 19
+_SEND_PIECES_MAX = 64
+_SELECT_SECONDS_MAX = 86_400.0
+
+Ready = list[tuple[selectors.SelectorKey, int]]
+_Place: TypeAlias = tuple[Any, ...]
+"""Family, kind and protocol of a socket, and the address to connect it to."""
+
+
+class _Connection:
+    """One socket; `addresses` are those still to be tried."""
+
+    def __init__(self, connection_id: int, addresses: list[_Place]) -> None:
+        self.connection_id = connection_id
+        self.addresses = addresses
+        self.socket: socket.socket | None = None
+        self.connected = False
+        self.writing = False
+        self.low_water = 1
+        self.outgoing: deque[memoryview] = deque()
+
+
+class Sockets:
+    """See the module."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, _Connection] = {}
+        self._received = memoryview(bytearray(_RECEIVE_BYTES))
+        self._unsent: dict[_Connection, None] = {}
+        self._resolving: dict[tuple[str, int], list[_Connection]] = {}
+        """What waits for the addresses of a name."""
+        self._finished: deque[Callable[[], None]] = deque()
+        self._finished_receiver: socket.socket | None = None
+        self._finished_sender: socket.socket | None = None
+
+    def watch(self, wakeup: socket.socket) -> None:
+        """Let `select` end when `wakeup` can be read; reading it is the caller's."""
+        self._selector.register(wakeup, selectors.EVENT_READ, None)
+
+    def close(self) -> None:
+        """Close the selector; the sockets go by the core's `Close` effects."""
+        self._selector.close()
+        for sock in (self._finished_receiver, self._finished_sender):
+            if sock is not None:
+                sock.close()
+
+    def drain(self, seconds_max: float) -> None:
+        """Hand over to the system what still waits to be sent: for requests without answers nobody else waits."""
+        deadline = time.monotonic() + seconds_max
+        with selectors.DefaultSelector() as writable:
+            for connection in self._connections.values():
+                if connection.writing and connection.socket is not None:
+                    writable.register(connection.socket, selectors.EVENT_WRITE, connection)
+            while writable.get_map() and (left := deadline - time.monotonic()) > 0:
+                for key, _ in writable.select(left):
+                    self._write(key.data)
+                    if not key.data.writing or key.data.socket is None:
+                        writable.unregister(key.fileobj)
+
+    def select(self, timeout: float | None) -> Ready:
+        """Wait for sockets, at most `timeout` seconds (None: for ever); perhaps less."""
+        # The system counts milliseconds in an int: no later deadline than a day's fits surely.
+        return self._selector.select(None if timeout is None else min(timeout, _SELECT_SECONDS_MAX))
+
+    def handle(self, ready: Ready) -> None:
+        """Report to the core what came of these sockets."""
+        for key, events in ready:
+            if key.fileobj is self._finished_receiver:
+                self._take_finished()
+                continue
+            connection: _Connection | None = key.data
+            if connection is None or connection.socket is not key.fileobj:
+                continue
+            if not connection.connected:
+                self._finish_connecting(connection)
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._write(connection)
+            if events & selectors.EVENT_READ and connection.socket is not None:
+                self._read(connection)
+
+    def perform_effects(self) -> None:
+        """Do what the core wants done, until it wants nothing."""
+        while effects := self._core.effects():
+            for effect in effects:
+                match effect:
+                    case Connect(connection_id, host, port):
+                        self._connect(connection_id, host, port)
+                    case Send(connection_id, data):
+                        self._send(connection_id, data)
+                    case Close(connection_id):
+                        connection = self._connections.get(connection_id)
+                        if connection is not None:
+                            self._unsent.pop(connection, None)
+                            self._forget(connection)
+                    case Compute(work):
+                        self._beside(work.function, partial(self._computed, work))
+            # Only now: what several steps of the core had to send goes in one system call.
+            unsent, self._unsent = self._unsent, {}
+            for connection in unsent:
+                if connection.socket is not None:
+                    self._write(connection)
+
+    def _connect(self, connection_id: int, host: str, port: int) -> None:
+        connection = _Connection(connection_id, _numeric(host, port))
+        self._connections[connection_id] = connection
+        if connection.addresses:
+            self._try_next_address(connection, "no address")
+            return
+        waiting = self._resolving.get((host, port))
+        if waiting is None:
+            waiting = self._resolving[host, port] = []
+            self._beside(partial(_resolved, host, port), partial(self._take_resolved, host, port))
+        waiting.append(connection)
+
+    def _take_resolved(
+        self, host: str, port: int, found: list[_Place] | None, error: Exception | None
+    ) -> None:
+        for connection in self._resolving.pop((host, port)):
+            if self._connections.get(connection.connection_id) is not connection:
+                continue  # the core has given it up
+            connection.addresses = list(found or ())
+            self._try_next_address(connection, "no address" if error is None else _reason(error))
+
+    # Beside
+
+    def _beside(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        """Call `function` in a thread of its own, and `then` with what became of it from `handle`."""
+        if self._finished_receiver is None:
+            self._finished_receiver, self._finished_sender = socket.socketpair()
+            self._finished_receiver.setblocking(False)
+            self._finished_sender.setblocking(False)
+            self._selector.register(self._finished_receiver, selectors.EVENT_READ, None)
+
+        def run() -> None:
+            value, error = None, None
+            try:
+                value = function()
+            except Exception as raised:  # noqa: BLE001 - `then` says what it means
+                error = raised
+            self._finished.append(partial(then, value, error))
+            self._tell_finished()
+
+        threading.Thread(target=run, name="odradek-client-beside", daemon=True).start()
+
+    def _tell_finished(self) -> None:
+        assert self._finished_sender is not None
+        try:
+            self._finished_sender.send(b"\0")
+        except BlockingIOError:
+            return  # there is plenty to wake up from
+        except OSError:
+            if self._finished_sender.fileno() >= 0:
+                raise
+            # Closed meanwhile: nobody waits for it any longer.
+
+    def _take_finished(self) -> None:
+        assert self._finished_receiver is not None
+        self._finished_receiver.recv(4096)
+        while self._finished:
+            self._finished.popleft()()
+
+    def _computed(self, work: Work, value: Any, error: Exception | None) -> None:
+        self._core.computed(work, value, error, time.monotonic())
+
+    def _try_next_address(self, connection: _Connection, reason: str) -> None:
+        """Begin to connect to the next address of the host; report failure after the last."""
+        while connection.addresses:
+            family, kind, proto, address = connection.addresses.pop(0)
+            try:
+                sock = socket.socket(family, kind, proto)
+            except OSError as error:
+                reason = _reason(error)
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(sock)
+            connection.socket = sock
+            try:
+                sock.connect(address)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                reason = _reason(error)
+                sock.close()
+                connection.socket = None
+                continue
+            self._selector.register(sock, selectors.EVENT_WRITE, connection)
+            return
+        self._forget(connection)
+        self._core.connect_failed(connection.connection_id, reason, time.monotonic())
+
+    def _finish_connecting(self, connection: _Connection) -> None:
+        assert connection.socket is not None
+        code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            connection.socket = None
+            self._try_next_address(connection, os.strerror(code))
+            return
+        connection.connected = True
+        self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        self._core.connected(connection.connection_id, time.monotonic())
+
+    def _send(self, connection_id: int, data: bytes | bytearray) -> None:
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.outgoing.append(memoryview(data))
+            if not connection.writing:
+                self._unsent[connection] = None
+
+    def _write(self, connection: _Connection) -> None:
+        sock = connection.socket
+        assert sock is not None
+        outgoing = connection.outgoing
+        blocked = False
+        try:
+            while outgoing:
+                count = sock.sendmsg(list(islice(outgoing, _SEND_PIECES_MAX)))
+                while count:
+                    first = outgoing[0]
+                    if count < len(first):
+                        outgoing[0] = first[count:]
+                        break
+                    count -= len(first)
+                    outgoing.popleft()
+        except BlockingIOError:
+            blocked = True
+        except OSError as error:
+            self._lost(connection, error)
+            return
+        if blocked != connection.writing:
+            connection.writing = blocked
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
+            self._selector.modify(sock, events, connection)
+
+    def _read(self, connection: _Connection) -> None:
+        assert connection.socket is not None
+        place = self._core.place_for_data(connection.connection_id)
+        try:
+            count = connection.socket.recv_into(self._received if place is None else place)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(connection, error)
+            return
+        if not count:
+            self._forget(connection)
+        if place is not None and count:
+            self._core.received_in_place(connection.connection_id, count, time.monotonic())
+        else:
+            self._core.receive_data(connection.connection_id, self._received[:count], time.monotonic())
+        # Each wake-up costs the application's thread the interpreter: for a large answer be woken seldom.
+        low_water = max(1, min(self._core.bytes_expected(connection.connection_id), _RECEIVE_BYTES))
+        if low_water != connection.low_water and connection.socket is not None:
+            connection.low_water = low_water
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+
+    def _lost(self, connection: _Connection, error: OSError) -> None:
+        self._forget(connection)
+        self._core.connection_lost(connection.connection_id, _reason(error), time.monotonic())
+
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.pop(connection.connection_id, None)
+        if connection.socket is not None:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            connection.socket = None
+
+
+def _numeric(host: str, port: int) -> list[_Place]:
+    """Where to connect to, if the host is an address and no name: that needs nobody to be asked."""
+    for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, UnicodeError, ValueError):
+            continue
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, address)]
+    return []
+
+
+def _resolved(host: str, port: int) -> list[_Place]:
+    """The addresses of a name; takes as long as the system's resolver does. Raises `OSError`, `UnicodeError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, kind, proto, address) for family, kind, proto, _, address in found]
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the kernel find out within half a minute that a peer is gone, also while we only wait for it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

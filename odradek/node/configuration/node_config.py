@@ -1,0 +1,567 @@
+"""A node's configuration: Kafka's keys from a properties file, checked before anything starts.
+
+Each key is parsed as Kafka parses it (`metadata_quorum.config.config_defs`), then come Kafka's rules between keys, then
+what this version does not support yet and refuses to ignore silently. Whatever is wrong raises `ConfigError`,
+whose text is one line that names key, value and what is allowed. Unknown keys warn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from metadata_quorum.config.config_defs import (
+    ConfigDef,
+    ConfigError,
+    ConfigMissing,
+    ConfigValue,
+    InvalidConfiguration,
+    broker_defs,
+)
+from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.features import THIS_RELEASE, Release
+from metadata_quorum.replica.storage_format import VoterEndpoint
+from odradek.node.configuration.keys_without_effect import warning_about
+from odradek.node.configuration.properties import MalformedProperties, parse_properties
+from odradek.node.configuration.quorum_config import (
+    BROKER,
+    CONTROLLER,
+    StaticVoter,
+    check_voters,
+    parse_quorum,
+    parse_roles,
+)
+
+PLAINTEXT = "PLAINTEXT"
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""Hosts that are good to listen on, and not to be told to others."""
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+_LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
+_HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
+_LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
+_LISTENER_PREFIX = "listener.name."
+METRICS_LISTENER = "odradek.metrics.listener"
+"""Our own key: `host:port` of the page of metrics; without it there is none."""
+START_WITHOUT_ACLS = "odradek.start.without.acls"
+"""Our own key: `true` says that somebody knows that ACLs in the metadata log are not enforced."""
+OWN_KEYS = (METRICS_LISTENER, START_WITHOUT_ACLS)
+DISK_HUNG = "odradek.disk.hung.ms"
+DISK_FULL = "odradek.disk.full.ms"
+_OWN_TIMES_MS = {DISK_HUNG: 15_000, DISK_FULL: 5_000}
+"""Our own keys with their defaults: after how long a disk that does not answer, or has no room, gives up leaderships."""
+
+FORMER_DEFS: Mapping[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, None, "[0,...]", "medium", False, False)
+    for name, kind in (
+        ("controlled.shutdown.max.retries", "int"),
+        ("controlled.shutdown.retry.backoff.ms", "long"),
+    )
+}
+"""Keys that Kafka had before version 4, and that mean something here; unset they leave it to the node."""
+
+REPLICA_SELECTORS = (
+    "org.apache.kafka.common.replica.LeaderSelector",
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
+"""Kafka's own; others would be Java classes."""
+_NOT_SUPPORTED = (
+    "authorizer.class.name",
+    "create.topic.policy.class.name",
+    "alter.config.policy.class.name",
+    "client.quota.callback.class",
+    "config.providers",
+    "early.start.listeners",
+    "delegation.token.secret.key",
+)
+"""Keys with which an operator asks for something that would be missing silently."""
+
+
+@attrs.frozen
+class ListenerConfig:
+    """`NAME://host:port`; an empty host listens on every interface."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str
+
+    @property
+    def security_protocol_id(self) -> int:
+        return SECURITY_PROTOCOLS[self.security_protocol]
+
+
+@attrs.frozen(kw_only=True)
+class NodeConfig:
+    """What a node needs to know from the start; everything else by `get`."""
+
+    explicit: Mapping[str, str]
+    """What the file says, as text."""
+    warnings: tuple[str, ...]
+    """One line for each key that is unknown or has no effect."""
+    values: Mapping[str, ConfigValue]
+    """Every known key, parsed; defaults filled in."""
+    node_id: int
+    process_roles: tuple[str, ...]
+    listeners: tuple[ListenerConfig, ...]
+    """Where to listen, controller listeners included."""
+    advertised_listeners: tuple[ListenerConfig, ...]
+    """What clients are told; never a controller listener. A missing host is the one of the listener."""
+    controller_listener_names: tuple[str, ...]
+    inter_broker_listener_name: str
+    log_dirs: tuple[str, ...]
+    metadata_log_dir: str
+    voter: VoterEndpoint | None
+    """Where other nodes find this one's controller; None for a node that is none."""
+    static_voters: tuple[StaticVoter, ...]
+    """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    """Controllers that tell who leads, as long as nobody else does: host and port."""
+    metrics_address: tuple[str, int] | None
+    """Host (empty: every interface) and port of the metrics page."""
+    disk_hung_seconds: float
+    disk_full_seconds: float
+    start_without_acls: bool = False
+    """Whether somebody knows that the ACLs in the metadata log are not enforced."""
+    release: Release = THIS_RELEASE
+    """What this node speaks. No file says it."""
+
+    @classmethod
+    def load(cls, path: str) -> NodeConfig:
+        """Raises `ConfigError`, or `OSError` when the file cannot be read."""
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read()
+        return cls.from_text(text)
+
+    @classmethod
+    def from_text(cls, text: str) -> NodeConfig:
+        """From the contents of a properties file. Raises `ConfigError`."""
+        try:
+            properties = parse_properties(text)
+        except MalformedProperties as error:
+            raise InvalidConfiguration("properties", "", str(error)) from error
+        return cls.from_properties(properties)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
+        """From keys and texts. Raises `ConfigError`."""
+        return _check(dict(properties))
+
+    def get(self, key: str) -> ConfigValue:
+        """The typed value of a known key."""
+        return self.values[key]
+
+    def get_int(self, key: str) -> int:
+        value = self.values[key]
+        assert isinstance(value, int), f"{key} has no whole number"
+        return value
+
+    def get_optional_int(self, key: str) -> int | None:
+        """None where a key without a default is not set."""
+        value = self.values[key]
+        assert value is None or isinstance(value, int), f"{key} has no whole number"
+        return value
+
+    def get_bool(self, key: str) -> bool:
+        value = self.values[key]
+        assert isinstance(value, bool), f"{key} is no boolean"
+        return value
+
+    def get_str(self, key: str) -> str | None:
+        value = self.values[key]
+        assert value is None or isinstance(value, str), f"{key} is no text"
+        return value
+
+    @property
+    def rack(self) -> str | None:
+        return self.get_str("broker.rack")
+
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.process_roles
+
+    @property
+    def controller_listeners(self) -> tuple[ListenerConfig, ...]:
+        """The listeners for controllers and brokers of this cluster; none on a node that is only a broker."""
+        return tuple(each for each in self.listeners if each.name in self.controller_listener_names)
+
+    @property
+    def broker_listeners(self) -> tuple[ListenerConfig, ...]:
+        """The listeners for clients and other brokers."""
+        return tuple(each for each in self.listeners if each.name not in self.controller_listener_names)
+
+    @property
+    def config_layers(self) -> BrokerConfigLayers:
+        """The file's values as the lowest layer of what topics and DescribeConfigs see.
+
+        As in Kafka `broker.id` is told like `node.id`, its newer name.
+        """
+        return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
+
+    def controller_settings(self) -> ControllerSettings:
+        """What this node's controller has to know."""
+        return ControllerSettings(
+            num_partitions=self.get_int("num.partitions"),
+            default_replication_factor=self.get_int("default.replication.factor"),
+            delete_topic_enable=self.get_bool("delete.topic.enable"),
+            broker_session_timeout_ms=self.get_int("broker.session.timeout.ms"),
+            auto_leader_rebalance_enable=self.get_bool("auto.leader.rebalance.enable"),
+            leader_imbalance_check_interval_ms=1000 * self.get_int("leader.imbalance.check.interval.seconds"),
+            unclean_leader_election_interval_ms=self.get_int("unclean.leader.election.interval.ms"),
+            static_config=self.explicit,
+            release=self.release,
+        )
+
+
+def _check(explicit: dict[str, str]) -> NodeConfig:
+    values, warnings = _parse(explicit)
+    node_id = values["node.id"]
+    assert isinstance(node_id, int)
+    if "broker.id" in explicit and values["broker.id"] != node_id:
+        raise ConfigError(
+            "broker.id", values["broker.id"], f"You must set it to the same value as node.id ({node_id})"
+        )
+    roles = parse_roles(_texts(values, "process.roles"))
+    controller_names = tuple(_texts(values, "controller.listener.names"))
+    protocols = _security_protocols(explicit, values, controller_names)
+    addresses = _addresses("listeners", _texts(values, "listeners"))
+    _check_controller_names(roles, controller_names, [name for _, name, _, _ in addresses])
+    listeners = _with_protocols("listeners", addresses, protocols)
+    _check_listeners(listeners)
+    advertised = _advertised(roles, values, listeners, controller_names, protocols)
+    inter_broker = _inter_broker_listener(explicit, values, advertised) if BROKER in roles else ""
+    static_voters, bootstrap_servers = parse_quorum(
+        _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
+    )
+    check_voters(roles, static_voters, node_id)
+    _check_relations(values)
+    _refuse_unsupported(explicit, values)
+    log_dirs = _log_dirs(values)
+    metadata_dir = values["metadata.log.dir"]
+    return NodeConfig(
+        explicit=explicit,
+        warnings=tuple(warnings),
+        values=values,
+        node_id=node_id,
+        process_roles=roles,
+        listeners=listeners,
+        advertised_listeners=advertised,
+        controller_listener_names=controller_names,
+        inter_broker_listener_name=inter_broker,
+        log_dirs=log_dirs,
+        metadata_log_dir=metadata_dir if isinstance(metadata_dir, str) else log_dirs[0],
+        voter=_voter(values, listeners, controller_names, static_voters, node_id),
+        static_voters=static_voters,
+        bootstrap_servers=bootstrap_servers,
+        metrics_address=_metrics_address(explicit.get(METRICS_LISTENER, "").strip()),
+        disk_hung_seconds=_own_seconds(explicit, DISK_HUNG),
+        disk_full_seconds=_own_seconds(explicit, DISK_FULL),
+        start_without_acls=_boolean(explicit, START_WITHOUT_ACLS),
+    )
+
+
+def _own_seconds(explicit: Mapping[str, str], key: str) -> float:
+    text = explicit.get(key, str(_OWN_TIMES_MS[key])).strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text)):
+        raise ConfigError(key, text, "milliseconds, at least 1")
+    return int(text) / 1000
+
+
+def _boolean(explicit: Mapping[str, str], key: str) -> bool:
+    text = explicit.get(key, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(key, text, "true or false")
+    return text == "true"
+
+
+def _metrics_address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    match = _HOST_PORT.match(text)
+    if match is None or int(match[2]) > 65535:
+        raise ConfigError(METRICS_LISTENER, text, "host:port, or :port for every interface")
+    return match[1], int(match[2])
+
+
+def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[str]]:
+    defs = broker_defs()
+    values: dict[str, ConfigValue] = {}
+    for name, definition in defs.items():
+        if name in explicit:
+            values[name] = definition.parse(explicit[name])
+        elif definition.required:
+            raise ConfigMissing(name)
+        else:
+            values[name] = definition.default_value()
+    for name, definition in FORMER_DEFS.items():
+        values[name] = definition.parse(explicit[name]) if name in explicit else None
+    warnings = []
+    for name in explicit:
+        if name.startswith(_LISTENER_PREFIX):
+            warnings.append(f"{name} has no effect: settings of single listeners are not supported")
+        elif name not in values and name not in OWN_KEYS and name not in _OWN_TIMES_MS:
+            warnings.append(f"unknown key {name} is ignored")
+    without_effect = warning_about(explicit)
+    if without_effect is not None:
+        warnings.append(without_effect)
+    return values, warnings
+
+
+def _texts(values: Mapping[str, ConfigValue], key: str) -> list[str]:
+    value = values[key]
+    return value if isinstance(value, list) else []
+
+
+def _security_protocols(
+    explicit: Mapping[str, str], values: Mapping[str, ConfigValue], controller_names: tuple[str, ...]
+) -> dict[str, str]:
+    """Security protocol by listener name."""
+    key = "listener.security.protocol.map"
+    text = values[key]
+    protocols: dict[str, str] = {}
+    for item in str(text).split(","):
+        name, colon, protocol = item.strip().rpartition(":")
+        if not colon or protocol.strip().upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                key, item.strip(), f"NAME:PROTOCOL, with one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    if key not in explicit:
+        # As in Kafka: without a map of its own a controller listener is plaintext.
+        for name in controller_names:
+            protocols.setdefault(name, PLAINTEXT)
+    return protocols
+
+
+_Address = tuple[str, str, str, int]
+"""The text of a listener and its name, host and port."""
+
+
+def _addresses(key: str, texts: list[str]) -> list[_Address]:
+    found = []
+    for text in texts or [""]:
+        match = _LISTENER.match(text)
+        if match is None:
+            raise ConfigError(key, text, "NAME://host:port, several separated by commas")
+        name, port = match[1].upper(), int(match[3])
+        if not _LISTENER_NAME.match(name):
+            raise ConfigError(key, text, "a listener's name has letters, digits, '_', '.' and '-'")
+        if not 0 <= port <= 65535:
+            raise ConfigError(key, text, "a port is between 0 and 65535")
+        found.append((text, name, match[2], port))
+    return found
+
+
+def _with_protocols(
+    key: str, addresses: list[_Address], protocols: Mapping[str, str]
+) -> tuple[ListenerConfig, ...]:
+    found = []
+    for text, name, host, port in addresses:
+        if name not in protocols:
+            raise ConfigError(
+                key,
+                text,
+                f"No security protocol defined for listener {name} in listener.security.protocol.map",
+            )
+        if protocols[name] != PLAINTEXT:
+            raise ConfigError(
+                key, text, f"security protocol {protocols[name]} is not supported yet, only PLAINTEXT is"
+            )
+        found.append(ListenerConfig(name, host, port, protocols[name]))
+    return tuple(found)
+
+
+def _check_controller_names(
+    roles: tuple[str, ...], controller_names: tuple[str, ...], names: list[str]
+) -> None:
+    key = "controller.listener.names"
+    if not controller_names:
+        raise InvalidConfiguration(key, "", f"{key} must contain at least one of the listeners' names")
+    if CONTROLLER not in roles:
+        for name in names:
+            if name in controller_names:
+                raise ConfigError(
+                    key, name, "must not be one of the listeners of a node that is only a broker"
+                )
+        return
+    for name in controller_names:
+        if name not in names:
+            raise ConfigError(key, name, f"must be the name of one of the listeners: {', '.join(names)}")
+    if BROKER not in roles:
+        for name in names:
+            if name not in controller_names:
+                raise ConfigError(
+                    "listeners", name, f"a node that is only a controller has no others than those of {key}"
+                )
+
+
+def _check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
+    text = ",".join(f"{each.name}://{each.host}:{each.port}" for each in listeners)
+    if len({each.name for each in listeners}) != len(listeners):
+        raise ConfigError("listeners", text, "Each listener must have a different name")
+    addresses = [(each.host, each.port) for each in listeners if each.port]
+    if len(set(addresses)) != len(addresses):
+        raise ConfigError("listeners", text, "Each listener must have a different port")
+
+
+def _advertised(
+    roles: tuple[str, ...],
+    values: Mapping[str, ConfigValue],
+    listeners: tuple[ListenerConfig, ...],
+    controller_names: tuple[str, ...],
+    protocols: Mapping[str, str],
+) -> tuple[ListenerConfig, ...]:
+    key = "advertised.listeners"
+    own = {each.name: each for each in listeners if each.name not in controller_names}
+    if BROKER not in roles:
+        return ()
+    if not own:
+        raise ConfigError("listeners", ",".join(controller_names), "a broker needs a listener for clients")
+    if values[key] is None:
+        _check_routable("listeners", tuple(own.values()))
+        return tuple(own.values())
+    advertised = _with_protocols(key, _addresses(key, _texts(values, key)), protocols)
+    _check_routable(key, tuple(each for each in advertised if each.name in own))
+    for each in advertised:
+        text = f"{each.name}://{each.host}:{each.port}"
+        if each.name not in own and each.name not in controller_names:
+            raise ConfigError(key, text, f"must be one of the listeners: {', '.join(own)}")
+    clients = tuple(each for each in advertised if each.name in own)
+    if not clients:
+        raise ConfigError(key, ",".join(_texts(values, key)), f"at least one of: {', '.join(own)}")
+    return clients
+
+
+def _check_routable(key: str, advertised: tuple[ListenerConfig, ...]) -> None:
+    """What clients are told to connect to; `key` is where it was said, for it may be taken from `listeners`."""
+    for each in advertised:
+        if each.host == "0.0.0.0":
+            raise ConfigError(
+                key,
+                f"{each.name}://{each.host}:{each.port}",
+                "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address.",
+            )
+
+
+def _inter_broker_listener(
+    explicit: Mapping[str, str], values: Mapping[str, ConfigValue], advertised: tuple[ListenerConfig, ...]
+) -> str:
+    key = "inter.broker.listener.name"
+    names = [each.name for each in advertised]
+    if values[key] is None:
+        protocol = str(values["security.inter.broker.protocol"])
+        if protocol != PLAINTEXT:
+            raise ConfigError(
+                "security.inter.broker.protocol", protocol, "not supported yet, only PLAINTEXT is"
+            )
+        return PLAINTEXT if PLAINTEXT in names else names[0]
+    if "security.inter.broker.protocol" in explicit:
+        raise InvalidConfiguration(
+            key,
+            values[key],
+            f"Only one of {key} and security.inter.broker.protocol should be set.",
+        )
+    name = str(values[key]).upper()
+    if name not in names:
+        raise ConfigError(key, name, f"must be the name of an advertised listener: {', '.join(names)}")
+    return name
+
+
+def _voter(
+    values: Mapping[str, ConfigValue],
+    listeners: tuple[ListenerConfig, ...],
+    controller_names: tuple[str, ...],
+    static_voters: tuple[StaticVoter, ...],
+    node_id: int,
+) -> VoterEndpoint | None:
+    """What the other nodes are told: the advertised address of the first controller listener, else its own."""
+    name = controller_names[0]
+    own = next((each for each in listeners if each.name == name), None)
+    if own is None:
+        return None
+    host, port = own.host, own.port
+    for _, listener, advertised_host, advertised_port in (
+        _addresses("advertised.listeners", _texts(values, "advertised.listeners"))
+        if values["advertised.listeners"] is not None
+        else ()
+    ):
+        if listener == name:
+            host, port = advertised_host, advertised_port
+    for voter in static_voters:
+        if voter.node_id == node_id and host in EVERYWHERE:
+            host = voter.host
+    return VoterEndpoint(name, "localhost" if host in EVERYWHERE else host, port)
+
+
+def _check_relations(values: Mapping[str, ConfigValue]) -> None:
+    """Kafka's rules between keys, as far as they concern what this version does.
+
+    One is ours: a broker whose heartbeats are rarer than its sessions would be fenced for ever.
+    """
+
+    def number(key: str) -> float:
+        value = values[key]
+        return value if isinstance(value, int | float) else 0
+
+    session, heartbeat = number("broker.session.timeout.ms"), number("broker.heartbeat.interval.ms")
+    if not 1 <= heartbeat < session:
+        raise ConfigError(
+            "broker.heartbeat.interval.ms",
+            int(heartbeat),
+            f"at least 1 and less than broker.session.timeout.ms ({int(session)})",
+        )
+    for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        value = values[key]
+        if isinstance(value, int) and value != -1 and value < 1:
+            raise ConfigError(key, value, "must be unlimited (-1) or, greater than or equal to 1")
+    roll, jitter = values["log.roll.ms"], values["log.roll.jitter.ms"]
+    if isinstance(roll, int) and roll < 1:
+        raise ConfigError("log.roll.ms", roll, "must be greater than or equal to 1")
+    if isinstance(jitter, int) and jitter < 0:
+        raise ConfigError("log.roll.jitter.ms", jitter, "must be greater than or equal to 0")
+    queued = number("queued.max.request.bytes")
+    if 0 < queued < number("socket.request.max.bytes"):
+        raise ConfigError("queued.max.request.bytes", int(queued), "at least socket.request.max.bytes, or -1")
+    if number("replica.fetch.wait.max.ms") > number("replica.socket.timeout.ms"):
+        raise ConfigError(
+            "replica.socket.timeout.ms",
+            values["replica.socket.timeout.ms"],
+            "should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket timeouts",
+        )
+    if number("replica.fetch.wait.max.ms") > number("replica.lag.time.max.ms"):
+        raise ConfigError(
+            "replica.fetch.wait.max.ms",
+            values["replica.fetch.wait.max.ms"],
+            "should always be less than or equal to replica.lag.time.max.ms to prevent frequent changes in ISR",
+        )
+
+
+def _refuse_unsupported(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> None:
+    for key in _NOT_SUPPORTED:
+        if key in explicit and values[key]:
+            shown = "[hidden]" if broker_defs()[key].sensitive else explicit[key]
+            raise ConfigError(key, shown, "not supported by this version: leave it out")
+    selector = values["replica.selector.class"]
+    if selector is not None and selector not in REPLICA_SELECTORS:
+        raise ConfigError("replica.selector.class", selector, f"one of {', '.join(REPLICA_SELECTORS)}")
+    for key in ("remote.log.storage.system.enable", "controller.quorum.auto.join.enable"):
+        if values[key] is True:
+            raise ConfigError(key, "true", "not supported by this version: must be false")
+
+
+def _log_dirs(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
+    key = "log.dirs" if values["log.dirs"] is not None else "log.dir"
+    paths = _texts(values, key)
+    if not paths or "" in paths:
+        raise ConfigError(
+            key, ",".join(paths), "At least one log directory must be defined via log.dirs or log.dir."
+        )
+    if len(set(paths)) != len(paths):
+        raise ConfigError(key, ",".join(paths), "Each log directory must be named once")
+    return tuple(paths)

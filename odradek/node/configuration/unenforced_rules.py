@@ -1,0 +1,57 @@
+"""What a node does about rules in the metadata log that this version keeps and does not enforce. PORTED colours apart,
+all of it returns at once.
+
+Kafka may have written ACLs, quotas, users and tokens. Where there are ACLs, a node that serves everybody would be an open
+door that nobody sees: so it starts only with the operator's word. ACLs that arrive later (of Kafka's controllers, in a
+cluster of both) end no node that runs, since all would end at once: each says so in its log, and asks at its next start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
+from odradek.node.directories import NodeCannotStart
+
+__all__ = ["UnenforcedRules"]
+
+
+class UnenforcedRules:
+    """`check` at the start, then `apply` for every image."""
+
+    def __init__(self, config: NodeConfig, log: Any) -> None:
+        self._config = config
+        self._log = log
+        self._acls = 0
+
+    def check(self, image: MetadataImage) -> None:
+        """Raises `NodeCannotStart` when there are ACLs and nobody has said that this is known."""
+        access = image.access
+        self._acls = len(access.acls)
+        if self._acls and not self._config.start_without_acls:
+            raise NodeCannotStart(
+                f"the metadata log holds ACLs ({self._acls}), which this version does not enforce: every client may do "
+                f"everything. If that is known and wanted, set {START_WITHOUT_ACLS}=true and start again"
+            )
+        if image.access != MetadataImage().access:
+            self._tell(image)
+
+    def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """A newer image: say it when there are ACLs and were none."""
+        if not delta.access_changed:
+            return
+        before, self._acls = self._acls, len(image.access.acls)
+        if self._acls and not before:
+            self._tell(image)
+
+    def _tell(self, image: MetadataImage) -> None:
+        access = image.access
+        tell = self._log.error if access.acls else self._log.warning
+        tell(
+            "rules.not_enforced",
+            acls=len(access.acls),
+            quotas=len(access.client_quotas),
+            scram_credentials=len(access.scram_credentials),
+            delegation_tokens=len(access.delegation_tokens),
+        )

@@ -1,0 +1,1 @@
+"""Connections of a node: bytes in, frames dispatched, answers out."""

@@ -1,0 +1,176 @@
+"""Answers of a connection that wait for an earlier one, and how much memory they may take. PORTED.
+
+An answer behind a delayed one is encoded at once: as bytes it is a fraction of what it is as objects, and it can be
+counted. A range of a file counts with its length, since it pins that much of the log. A delayed request counts with the
+length of its frame, unless it says that it keeps none of it.
+
+Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, nothing more of that connection is dispatched
+until there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together those are held back that have more than
+`HELD_SHARE_BYTES`; whoever pipelines a few small requests behind a parked fetch never is. So the memory is bounded by
+these figures plus one answer for each connection that waits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from data_plane.log.partition_log import FileRange
+from odradek.node.connections.send_queue import Chunk
+from odradek.serving.api_table import ApiEntry
+from odradek.serving.contract import Delayed
+
+if TYPE_CHECKING:
+    from odradek.node.connections.connection_loop import Connection
+
+SLOTS_MAX = 256
+PARKED_MAX = 5
+"""Kafka has one request of a connection in progress; five is what an idempotent producer pipelines."""
+HELD_BYTES_MAX = 4 * 1024 * 1024
+HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
+HELD_SHARE_BYTES = 64 * 1024
+RESPONSE_PREFIX = struct.Struct(">ii")
+HELD_SECONDS_MAX = 10.0
+"""So long a connection may keep others waiting for this memory."""
+
+
+class Slot:
+    """One request's place in the queue of answers."""
+
+    __slots__ = (
+        "chunks",
+        "connection",
+        "correlation_id",
+        "delayed",
+        "entry",
+        "held_bytes",
+        "is_long",
+        "parks",
+        "received_at",
+        "request_bytes",
+        "response",
+    )
+
+    def __init__(
+        self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int
+    ) -> None:
+        self.connection = connection
+        self.entry = entry
+        self.correlation_id = correlation_id
+        self.request_bytes = request_bytes
+        self.received_at = connection.last_active
+        self.response: Any = None
+        """The response of the first slot alone, until it is encoded."""
+        self.chunks: list[Chunk] | None = None
+        """The encoded answer."""
+        self.held_bytes = 0
+        """What is counted for it now."""
+        self.parks = False
+        self.is_long = False
+        """Whether its answer is encoded beside the loop."""
+        self.delayed: Delayed | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.chunks is not None or self.response is not None
+
+    def complete(self, response: Any) -> None:
+        """Called by the owner of the delayed request."""
+        self.delayed = None
+        if self.is_long:
+            self.connection.encode_long(self, response)
+        else:
+            self.response = response
+            self.connection.answer_came(self)
+
+
+class Waiter(Protocol):
+    """A connection that waits for this memory."""
+
+    def signal_room(self) -> None: ...
+
+
+class HeldAnswers:
+    """What all connections hold together."""
+
+    __slots__ = ("bytes_held", "bytes_max", "parked", "waiters")
+
+    def __init__(self, bytes_max: int = HELD_IN_ALL_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_held = 0
+        self.parked = 0
+        self.waiters: dict[Waiter, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes_held > self.bytes_max
+
+    def change(self, count: int) -> None:
+        """So many bytes more are held, or fewer."""
+        was_full = self.is_full
+        self.bytes_held += count
+        if was_full and not self.is_full:
+            for waiter in list(self.waiters):
+                waiter.signal_room()
+
+    def to_evict(self, connections: Iterable[Connection], now: float) -> list[Connection]:
+        """Those that hold the most, and have for `HELD_SECONDS_MAX`, until the rest is within the bound."""
+        excess = self.bytes_held - self.bytes_max
+        if excess <= 0:
+            return []
+        candidates = [
+            each
+            for each in connections
+            if each.held_bytes > HELD_SHARE_BYTES
+            and not each.closing
+            and each.slots
+            and now - each.slots[0].received_at > HELD_SECONDS_MAX
+        ]
+        chosen = []
+        for connection in sorted(candidates, key=lambda each: -each.held_bytes):
+            if excess <= 0:
+                break
+            excess -= connection.held_bytes
+            chosen.append(connection)
+        return chosen
+
+    def statistics(self) -> dict[str, int]:
+        """Bytes of answers and requests that wait for an earlier answer, fetches parked, connections held back by it."""
+        return {"bytes": self.bytes_held, "parked": self.parked, "waiting": len(self.waiters)}
+
+
+def splice(frame: bytearray, correlation_id: int, spills: list[tuple[int, Any]], chunks: list[Chunk]) -> int:
+    """Add an encoded answer with file ranges between its bytes to `chunks`, and empty `spills`.
+
+    The frame's size counts both, and so does what is returned.
+    """
+    spilled = 0
+    for _, chunk in spills:
+        spilled += len(chunk)
+    RESPONSE_PREFIX.pack_into(frame, 0, len(frame) + spilled - 4, correlation_id)
+    view, position = memoryview(frame), 0
+    for at, chunk in spills:
+        if at > position:
+            chunks.append(view[position:at])
+            position = at
+        chunks.append(chunk)
+    if position < len(frame):
+        chunks.append(view[position:])
+    spills.clear()
+    return len(frame) + spilled
+
+
+def release_chunks(chunks: Iterable[Chunk]) -> None:
+    """Unpin the file ranges of an answer that will never be sent."""
+    for chunk in chunks:
+        if isinstance(chunk, FileRange):
+            chunk.release()
+
+
+def release_response(response: Any) -> None:
+    """As `release_chunks`, of one that is not encoded."""
+    for topic in getattr(response, "responses", ()):
+        for partition in getattr(topic, "partitions", ()):
+            if isinstance(partition.records, FileRange):
+                partition.records.release()

@@ -1,0 +1,72 @@
+"""What the connections of a node share: the table of handlers, memory, clock, log, and the scratch of a turn. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from odradek.env.long_work import LongWork
+from odradek.env.ports import Clock, Event, TaskGroup
+from odradek.node.connections.answers import HeldAnswers
+from odradek.node.connections.buffers import ReceiveBuffers
+from odradek.node.connections.complaints import Complaints
+from odradek.serving.api_table import ApiEntry, ApiTable
+
+
+class ConnectionServices:
+    """What all connections of a listener share."""
+
+    __slots__ = (
+        "after_turn",
+        "answered",
+        "answered_last",
+        "buffers",
+        "buggify",
+        "clock",
+        "complaints",
+        "frame_bytes_max",
+        "held",
+        "log",
+        "long_work",
+        "new_event",
+        "poison",
+        "spills",
+        "table",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        *,
+        table: ApiTable,
+        buffers: ReceiveBuffers,
+        clock: Clock,
+        long_work: LongWork,
+        tasks: TaskGroup,
+        new_event: Callable[[], Event],
+        log: Any,
+        frame_bytes_max: int,
+        after_turn: Callable[[], None],
+        poison: bool = False,
+        buggify: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`buggify` is None where nothing is ever provoked: every turn of a connection looks."""
+        self.buggify = buggify
+        self.table = table
+        self.buffers = buffers
+        self.clock = clock
+        self.long_work = long_work
+        self.tasks = tasks
+        self.new_event = new_event
+        self.log = log
+        self.complaints = Complaints(log)
+        self.frame_bytes_max = frame_bytes_max
+        self.held = HeldAnswers()
+        self.after_turn = after_turn
+        self.poison = poison
+        self.spills: list[tuple[int, Any]] = []
+        """Scratch of one encoding, empty between two."""
+        self.answered: list[ApiEntry] = []
+        """What this turn has answered so far (an entry may stand twice), empty between two."""
+        self.answered_last: ApiEntry | None = None
+        """The last of them."""

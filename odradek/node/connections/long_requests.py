@@ -1,0 +1,72 @@
+"""Requests and answers of thousands of elements: decoded and encoded beside the loop, handled in a turn of long work. PORTED.
+
+What a request of `ELEMENTS_AT_ONCE` elements and less asks for is done at once, or cut into slices by its handler. Of what
+has more each step is a piece of `odradek.env.long_work`: decode in the worker, handle on the loop, encode in the worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from odradek.node.connections.answers import RESPONSE_PREFIX, release_response, splice
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.send_queue import Chunk
+from odradek.serving.api_table import ApiEntry
+from odradek.serving.contract import Context, Suspend
+from wire.codec import ErrorCounts
+
+if TYPE_CHECKING:
+    from odradek.node.connections.answers import Slot
+
+
+def decode_beside(
+    services: ConnectionServices, entry: ApiEntry, context: Context, frame: memoryview, offset: int
+) -> Suspend:
+    """What a connection does with a frame of too many elements; the frame is copied, for the receive buffer goes.
+
+    The copy can be written to: an append sets offsets and times in place."""
+    copied, asker = memoryview(bytearray(frame)), context.for_later()
+
+    async def handle() -> Any:
+        share = services.long_work.begin()
+        request, elements = await share.in_worker(entry.decode_all, copied, offset)
+        entry.elements += elements
+        result = await share.on_loop(entry.handle, asker, request)
+        services.after_turn()
+        return result
+
+    return Suspend(handle, is_long=True)
+
+
+async def encode_beside(services: ConnectionServices, slot: Slot, response: Any) -> None:
+    """Encode a long answer and give it to its connection, which may be gone by then."""
+    connection, entry = slot.connection, slot.entry
+    if connection.closing:
+        release_response(response)
+        return
+    try:
+        connection.throttle(entry, slot.request_bytes, response)
+        chunks, size, errors = await services.long_work.begin().in_worker(
+            encode_apart, entry, slot.correlation_id, response
+        )
+    except Exception:  # noqa: BLE001  # the connection logs it, and ends
+        release_response(response)
+        connection.encoding_failed()
+        return
+    for code, count in errors.items():
+        entry.errors[code] = entry.errors.get(code, 0) + count
+    connection.encoded(slot, chunks, size)
+
+
+def encode_apart(entry: ApiEntry, correlation_id: int, response: Any) -> tuple[list[Chunk], int, ErrorCounts]:
+    """The frame in pieces, its size, and the error codes in it. For any thread: it touches nothing that others have."""
+    frame, chunks, errors = bytearray(entry.prefix), list[Chunk](), ErrorCounts()
+    spills: list[tuple[int, Any]] = []
+    entry.encode(frame, response, spills, errors)
+    if spills:
+        return chunks, splice(frame, correlation_id, spills, chunks), errors
+    RESPONSE_PREFIX.pack_into(frame, 0, len(frame) - 4, correlation_id)
+    return [frame], len(frame), errors
+
+
+__all__ = ["decode_beside", "encode_apart", "encode_beside"]

@@ -1,0 +1,142 @@
+"""All connections of one listener: accept, serve, reap the idle, keep within limits. PORTED."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from odradek.env.ports import ConnectionLost, Listener
+from odradek.node.connections.buffers import Holder
+from odradek.node.connections.connection_limits import ConnectionLimits
+from odradek.node.connections.connection_loop import Connection
+from odradek.node.connections.connection_services import ConnectionServices
+
+REAP_INTERVAL_SECONDS = 1.0
+TRIM_AFTER_SECONDS = 5.0
+REFUSED_INTERVAL_SECONDS = 10.0
+"""Between two log lines about connections that are turned away."""
+
+
+class Server:
+    """Owns the connections of one listener; those beyond `limits` are turned away."""
+
+    def __init__(
+        self,
+        services: ConnectionServices,
+        listener: Listener,
+        listener_name: str,
+        *,
+        idle_ms_max: int,
+        limits: ConnectionLimits,
+        is_peers: bool = False,
+    ) -> None:
+        """`is_peers`: the listener is for brokers alone, and clients cannot use up its room."""
+        self._is_peers = is_peers
+        self._refusals_told = 0
+        self._tell_refusals_at = float("-inf")
+        self._services = services
+        self._listener = listener
+        self.name = listener_name
+        self._idle_seconds_max = idle_ms_max / 1000 if idle_ms_max >= 0 else float("inf")
+        self._limits = limits
+        self._connections: dict[Connection, None] = {}
+        self._accepted = 0
+        self._refused = 0
+        self._reaped = 0
+
+    async def accept_loop(self) -> None:
+        """Start one task per connection until the listener closes."""
+        clock, limits = self._services.clock, self._limits
+        # One bound method for all of them: each of its own would be 64 bytes of an idle connection.
+        on_end = self._ended
+        while True:
+            while (accept_at := limits.accept_at(clock.monotonic())) > clock.monotonic():
+                await clock.sleep_until(accept_at)
+            try:
+                conn = await self._listener.accept()
+            except ConnectionLost:
+                return
+            if not limits.enter(conn.peer_host, is_peers=self._is_peers):
+                self._refused += 1
+                self._tell_refused(clock.monotonic(), conn.peer_host)
+                conn.close()
+                continue
+            self._accepted += 1
+            connection = Connection(self._services, conn, self.name, on_end)
+            self._connections[connection] = None
+            self._services.tasks.start_soon(connection.run, name="connection")
+
+    def _ended(self, connection: Connection) -> None:
+        del self._connections[connection]
+        self._limits.leave(connection.conn.peer_host, is_peers=self._is_peers)
+
+    def _tell_refused(self, now: float, peer: str) -> None:
+        """One line for many that are turned away."""
+        if now >= self._tell_refusals_at:
+            self._tell_refusals_at = now + REFUSED_INTERVAL_SECONDS
+            count, self._refusals_told = self._refused - self._refusals_told, self._refused
+            limits = self._limits
+            self._services.log.warning(
+                "connection.refused",
+                listener=self.name,
+                peer=peer,
+                count=count,
+                open=limits.statistics()["connections"],
+                max=min(limits.connections_max, limits.room),
+            )
+
+    async def reap_loop(self) -> None:
+        """Close connections that were idle too long, and those that hold memory others wait for: half-sent frames, and
+        answers behind one that does not come."""
+        clock, buffers = self._services.clock, self._services.buffers
+        while True:
+            now = clock.monotonic()
+            await clock.sleep_until(now + REAP_INTERVAL_SECONDS)
+            now = clock.monotonic()
+            self._services.complaints.tell_held_back(now)
+            for connection in list(self._connections):
+                idle = now - connection.last_active
+                if idle > self._idle_seconds_max and not connection.slots:
+                    self._reaped += 1
+                    connection.close()
+                elif idle > TRIM_AFTER_SECONDS or buffers.contended:
+                    connection.trim()
+            for holder in buffers.to_evict(now):
+                self._tell_evicted(holder, f"half a frame, {holder.have} bytes of it, while memory is wanted")
+                holder.close()
+            self._evict_holders(now)
+
+    def _tell_evicted(self, holder: Holder, reason: str) -> None:
+        self._services.log.warning("connection.evicted", peer=holder.address, reason=reason)
+
+    def _evict_holders(self, now: float) -> None:
+        """Close those whose waiting answers take more than all connections may."""
+        for connection in self._services.held.to_evict(self._connections, now):
+            self._tell_evicted(
+                connection, f"{connection.held_bytes} bytes of answers behind one that does not come"
+            )
+            connection.close()
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """Those that are open."""
+        return self._connections
+
+    def close(self) -> None:
+        """Stop accepting and end every connection."""
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Connections now, with requests not answered, what these hold, and bytes not taken; since the start accepted, refused, reaped."""
+        connections = self._connections
+        return {
+            "connections": len(connections),
+            "waiting": sum(len(each.slots) for each in connections if each.slots),
+            "held_bytes": sum(each.held_bytes for each in connections),
+            "parked": sum(each.parked for each in connections),
+            "send_queue_bytes": sum(each.send_queue.bytes_queued for each in connections),
+            "accepted": self._accepted,
+            "refused": self._refused,
+            "reaped": self._reaped,
+        }

@@ -1,0 +1,1 @@
+"""The metrics page: what it tells, how it is written, and who serves it."""

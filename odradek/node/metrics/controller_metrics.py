@@ -1,0 +1,129 @@
+"""What the metrics page tells of the metadata quorum, and on the active controller of the whole cluster. PURE.
+
+The figures of the cluster are 0 everywhere but on the active controller, as Kafka's are, so that a sum over all nodes is
+right. They are counted from the committed image when somebody asks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from metadata_quorum.controller.decision_figures import DecisionFigures
+from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
+from metadata_quorum.image.unreadable_configs import MetadataErrors
+from metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.node.metrics.metrics_text import MetricsText
+
+__all__ = ["ClusterFigures", "Metadata", "cluster_figures", "controller_metrics"]
+
+
+class Metadata(Protocol):
+    """What is asked of `MetadataService`."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def committed_image(self) -> MetadataImage: ...
+
+    @property
+    def lag_records(self) -> int: ...
+
+    @property
+    def errors(self) -> MetadataErrors: ...
+
+    @property
+    def quorum(self) -> RaftQuorum: ...
+
+    @property
+    def decided(self) -> DecisionFigures: ...
+
+
+@attrs.frozen
+class ClusterFigures:
+    """Counts over all partitions and brokers of an image."""
+
+    active_brokers: int = 0
+    fenced_brokers: int = 0
+    topics: int = 0
+    partitions: int = 0
+    offline_partitions: int = 0
+    imbalanced_partitions: int = 0
+
+
+def cluster_figures(image: MetadataImage) -> ClusterFigures:
+    """Fenced are all registered brokers that are (those in controlled shutdown count as active, as in Kafka)."""
+    fenced = sum(broker.fenced for broker in image.brokers.values())
+    partitions = offline = imbalanced = 0
+    for topic in image.topics.values():
+        for partition in topic.partitions.values():
+            partitions += 1
+            offline += partition.leader == NO_LEADER
+            imbalanced += partition.leader != partition.replicas[0]
+    return ClusterFigures(
+        len(image.brokers) - fenced, fenced, len(image.topics), partitions, offline, imbalanced
+    )
+
+
+def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
+    """The quorum as this node sees it, then the cluster."""
+    quorum = metadata.quorum
+    page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
+    page.one(quorum.leader_epoch)
+    page.gauge("odradek_quorum_leader", "Node id of the quorum's leader, -1 while this node knows of none.")
+    page.one(-1 if quorum.leader_id is None else quorum.leader_id)
+    page.gauge("odradek_quorum_high_watermark", "End of what is committed of the metadata log.")
+    page.one(quorum.high_watermark)
+    page.gauge("odradek_quorum_log_end_offset", "End of this node's metadata log.")
+    page.one(quorum.log_end_offset)
+    page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node does not act by yet.")
+    page.one(metadata.lag_records)
+    page.counter(
+        "odradek_metadata_errors_total",
+        "Values in the metadata log that this node cannot read: older ones hold.",
+    )
+    page.one(metadata.errors.count)
+    page.gauge("odradek_active_controller", "1 on the active controller, 0 on every other node.")
+    page.one(int(metadata.is_active))
+    page.gauge(
+        "odradek_quorum_voter_silent_seconds",
+        "Time since another voter fetched from this node, or since this node leads. Told by the leader.",
+    )
+    for node_id, seconds in sorted(quorum.silent_seconds().items()):
+        page.sample(seconds, voter=node_id)
+    page.counter("odradek_quorum_elections_total", "Elections in which this node asked for votes.")
+    page.one(quorum.elections)
+    page.counter(
+        "odradek_quorum_election_seconds_total",
+        "Time from its first question for votes until it knew the new leader, in sum.",
+    )
+    page.one(quorum.election_seconds)
+    _decided(page, metadata.decided)
+    figures = cluster_figures(metadata.committed_image) if metadata.is_active else ClusterFigures()
+    for number, name, described in (
+        (figures.active_brokers, "brokers", "Registered brokers that are not fenced."),
+        (figures.fenced_brokers, "fenced_brokers", "Registered brokers that are fenced."),
+        (figures.topics, "topics", "Topics of the cluster."),
+        (figures.partitions, "partitions", "Partitions of the cluster."),
+        (figures.offline_partitions, "offline_partitions", "Partitions without a leader."),
+        (figures.imbalanced_partitions, "imbalanced_partitions", "Partitions not led by their preferred replica."),
+    ):  # fmt: skip
+        page.gauge(f"odradek_cluster_{name}", f"{described} Told by the active controller, else 0.")
+        page.one(number)
+
+
+def _decided(page: MetricsText, decided: DecisionFigures) -> None:
+    """What this node has decided as the active controller."""
+    for number, name, described in (
+        (decided.decisions, "decisions", "Requests, parts of long requests, and timers that this node has decided as the active controller."),
+        (decided.decision_seconds, "decision_seconds", "Time that the event loop has spent on these decisions."),
+        (decided.commits, "commits", "Decisions of this node that wrote records, and are committed."),
+        (decided.commit_seconds, "commit_seconds", "Time from these decisions to their commits, in sum."),
+        (decided.unclean_elections, "unclean_elections", "Elections of a leader that may lack records."),
+        (decided.eligible_elections, "eligible_elections", "Elections of an eligible replica, with nobody in sync."),
+        (decided.fenced_by_timeout, "brokers_timed_out", "Brokers fenced because their sessions had ended."),
+    ):  # fmt: skip
+        page.counter(f"odradek_active_controller_{name}_total", described)
+        page.one(number)

@@ -1,0 +1,353 @@
+"""What the metrics page tells: figures that the parts of a node keep anyway, read when somebody asks. PURE.
+
+Nothing is copied, sampled or locked between two pages: parts count in plain numbers (`ApiEntry`) or can say how they
+are (`statistics()`), and a page costs what reading them costs. `docs/metrics.md` explains every name; a test holds
+the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from data_plane.broker import Broker
+from odradek.env.ports import Env
+from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.server import Server
+from odradek.node.metrics.controller_metrics import controller_metrics
+from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.replication_metrics import replication_metrics
+from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
+from wire.api import ApiKey
+from wire.disk_troubles import Trouble
+from wire.errors import ErrorCode
+
+TOPICS_MAX = 200
+"""Topics with figures of their own; totals count all."""
+
+
+@attrs.define
+class LoopLateness:
+    """How late the event loop wakes a task that is due: a distribution over `LATENCY_BOUNDS_SECONDS`."""
+
+    counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))
+    seconds: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class MetricsSources:
+    """The parts of a node that have figures."""
+
+    version: str
+    node_id: int
+    cluster_id: str
+    env: Env
+    started_at: float
+    """By the node's monotonic clock."""
+    services: Sequence[ConnectionServices]
+    """Of the listeners for controllers and of those for clients."""
+    servers: Sequence[Server]
+    broker: Broker | None
+    controller: Any
+    """Whose `statistics()` tells of the quorum and its machine."""
+    channel: Any
+    """Whose `statistics()` tells of what the active controller is asked."""
+    lateness: LoopLateness
+
+
+def metrics_page(sources: MetricsSources) -> bytes:
+    """The whole page, in Prometheus' text format."""
+    page = MetricsText()
+    _node(page, sources)
+    tables = dict.fromkeys(services.table for services in sources.services)
+    _requests(page, [entry for table in tables for entry in table.entries()])
+    _connections(page, sources.services, sources.servers)
+    if sources.broker is not None:
+        _partitions(page, sources.broker)
+        replication_metrics(page, sources.broker)
+        _topics(page, sources.broker)
+        _directories(page, sources.broker)
+        statistics = sources.broker.statistics()
+        _groups(page, statistics["groups"])
+        _parts(page, "broker", statistics, skip=("topics", "partitions", "groups"))
+    controller_metrics(page, sources.controller)
+    _parts(page, "controller", sources.controller.statistics())
+    _parts(page, "controller_channel", sources.channel.statistics())
+    return page.render()
+
+
+def _node(page: MetricsText, sources: MetricsSources) -> None:
+    env = sources.env
+    page.gauge("odradek_info", "Which node this is; always 1.")
+    page.sample(1, node_id=sources.node_id, cluster_id=sources.cluster_id, version=sources.version)
+    page.gauge("odradek_uptime_seconds", "Seconds since this node's process began to start.")
+    page.one(env.clock.monotonic() - sources.started_at)
+    page.counter("odradek_cpu_seconds_total", "User and system CPU time of the process.")
+    page.one(env.meter.cpu_seconds())
+    page.histogram("odradek_loop_late_seconds", "How late the event loop woke a task that was due.")
+    page.distribution(LATENCY_BOUNDS_SECONDS, sources.lateness.counts, sources.lateness.seconds)
+    long_work = env.long_work.statistics()
+    page.counter(
+        "odradek_long_work_seconds_total", "Time of the pieces of long requests, on the loop or beside it."
+    )
+    page.one(long_work["seconds"])
+    page.gauge("odradek_long_work_waiting", "Long requests that wait for their next turn.")
+    page.one(long_work["waiting"])
+    page.counter(
+        "odradek_described_total",
+        "Partitions looked up and described for answers; dearer things count as several.",
+    )
+    page.one(long_work["described"])
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+
+
+def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
+    used = sorted(
+        (entry for entry in entries if entry.request_bytes), key=lambda entry: (entry.api_key, entry.version)
+    )
+    by_api: dict[str, list[ApiEntry]] = {}
+    for entry in used:
+        by_api.setdefault(api_name(entry.api_key), []).append(entry)
+    page.counter("odradek_requests_total", "Requests answered, by API and version.")
+    for name, group in by_api.items():
+        for version in sorted({entry.version for entry in group}):
+            answered = sum(sum(entry.latencies) for entry in group if entry.version == version)
+            page.sample(answered, api=name, version=version)
+    for field, metric, described in (
+        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and what closed its connection."),
+        ("delayed", "requests_delayed", "Answered requests that had to wait for something, or behind one that did."),
+        ("elements", "request_elements", "Array elements of the requests that have more than 4,000."),
+        ("request_bytes", "request_bytes", "Bytes of request frames."),
+        ("response_bytes", "response_bytes", "Bytes of response frames."),
+    ):  # fmt: skip
+        page.counter(f"odradek_{metric}_total", described)
+        for name, group in by_api.items():
+            page.sample(sum(getattr(entry, field) for entry in group), api=name)
+    page.counter("odradek_errors_total", "Error codes in responses, each occurrence counted.")
+    for name, group in by_api.items():
+        errors: dict[int, int] = {}
+        for entry in group:
+            for code, count in entry.errors.items():
+                errors[int(code)] = errors.get(int(code), 0) + count
+        for code, count in sorted(errors.items()):
+            page.sample(count, api=name, error=_error_name(code))
+    page.histogram("odradek_request_seconds", "From the turn that received a request until its answer left.")
+    for name, group in by_api.items():
+        counts = [sum(bucket) for bucket in zip(*(entry.latencies for entry in group), strict=True)]
+        seconds = sum(entry.latency_seconds for entry in group)
+        page.distribution(LATENCY_BOUNDS_SECONDS, counts, seconds, api=name)
+
+
+def api_name(api_key: int) -> str:
+    """Kafka's way to write it: `OffsetForLeaderEpoch`."""
+    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+# -- connections ----------------------------------------------------------------------------------------------------
+
+
+def _connections(
+    page: MetricsText, services: Sequence[ConnectionServices], servers: Sequence[Server]
+) -> None:
+    figures = {server.name: server.statistics() for server in servers}
+    page.gauge("odradek_connections", "Client connections that are open.")
+    for listener, statistics in figures.items():
+        page.sample(statistics["connections"], listener=listener)
+    for field, described in (
+        ("accepted", "Connections accepted."),
+        (
+            "refused",
+            "Connections turned away: max.connections, max.connections.per.ip, or no descriptors left.",
+        ),
+        ("reaped", "Connections closed because they were idle for connections.max.idle.ms."),
+    ):
+        page.counter(f"odradek_connections_{field}_total", described)
+        for listener, statistics in figures.items():
+            page.sample(statistics[field], listener=listener)
+    page.counter("odradek_protocol_errors_total", "Connections closed because of bytes that are no request.")
+    page.one(sum(each.complaints.protocol_errors for each in services))
+    page.gauge("odradek_requests_waiting", "Requests that are received and not answered yet.")
+    page.one(sum(statistics["waiting"] for statistics in figures.values()))
+    held = [each.held.statistics() for each in services]
+    page.gauge("odradek_fetches_parked", "Fetches that wait for records.")
+    page.one(sum(each["parked"] for each in held))
+    page.gauge(
+        "odradek_answers_waiting_bytes", "Memory of answers and requests that wait for an earlier answer."
+    )
+    page.one(sum(each["bytes"] for each in held))
+    page.gauge(
+        "odradek_answers_waiting_limit_bytes", "Above it connections that hold much of this are held back."
+    )
+    page.one(sum(each.held.bytes_max for each in services))
+    page.gauge(
+        "odradek_connections_held_back", "Connections that are not read until answers of theirs are sent."
+    )
+    page.one(sum(each["waiting"] for each in held))
+    page.gauge("odradek_send_queue_bytes", "Bytes of answers that clients have not taken yet.")
+    page.one(sum(statistics["send_queue_bytes"] for statistics in figures.values()))
+    buffers = [each.buffers.statistics() for each in services]
+    page.gauge("odradek_receive_buffer_bytes", "Memory that incomplete requests hold.")
+    page.one(sum(each["bytes_used"] for each in buffers))
+    page.gauge("odradek_receive_buffer_limit_bytes", "What they may hold (queued.max.request.bytes).")
+    page.one(sum(each.buffers.bytes_max for each in services))
+    page.gauge("odradek_receive_buffer_free_bytes", "Freed buffers that are kept for the next request.")
+    page.one(sum(each["bytes_free"] for each in buffers))
+    page.gauge("odradek_receive_buffer_waiting", "Connections that wait for such memory.")
+    page.one(sum(each["waiting"] for each in buffers))
+    page.counter(
+        "odradek_connections_evicted_total",
+        "Connections closed for half a request that held what others needed.",
+    )
+    page.one(sum(each["evicted"] for each in buffers))
+
+
+# -- partitions -----------------------------------------------------------------------------------------------------
+
+
+def _partitions(page: MetricsText, broker: Broker) -> None:
+    hosted = [each for topic in broker.topics.values() for each in topic.partitions.values()]
+    led = [each for each in hosted if each.is_leader]
+    page.gauge("odradek_topics", "Topics with partitions on this broker.")
+    page.one(len(broker.topics))
+    page.gauge("odradek_partitions", "Partitions on this broker.")
+    page.one(len(hosted))
+    page.gauge("odradek_leaders", "Partitions that this broker leads.")
+    page.one(len(led))
+    page.gauge("odradek_under_replicated_partitions", "Led partitions with replicas that are not in sync.")
+    page.one(sum(1 for each in led if each.image and len(each.image.isr) < len(each.image.replicas)))
+    page.gauge(
+        "odradek_under_min_isr_partitions", "Led partitions that refuse acks=all: too few are in sync."
+    )
+    page.one(sum(1 for each in led if not each.has_min_isr))
+    page.gauge("odradek_offline_partitions", "Partitions placed on this broker that it cannot serve.")
+    page.one(_placed_here(broker) - len(hosted))
+    rot = broker.rotten.statistics()
+    page.gauge("odradek_rotten_partitions", "Partitions served here whose log fails its checksums.")
+    page.one(rot["rotten"])
+    page.counter(
+        "odradek_replicas_set_aside_total", "Logs that failed their checksums, kept, and begun anew."
+    )
+    page.one(rot["set_aside"])
+
+
+def _placed_here(broker: Broker) -> int:
+    node_id = broker.settings.node_id
+    return sum(
+        1
+        for topic in broker.image.topics.values()
+        for partition in topic.partitions.values()
+        if node_id in partition.replicas
+    )
+
+
+def _topics(page: MetricsText, broker: Broker) -> None:
+    """Offsets and bytes: of all logs together, and of the first topics by name."""
+    rows: list[tuple[str, list[int]]] = []
+    for name in sorted(broker.topics):
+        logs = [partition.log for partition in broker.topics[name].partitions.values()]
+        rows.append(
+            (
+                name,
+                [
+                    sum(log.size_bytes for log in logs),
+                    sum(log.log_start_offset for log in logs),
+                    sum(log.high_watermark for log in logs),
+                    sum(log.log_end_offset for log in logs),
+                ],
+            )
+        )
+    for column, metric, described in (
+        (0, "log_bytes", "Bytes of segments"),
+        (1, "log_start_offset", "Log start offsets"),
+        (2, "high_watermark", "High watermarks"),
+        (3, "log_end_offset", "Log end offsets"),
+    ):
+        page.gauge(f"odradek_{metric}_sum", f"{described}, added up over all partitions here.")
+        page.one(sum(figures[column] for _, figures in rows))
+        page.gauge(f"odradek_topic_{metric}_sum", f"{described}, added up over the topic's partitions here.")
+        for name, figures in rows[:TOPICS_MAX]:
+            page.sample(figures[column], topic=name)
+    page.gauge("odradek_topics_unlisted", f"Topics without figures of their own: {TOPICS_MAX} have them.")
+    page.one(max(0, len(rows) - TOPICS_MAX))
+
+
+# -- disks ----------------------------------------------------------------------------------------------------------
+
+
+def _directories(page: MetricsText, broker: Broker) -> None:
+    figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
+    page.gauge("odradek_directory_offline", "1 when the log directory has failed or is away, else 0.")
+    for path, statistics in figures.items():
+        page.sample(int(statistics["offline_reason"] is not None), directory=path)
+    for path in broker.placement.unavailable:
+        page.sample(1, directory=path)
+    page.gauge("odradek_directory_stalled", "1 while the device does not answer and its logs refuse, else 0.")
+    for path, statistics in figures.items():
+        page.sample(int(statistics["is_stalled"]), directory=path)
+    for trouble, described in (
+        (Trouble.HUNG, "1 while the device does not answer and others should lead in its stead, else 0."),
+        (Trouble.FULL, "1 while the device has no room and others should lead in its stead, else 0."),
+    ):
+        page.gauge(f"odradek_directory_{trouble.value}", described)
+        for path, statistics in figures.items():
+            page.sample(int(statistics["trouble"] == trouble.value), directory=path)
+    for field, described in (
+        ("logs", "Logs in the directory."),
+        ("size_bytes", "Bytes of segments in the directory."),
+        ("free_bytes", "Room left on the device, as of the last look; -1: not known."),
+        ("files_to_remove", "Files of removed segments that are still on disk."),
+        ("directories_to_remove", "Deleted partitions that are still on disk."),
+    ):
+        page.gauge(f"odradek_directory_{field}", described)
+        for path, statistics in figures.items():
+            page.sample(statistics.get(field, -1), directory=path)
+    for field, described in (
+        ("flushes", "Flushes of logs."),
+        ("segments_removed", "Segments removed by retention."),
+    ):
+        page.counter(f"odradek_directory_{field}_total", described)
+        for path, statistics in figures.items():
+            page.sample(statistics[field], directory=path)
+
+
+# -- groups ---------------------------------------------------------------------------------------------------------
+
+
+def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
+    """The figures of the group coordinator; the totals count all partitions of `__consumer_offsets` led here."""
+    for field, metric, described in (
+        ("groups", "groups", "Groups that this broker coordinates."),
+        ("members", "group_members", "Members of these groups."),
+        ("shards", "group_shards", "Partitions of __consumer_offsets that this broker leads."),
+        ("loading", "group_shards_loading", "Those of them whose groups are still being read."),
+        ("unanswered", "group_requests_waiting", "Requests of groups that wait: a join, a sync, a commit."),
+    ):
+        page.gauge(f"odradek_{metric}", described)
+        page.one(statistics.get(field, 0))
+
+
+# -- everything else ------------------------------------------------------------------------------------------------
+
+
+def _parts(page: MetricsText, prefix: str, statistics: Mapping[str, Any], skip: Iterable[str] = ()) -> None:
+    """Every number in the nested `statistics()` of the parts, named by its path; a new part needs no line here."""
+    for key, value in statistics.items():
+        if key in skip:
+            continue
+        if isinstance(value, Mapping):
+            _parts(page, f"{prefix}_{key}", value)
+        elif isinstance(value, int | float):
+            path = f"{prefix}_{key}"
+            page.gauge(f"odradek_{path}", f"`{path.replace('_', ' ')}` of the node's statistics.")
+            page.one(value)

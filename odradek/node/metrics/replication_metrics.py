@@ -1,0 +1,48 @@
+"""Figures of replication for the metrics page: who is in sync, who lags, what moves to other brokers. PURE."""
+
+from __future__ import annotations
+
+from data_plane.broker import Broker
+from data_plane.replication.partition import Partition
+from odradek.node.metrics.metrics_text import MetricsText
+
+
+def replication_metrics(page: MetricsText, broker: Broker) -> None:
+    """Add the figures of one broker."""
+    led = [each for topic in broker.topics.values() for each in topic.partitions.values() if each.is_leader]
+    page.gauge("odradek_at_min_isr_partitions", "Led partitions that one replica less in sync would stop.")
+    page.one(sum(1 for each in led if len(each.isr_state.isr) == each.effective_min_isr))
+    page.gauge("odradek_reassigning_partitions", "Led partitions whose replicas are being moved.")
+    page.one(sum(1 for each in led if _is_reassigning(each)))
+    changes = broker.replication.isr_changes
+    page.counter(
+        "odradek_isr_shrinks_total",
+        "ISRs of led partitions that shrank because followers"
+        " lagged; the controller takes out brokers that are fenced.",
+    )
+    page.one(changes.shrinks)
+    page.counter("odradek_isr_expands_total", "Times that replicas of led partitions have come back in sync.")
+    page.one(changes.expansions)
+    page.counter(
+        "odradek_isr_update_failures_total",
+        "Proposals for an ISR that the controller refused or did not hear.",
+    )
+    page.one(changes.failures)
+    fetchers = broker.replication.fetchers
+    page.gauge(
+        "odradek_follower_lag_max_records", "Records by which the slowest replica here is behind this leader."
+    )
+    for leader, fetcher in fetchers.items():
+        page.sample(fetcher.lag_max, leader=leader)
+    page.counter("odradek_replication_in_bytes_total", "Bytes of batches fetched from this leader.")
+    for leader, fetcher in fetchers.items():
+        page.sample(fetcher.bytes_fetched, leader=leader)
+    page.counter("odradek_reassignment_in_bytes_total", "Bytes fetched for replicas that are moved here.")
+    page.one(sum(fetcher.reassignment_bytes for fetcher in fetchers.values()))
+    page.counter("odradek_reassignment_out_bytes_total", "Bytes read by followers that are being added.")
+    page.one(broker.replication.reassignment_bytes_out)
+
+
+def _is_reassigning(partition: Partition) -> bool:
+    image = partition.image
+    return image is not None and bool(image.adding_replicas or image.removing_replicas)

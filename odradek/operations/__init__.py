@@ -1,0 +1,1 @@
+"""What only operators' commands use: reading the metadata log and its events."""

@@ -1,0 +1,146 @@
+"""Which API versions this node speaks: what is in the table is advertised, and nothing else.
+
+An entry binds decoder, encoder and handler of one API version; it is built when the first such request comes, so
+that message classes load at first use. It also counts what passes it, in plain numbers: the connection loop adds to
+them, the metrics page reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from odradek.serving.contract import Context, Handler, Result
+from wire.api import ApiKey, request_class, request_header_version, response_class, response_header_version
+from wire.codec import (
+    ELEMENTS_AT_ONCE,
+    ErrorCounts,
+    bounded_decoder,
+    counting_encoder,
+    decoder,
+    measuring_decoder,
+)
+from wire.errors import RemoteProtocolError
+
+LATENCY_BOUNDS_SECONDS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""Upper bounds, inclusive, of the latency histogram's buckets; one more bucket holds what is slower."""
+
+
+class ApiEntry:
+    """How to serve one version of one API. `prefix` is the empty response frame: size, correlation id, tags."""
+
+    __slots__ = (
+        "answered_in_turn",
+        "api_key",
+        "decode",
+        "decode_all",
+        "decode_large",
+        "delayed",
+        "elements",
+        "encode",
+        "errors",
+        "flexible",
+        "handle",
+        "latencies",
+        "latency_seconds",
+        "prefix",
+        "request_bytes",
+        "response_bytes",
+        "unanswered",
+        "version",
+    )
+
+    def __init__(self, api_key: int, version: int, handle: Handler) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.handle = handle
+        self.flexible = request_header_version(api_key, version) >= 2
+        self.decode: Callable[[Any, int], tuple[Any, int]] = decoder(request_class(api_key), version)
+        self.encode: Callable[[bytearray, Any, list[tuple[int, Any]] | None, ErrorCounts], None] = (
+            counting_encoder(response_class(api_key), version)
+        )
+        self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
+        """As `decode`, for frames of more than `ELEMENTS_AT_ONCE` bytes: it raises `TooManyElements` for what has more
+        elements. Compiled when the first one comes."""
+        self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
+        """As `decode`, for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the request and how many
+        elements it has."""
+        self.prefix = bytes(9 if response_header_version(api_key, version) >= 1 else 8)
+        self.errors: ErrorCounts = {}
+        """Error codes in responses, each occurrence counted."""
+        self.latencies = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        """Answered requests by latency; their sum is the number of requests answered."""
+        self.latency_seconds = 0.0
+        """The sum of these latencies: from the turn that took a request out of the buffer until its answer left for the socket."""
+        self.answered_in_turn = 0
+        """Answers of the turn under way, whose latency is not known yet."""
+        self.unanswered = 0
+        """Requests without an answer: a Produce with acks=0, and what closed its connection."""
+        self.delayed = 0
+        """Answered requests that had to wait, for something or behind one that waited."""
+        self.request_bytes = 0
+        self.elements = 0
+        """Array elements of the requests that were decoded beside the loop."""
+        self.response_bytes = 0
+
+    def _decode_first_large(self, frame: Any, offset: int) -> tuple[Any, int]:
+        self.decode_large = bounded_decoder(request_class(self.api_key), self.version, ELEMENTS_AT_ONCE)
+        return self.decode_large(frame, offset)
+
+    def _decode_first_of_many(self, frame: Any, offset: int) -> tuple[Any, int]:
+        self.decode_all = measuring_decoder(request_class(self.api_key), self.version)
+        return self.decode_all(frame, offset)
+
+
+class UnsupportedApiVersions(ApiEntry):
+    """An ApiVersions request newer than ours: its body is not read, and the answer has version 0 (KIP-511)."""
+
+    def __init__(self, handle: Handler) -> None:
+        super().__init__(ApiKey.API_VERSIONS, 0, self.refuse)
+        self.flexible = False
+        self.decode = self.decode_large = self.decode_all = lambda frame, offset: (None, offset)
+        self._handle_unsupported = handle
+
+    def refuse(self, context: Context, request: Any) -> Result:
+        return self._handle_unsupported(context, request)
+
+
+class ApiTable:
+    """(API key, version) -> entry."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        advertised: Mapping[int, tuple[int, int]],
+        served: Mapping[int, tuple[int, int]],
+        unsupported_api_versions: Handler,
+    ) -> None:
+        self._handlers = handlers
+        self.advertised = advertised
+        self._served = served
+        self._entries: dict[int, ApiEntry] = {}
+        self._unsupported = UnsupportedApiVersions(unsupported_api_versions)
+
+    def get(self, api_key: int, version: int) -> ApiEntry:
+        """The entry. Raises `RemoteProtocolError` for what is not served: the connection closes, as Kafka's does."""
+        entry = self._entries.get((api_key << 16) | version)
+        return entry if entry is not None else self._build(api_key, version)
+
+    def entries(self) -> Iterable[ApiEntry]:
+        """The entries in use so far: their figures."""
+        return (self._unsupported, *self._entries.values())
+
+    def _build(self, api_key: int, version: int) -> ApiEntry:
+        handler = self._handlers.get(api_key)
+        if handler is None:
+            raise RemoteProtocolError(f"request with API key {api_key}, which this node does not serve")
+        low, high = self._served[api_key]
+        if not low <= version <= high:
+            if api_key == ApiKey.API_VERSIONS:
+                return self._unsupported
+            raise RemoteProtocolError(f"{ApiKey(api_key).name} version {version}; served are {low} to {high}")
+        entry = self._entries[(api_key << 16) | version] = ApiEntry(api_key, version, handler)
+        return entry

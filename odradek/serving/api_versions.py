@@ -1,0 +1,75 @@
+"""ApiVersions: what this node serves, and the features that the cluster has agreed on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from odradek.serving.contract import Context, Result
+from wire.api import ApiKey
+from wire.errors import ErrorCode
+from wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+CLIENT_SOFTWARE_SINCE = 3
+KEY_ONLY_FEATURE_ZERO = 4
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class AgreedFeatures(Protocol):
+    """What a cluster has finalized, as of an offset of its metadata log: the image of the cluster has it."""
+
+    @property
+    def features(self) -> Mapping[str, int]: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+class ApiVersionsHandler:
+    """API 18 (KIP-35, KIP-511, KIP-584)."""
+
+    def __init__(
+        self,
+        advertised: Mapping[int, tuple[int, int]],
+        supported_features: Mapping[str, tuple[int, int]],
+        agreed: Callable[[], AgreedFeatures],
+        quorum_levels: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """`quorum_levels` are the quorum's own: its log has them in control records, so that no image tells them."""
+        self._keys = [ApiVersion(key, low, high) for key, (low, high) in sorted(advertised.items())]
+        self._own_range = advertised[ApiKey.API_VERSIONS]
+        self._supported = supported_features
+        self._agreed = agreed
+        self._quorum_levels = quorum_levels
+
+    def handle(self, context: Context, request: ApiVersionsRequest) -> Result:
+        if context.api_version >= CLIENT_SOFTWARE_SINCE and not (
+            _SOFTWARE.fullmatch(request.client_software_name)
+            and _SOFTWARE.fullmatch(request.client_software_version)
+        ):
+            return ApiVersionsResponse(ErrorCode.INVALID_REQUEST, [])
+        agreed = self._agreed()
+        supported = [
+            SupportedFeatureKey(name, low, high)
+            for name, (low, high) in sorted(self._supported.items())
+            if low > 0 or context.api_version >= KEY_ONLY_FEATURE_ZERO
+        ]
+        levels = {**agreed.features, **self._quorum_levels()}
+        finalized = [
+            FinalizedFeatureKey(name, level, level) for name, level in sorted(levels.items()) if level > 0
+        ]
+        return ApiVersionsResponse(ErrorCode.NONE, self._keys, 0, supported, agreed.offset, finalized)
+
+    def unsupported(self, context: Context, request: object) -> Result:
+        """The request's version is not ours: a version 0 body with the error, listing only ApiVersions itself."""
+        low, high = self._own_range
+        return ApiVersionsResponse(
+            ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(ApiKey.API_VERSIONS, low, high)]
+        )

@@ -1,0 +1,103 @@
+"""Answers about many things, built a few milliseconds at a time, so that one frame holds up nobody. PORTED.
+
+A handler describes its work as a generator: it yields how much it has just done and returns the response. What is done
+within the first slice is answered at once, as if there were no slices. Longer work suspends the connection and takes turns
+(`odradek.env.long_work`): everybody else is served between two slices. State may change there: a generator takes the image once and looks each
+partition up by itself, as requests that follow each other would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+from odradek.env.long_work import LongWork
+from odradek.env.ports import TaskGroup
+from odradek.serving.contract import Result, Suspend
+
+T = TypeVar("T")
+
+SLICE_UNITS = 1_000
+"""The work of one slice, in partitions looked up and described: 3 to 5 ms."""
+SCANT_UNITS = 100
+"""What is done at once while other long work is under way."""
+
+Work: TypeAlias = Generator[int, None, T]
+"""Yields units of work done, returns the result."""
+
+
+class _Unfinished:
+    __slots__ = ()
+
+
+UNFINISHED = _Unfinished()
+
+
+def run_slice(work: Work[T], units: int = SLICE_UNITS, counted: LongWork | None = None) -> T | _Unfinished:
+    """Do one slice, which is `counted` where somebody keeps a figure; the result, if that was the last."""
+    left = units
+    try:
+        while left > 0:
+            left -= next(work)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        if counted is not None:
+            counted.described += units - left
+    return UNFINISHED
+
+
+def run_through(work: Work[T]) -> T:
+    """Do all of it at once: in a worker, which nobody waits for."""
+    while True:
+        result = run_slice(work)
+        if not isinstance(result, _Unfinished):
+            return result
+
+
+async def finish(long_work: LongWork, work: Work[T]) -> T:
+    """Do all of it, each slice in a turn of long work."""
+    share = long_work.begin()
+    while True:
+        result = await share.on_loop(run_slice, work, SLICE_UNITS, long_work)
+        if not isinstance(result, _Unfinished):
+            finished: T = result
+            return finished
+
+
+def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
+    """The response if one slice is enough, otherwise a `Suspend` that goes on with it."""
+    result = _first_slice(long_work, work)
+    return Suspend(lambda: finish(long_work, work), is_long=True) if result is UNFINISHED else result
+
+
+def complete_in_slices(
+    long_work: LongWork, tasks: TaskGroup, work: Work[Any], complete: Callable[[Any], None]
+) -> None:
+    """As `in_slices` for an answer that is waited for: `complete` gets it, now or from a task."""
+    result = _first_slice(long_work, work)
+    if result is not UNFINISHED:
+        complete(result)
+        return
+
+    async def go_on() -> None:
+        complete(await finish(long_work, work))
+
+    tasks.start_soon(go_on)
+
+
+def _first_slice(long_work: LongWork, work: Work[T]) -> T | _Unfinished:
+    return run_slice(work, SCANT_UNITS if long_work.is_busy else SLICE_UNITS, long_work)
+
+
+__all__ = [
+    "SCANT_UNITS",
+    "SLICE_UNITS",
+    "Work",
+    "complete_in_slices",
+    "finish",
+    "in_slices",
+    "run_slice",
+    "run_through",
+]

@@ -1,0 +1,268 @@
+"""One broker with its one replica, for schedules of replication alone: what it does is what the product's shells do. PURE.
+
+`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's; what stands here is what
+`LeaderFetcher` and the handler of Fetch do between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Protocol
+
+import attrs
+
+from data_plane.fetch_sessions import FetchedPartition, FetchSessions
+from data_plane.log.loading import LoadOptions, open_partition_log
+from data_plane.log.log_config import LogConfig
+from data_plane.log.log_types import Origin
+from data_plane.log.partition_log import PartitionLog
+from data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
+from data_plane.replication.partition import Partition
+from data_plane.replication.truncation import truncation_offset
+from metadata_quorum.image.metadata_image import PartitionImage
+from sim.history import SafetyViolation
+from sim.machine.disk import SimDisk
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import FetchRequest, ReplicaState
+
+TOPIC_ID = bytes(range(1, 17))
+ROOT = "data"
+LAG_MS_MAX = 1000
+START_MS = 1_700_000_000_000
+SEGMENT_BYTES = 600
+BATCH_BYTES_MAX = 1 << 20
+
+__all__ = ["BATCH_BYTES_MAX", "START_MS", "Answer", "Broker", "Fetching", "Image", "Surroundings"]
+
+Image = tuple[PartitionImage, Mapping[int, tuple[int, bool]]]
+"""The partition, and of each broker its epoch and whether it is unfenced."""
+
+
+class Surroundings(Protocol):
+    """The schedule, as far as a broker asks it."""
+
+    random: Random
+    now_ms: int
+    min_isr: int
+    images: list[Image]
+    """What the controller has said, oldest first."""
+    nodes: dict[int, Broker]
+
+    def propose(self, node: Broker) -> None:
+        """A leader's proposal goes on its way."""
+
+
+@attrs.define(eq=False)
+class Fetching:
+    """A fetch on its way to the leader, being there, or its answer on the way back."""
+
+    follower: int
+    life: int
+    leader: int
+    connection: int
+    request: FetchRequest
+    told: Told | None
+    answer: tuple[ErrorCode, Answer | None, int] | None = None
+    """The session's error, what it says of the partition (None: nothing new), the session's id; None before that."""
+
+
+@attrs.frozen
+class Answer:
+    """A partition's part of an answer to a follower."""
+
+    error: ErrorCode = ErrorCode.NONE
+    diverging: tuple[int, int] | None = None
+    high_watermark: int = -1
+    log_start_offset: int = 0
+    records: bytes = b""
+
+
+class Broker:
+    """A broker with its one replica: what is on its disk, and what it has while it lives."""
+
+    def __init__(self, node_id: int, around: Surroundings) -> None:
+        self.node_id = node_id
+        self._around = around
+        self.disk = SimDisk(Random(f"{around.random.random()}"), wall_ms=lambda: START_MS)
+        self.disk.open_dir(ROOT, create=True).sync()
+        self.life = 0
+        self.lives = False
+        self.broker_epoch = -1
+        self.images_seen = 0
+        self.synced = 0
+        """Where the log ends at least that a loss of power has left."""
+        self.high_watermark_kept = 0
+        """As the checkpoint says; older than the truth."""
+        self.fetching: Fetching | None = None
+        self.connection = 0
+
+    def start(self) -> None:
+        """Begin a new life with what the disk holds."""
+        self.life += 1
+        self.lives = True
+        config = LogConfig(segment_bytes=SEGMENT_BYTES, min_insync_replicas=self._around.min_isr)
+        options = LoadOptions(is_clean=False, high_watermark=self.high_watermark_kept, now_ms=START_MS)
+        directory = self.disk.open_dir(ROOT, create=True)
+        self.log: PartitionLog = open_partition_log(directory, "t", 0, config, None, options)
+        if self.log.log_end_offset < self.synced:
+            raise SafetyViolation(
+                f"{self.node_id} had synced all below {self.synced}, but its log ends at {self.log.log_end_offset}"
+            )
+        self.synced = 0
+        self.partition = Partition(self.log, self)
+        self.sessions = FetchSessions(100, 120_000, Random(f"{self.node_id}/{self.life}"))
+        self.session = ReplicaFetchSession()
+        self.followed_epoch = -1
+        self.fetching = None
+        self.images_seen = 0
+
+    def die(self, *, power: bool) -> None:
+        """`power`: what was not synced may be gone."""
+        self.lives = False
+        if self._around.random.random() < 0.7:
+            self.high_watermark_kept = self._around.random.randint(
+                min(self.high_watermark_kept, self.log.high_watermark), self.log.high_watermark
+            )
+        if power:
+            self.synced = self.log.recovery_point
+        self.partition.resign()
+        self.disk.crash("random" if power else "all")
+
+    # --- what a partition asks (partition.Cluster), answered from the newest metadata that this broker has heard of
+
+    @property
+    def lag_ms_max(self) -> int:
+        return LAG_MS_MAX
+
+    def now_ms(self) -> int:
+        return self._around.now_ms
+
+    @property
+    def _brokers(self) -> Mapping[int, tuple[int, bool]]:
+        return self._around.images[self.images_seen - 1][1] if self.images_seen else {}
+
+    def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
+        return self._brokers.get(broker_id) == (broker_epoch, True)
+
+    def is_troubled(self, directory: bytes) -> bool:
+        return False
+
+    def registered_epoch(self, broker_id: int) -> int:
+        return self._brokers.get(broker_id, (-1, False))[0]
+
+    def is_alive(self, broker_id: int) -> bool:
+        return self._brokers.get(broker_id, (-1, False))[1]
+
+    def alter_isr(self, partition: Partition) -> None:
+        self._around.propose(self)
+
+    def suspect(self, partition: Partition, offset: int) -> None:
+        """Nothing rots here."""
+
+    # --- the follower's side
+
+    def next_fetch(self) -> Fetching | None:
+        """What it asks of its leader now; None while it has nothing to ask, or waits."""
+        image = self.partition.image
+        if self.fetching is not None or image is None or self.partition.is_leader or image.leader < 0:
+            return None
+        if self.followed_epoch != self.partition.leader_epoch:
+            self.break_off()
+            self.followed_epoch = self.partition.leader_epoch
+        log, replica = self.log, (TOPIC_ID, 0)
+        told = (log.log_end_offset, self.followed_epoch, log.epochs.latest, log.log_start_offset)
+        session_epoch = self.session.epoch
+        topics, forgotten = self.session.next_request([(replica, told)], [], BATCH_BYTES_MAX)
+        request = FetchRequest(
+            replica_state=ReplicaState(self.node_id, self.broker_epoch),
+            session_id=self.session.session_id,
+            session_epoch=session_epoch,
+            topics=topics,
+            forgotten_topics_data=forgotten,
+        )
+        self.fetching = Fetching(
+            self.node_id, self.life, image.leader, self.connection, request, self.session.told.get(replica)
+        )
+        return self.fetching
+
+    def break_off(self) -> None:
+        """The connection to the leader is gone, and the session with it."""
+        self.connection += 1
+        self.session.begin()
+        self.fetching = None
+
+    def take(self, fetching: Fetching, answer: Answer | None, session_id: int, code: ErrorCode) -> None:
+        """What `LeaderFetcher` does with an answer."""
+        self.fetching = None
+        if code:
+            self.session.begin()
+            return
+        self.session.answered(session_id)
+        log, partition = self.log, self.partition
+        wanted = (log.log_end_offset, self.followed_epoch, log.epochs.latest, log.log_start_offset)
+        if answer is None or fetching.told != wanted or partition.leader_epoch != self.followed_epoch:
+            return
+        if partition.is_leader:
+            return
+        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._fetch_offset_and_truncate(fetching.leader)
+        elif answer.error:
+            self.break_off()
+        elif answer.diverging is not None:
+            log.truncate_to(truncation_offset(log.epochs, log.log_end_offset, *answer.diverging))
+        else:
+            if answer.records:
+                log.append(memoryview(answer.records), Origin.REPLICA, self.followed_epoch, START_MS)
+            partition.follow(answer.high_watermark, answer.log_start_offset)
+
+    def _fetch_offset_and_truncate(self, leader: int) -> None:
+        """Kafka's `fetchOffsetAndTruncate`, in no time."""
+        there = self._around.nodes[leader]
+        if there.lives and there.partition.leader_error(self.followed_epoch) is ErrorCode.NONE:
+            if there.log.log_end_offset < self.log.log_end_offset:
+                self.log.truncate_to(there.log.log_end_offset)
+            elif there.log.log_start_offset > self.log.log_end_offset:
+                self.log.truncate_fully_and_start_at(there.log.log_start_offset)
+
+    # --- the leader's side
+
+    def serve(self, fetching: Fetching) -> tuple[ErrorCode, Answer | None, int]:
+        """The session's error, this partition's part of the answer (None: nothing new), the session's id."""
+        request = fetching.request
+        plan = self.sessions.plan(request, by_id=True, now_ms=START_MS + self.now_ms())
+        if plan.error:
+            return plan.error, None, 0
+        for fetched in plan.partitions:
+            return ErrorCode.NONE, self._read(fetched, request.replica_state), plan.session_id
+        return ErrorCode.NONE, None, plan.session_id
+
+    def _read(self, fetched: FetchedPartition, replica: ReplicaState) -> Answer:
+        """What the handler of Fetch does for a follower, in its order."""
+        partition, log = self.partition, self.log
+        code = partition.leader_error(fetched.current_leader_epoch)
+        if code:
+            return Answer(code)
+        if fetched.last_fetched_epoch >= 0:
+            epoch, end_offset = log.end_offset_for_epoch(fetched.last_fetched_epoch)
+            if epoch < 0:
+                return Answer(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+                return Answer(diverging=(epoch, end_offset))
+        try:
+            follower = partition.follower(replica.replica_id, fetched.current_leader_epoch >= 0)
+            if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
+                partition.note_fetch(
+                    follower,
+                    replica.replica_epoch,
+                    fetched.fetch_offset,
+                    fetched.log_start_offset,
+                    self.now_ms(),
+                )
+            bytes_max = self._around.random.choice((1, 300, BATCH_BYTES_MAX))
+            data = log.read_bytes(
+                fetched.fetch_offset, bytes_max, upper_bound=log.log_end_offset, min_one=True
+            )
+        except KafkaError as error:
+            return Answer(error.code)
+        return Answer(high_watermark=log.high_watermark, log_start_offset=log.log_start_offset, records=data)

@@ -1,0 +1,94 @@
+"""What must hold of a partition's replicas at every moment of a schedule, and at its end. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from data_plane.log.partition_log import PartitionLog
+from data_plane.log.producer_recovery import rebuild_producers
+from data_plane.replication.partition import NO_LEADER_EPOCH, Partition
+from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
+from sim.history import SafetyViolation
+from wire.record_batch import iter_batches, records
+
+__all__ = ["Promises", "contents"]
+
+
+class Promises:
+    """What was acknowledged and what was seen committed, and that it stays. All methods raise `SafetyViolation`."""
+
+    def __init__(self, min_isr: int) -> None:
+        self._min_isr = min_isr
+        self.acknowledged: dict[int, bytes] = {}
+        self._seen: dict[int, bytes] = {}
+        self._checked: dict[tuple[int, int], int] = {}
+        self._led: dict[int, tuple[tuple[int, int] | None, int]] = {}
+        """In which life and term each broker led at the last look, and its high watermark then."""
+
+    def acknowledge(self, base_offset: int, values: Iterable[bytes]) -> None:
+        """A producer was told that its records stand there."""
+        for offset, value in enumerate(values, base_offset):
+            if self.acknowledged.setdefault(offset, value) != value:
+                raise SafetyViolation(f"offset {offset} was acknowledged twice, for different records")
+
+    def look(self, living: Iterable[Broker]) -> None:
+        """Below every high watermark stands what has always stood there."""
+        for node in living:
+            key = (node.node_id, node.life)
+            checked = self._checked.get(key, 0)
+            high_watermark = node.log.high_watermark
+            partition = node.partition
+            term = (node.life, partition.leader_epoch) if partition.is_leader else None
+            led, before = self._led.get(node.node_id, (None, 0))
+            if term == led is not None and high_watermark > before and not self._may_commit(partition):
+                raise SafetyViolation(
+                    f"{node.node_id} commits up to {high_watermark} with only {partition.isr_state.isr} in sync"
+                )
+            self._led[node.node_id] = (term, high_watermark)
+            if high_watermark > checked and not partition.reader_error(NO_LEADER_EPOCH):
+                for offset, value in contents(node.log, checked, high_watermark).items():
+                    if self._seen.setdefault(offset, value) != value:
+                        raise SafetyViolation(
+                            f"offset {offset} is committed as {value!r}, and was {self._seen[offset]!r}"
+                        )
+                self._checked[key] = high_watermark
+
+    def _may_commit(self, partition: Partition) -> bool:
+        return len(partition.isr_state.isr) >= self._min_isr
+
+    def check(self, nodes: Mapping[int, Broker]) -> None:
+        """At the end: the replicas are equal, and hold all that was promised, once and in order."""
+        logs = [contents(node.log, 0, node.log.log_end_offset) for node in nodes.values()]
+        if not logs[0] == logs[1] == logs[2]:
+            raise SafetyViolation("the replicas differ")
+        for known in (self.acknowledged, self._seen):
+            for offset, value in known.items():
+                if logs[0].get(offset) != value:
+                    raise SafetyViolation(f"{value!r} at {offset} is lost: {logs[0].get(offset)!r} is there")
+        there = list(logs[0].values())
+        if len(dict.fromkeys(there)) != len(there):
+            raise SafetyViolation("a record is there twice")
+        for producer in (b"1:", b"2:"):
+            serials = [int(value[2:]) for value in there if value.startswith(producer)]
+            if serials != sorted(serials):
+                raise SafetyViolation("records are out of order")
+        for node in nodes.values():
+            log = node.log
+            if log.load_producers().encode() != rebuild_producers(log, log.log_end_offset).encode():
+                raise SafetyViolation(f"{node.node_id} remembers of its producers what its log does not say")
+
+
+def contents(log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
+    """Offset and value of each record from `start` to below `end`."""
+    found: dict[int, bytes] = {}
+    offset = max(start, log.log_start_offset)
+    while offset < end:
+        data = log.read_bytes(offset, BATCH_BYTES_MAX, upper_bound=end, min_one=True)
+        if not data:
+            break
+        for position, header in iter_batches(data):
+            for record in records(data, position, decompressed_bytes_max=BATCH_BYTES_MAX):
+                if start <= record.offset < end:
+                    found[record.offset] = bytes(record.value or b"")
+            offset = header.last_offset + 1
+    return found

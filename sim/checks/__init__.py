@@ -1,0 +1,1 @@
+"""What must hold during a run and after it."""

@@ -1,0 +1,313 @@
+"""The eyes of a run: looks into all living nodes, again and again, and holds what it sees against `sim.checks.invariants`. PORTED.
+
+It reads the nodes' own objects and the bytes on their disks, and asks nobody: no message, no disk operation, no
+randomness, so that a run with it is the run without it. The first rule that is broken ends the run.
+
+Which replicas count as in sync (rule 3): those that the leader counts, if the leader knows the newest state of the
+partition that anybody knows, and if the broker is registered as the process that it is now. A broker whose machine has
+just lost its page cache is still in the ISR until it registers; the promise is that the others have all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from data_plane.broker import ProducerIdBlock
+from data_plane.replication.partition import Partition
+from metadata_quorum.raft.roles import Leader
+from metadata_quorum.replica.quorum_leader import WAITING_BYTES_MAX
+from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
+from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from odradek.env.ports import File
+from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
+from odradek.node.connections.connection_loop import FRAMES_PER_TURN, SEND_QUEUE_BYTES_MAX
+from odradek.node.node import Node
+from sim.checks.invariants import (
+    CommittedBatches,
+    EqualAtOffsets,
+    NeverFalls,
+    OneForEach,
+    PartitionKey,
+    StoredHeader,
+    check_bound,
+    check_isr_holds,
+)
+from sim.history import SafetyViolation
+from sim.machine.disk_files import SimFile
+from sim.machine.members import Member
+from wire.batches.batch_header import HEADER, HEADER_SIZE, SIZE_PREFIX
+from wire.batches.batch_header import Buffer as Bytes
+
+if TYPE_CHECKING:
+    from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+    from sim.machine.cluster_members import Cluster
+
+LOOK_SECONDS = 0.05
+WAITING_TASKS_MAX = 10_000
+"""Of one node: tasks that wait for something."""
+ANSWER_BYTES_MAX = 16 << 20
+"""The largest answer that the clients of a run ask for, beside what may wait."""
+_METADATA = (b"metadata", 0)
+
+__all__ = ["Watch"]
+
+
+@attrs.define
+class _Cursor:
+    """How far a log has been read: a position in the segment that begins at `base`."""
+
+    base: int = -1
+    position: int = 0
+
+
+@attrs.define
+class _Seen:
+    """What is known of one process."""
+
+    node: Node
+    number: int
+    """Of the processes of the run, in the order in which they were seen first."""
+    follows_images: bool = False
+    cursors: dict[PartitionKey, tuple[object, _Cursor]] = attrs.Factory(dict)
+    quorum_state: bytes = b""
+
+
+class Watch:
+    """See the module. `begin` once the world runs; `looks` counts."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._seen: dict[str, _Seen] = {}
+        self.leaders = OneForEach("one leader per epoch")
+        self.high_watermarks = NeverFalls("high watermark")
+        self.committed = CommittedBatches()
+        self.images = EqualAtOffsets("metadata images")
+        self.quorum_leaders = OneForEach("one quorum leader per epoch")
+        self.votes = OneForEach("one vote per epoch")
+        self.producer_blocks = OneForEach("one broker per block of producer ids")
+        self.producer_ids = NeverFalls("producer ids")
+        self._processes = 0
+        self.looks = 0
+
+    def begin(self) -> None:
+        """Look from now on, until the run ends."""
+        self._world.agenda.at(self._world.now + LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self.begin()
+        try:
+            self.look()
+        except SafetyViolation as error:
+            self._world.refute(error)
+
+    def look(self) -> None:
+        """Look at all nodes as they are now. Raises `SafetyViolation`."""
+        self.looks += 1
+        living = [member for member in self._cluster.members if member.is_up() and member.node is not None]
+        for member in living:
+            seen = self._of(member)
+            self._look_at_quorum(member, seen)
+            self._look_at_bounds(member, seen.node)
+        self._look_at_partitions([member for member in living if self._of(member).node.broker is not None])
+
+    def _of(self, member: Member) -> _Seen:
+        node = member.node
+        assert node is not None
+        seen = self._seen.get(member.name)
+        if seen is None or seen.node is not node:
+            self._processes += 1
+            seen = self._seen[member.name] = _Seen(node, self._processes)
+        return seen
+
+    # --- the quorum
+
+    def _look_at_quorum(self, member: Member, seen: _Seen) -> None:
+        metadata = seen.node.metadata
+        if metadata is None or not metadata.quorum.is_open:
+            return
+        quorum = metadata.quorum
+        if isinstance(quorum.core.role, Leader):
+            epoch = quorum.core.role.epoch
+            self.quorum_leaders.see(epoch, (member.name, quorum.me), f"epoch {epoch}")
+        high_watermark = quorum.high_watermark
+        self.high_watermarks.see(
+            member.name, seen.node, high_watermark, f"of the metadata log on {member.name}"
+        )
+        disk = self._world.machine(member.name).disk
+        files = disk.contents(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
+        self._look_at_vote(member, seen, bytes(files.get(QUORUM_STATE, b"")), quorum.me)
+        segments = [(int(name[:20]), files[name]) for name in sorted(files) if name.endswith(".log")]
+        cursor = self._cursor(seen, _METADATA, quorum.log)
+        headers = _headers(segments, cursor, high_watermark)
+        self.committed.see(_METADATA, "metadata log", member.name, headers)
+        if not seen.follows_images:
+            seen.follows_images = True
+            self._see_image(member.name, metadata.committed_image)
+            metadata.subscribe(lambda image, delta: self._on_image(member.name, image, delta))
+
+    def _look_at_vote(self, member: Member, seen: _Seen, state: bytes, me: object) -> None:
+        if not state or state == seen.quorum_state:
+            return
+        seen.quorum_state = state
+        stored = json.loads(state)
+        if stored["votedId"] >= 0:
+            epoch = stored["leaderEpoch"]
+            voted = (stored["votedId"], stored["votedDirectoryId"])
+            self.votes.see((me, epoch), voted, f"the vote of {member.name} in epoch {epoch}")
+
+    def _on_image(self, who: str, image: MetadataImage, delta: MetadataDelta) -> None:
+        try:
+            self._see_image(who, image)
+        except SafetyViolation as error:
+            self._world.refute(error)
+
+    def _see_image(self, who: str, image: MetadataImage) -> None:
+        if image.offset >= 0:
+            self.images.see(who, image.offset, image)
+
+    # --- partitions
+
+    def _look_at_partitions(self, brokers: Sequence[Member]) -> None:
+        replicas: dict[PartitionKey, dict[int, tuple[Member, Partition]]] = {}
+        newest: dict[PartitionKey, int] = {}
+        for member in brokers:
+            seen = self._of(member)
+            broker = seen.node.broker
+            assert broker is not None
+            self._look_at_producer_ids(member, seen, broker.producer_ids)
+            for topic_id, hosted in broker.topics_by_id.items():
+                for index, partition in hosted.partitions.items():
+                    key = (topic_id, index)
+                    replicas.setdefault(key, {})[member.config.node_id] = (member, partition)
+                    if partition.image is not None:
+                        epoch = max(partition.partition_epoch, partition.image.partition_epoch)
+                        newest[key] = max(newest.get(key, -1), epoch)
+        for key, there in replicas.items():
+            limits = {broker_id: partition.log.high_watermark for broker_id, (_, partition) in there.items()}
+            for broker_id, (member, partition) in there.items():
+                log = partition.log
+                self.high_watermarks.see(
+                    (member.name, key), log, log.high_watermark, f"of {_name(partition)} on {member.name}"
+                )
+                if partition.is_leader:
+                    epoch = partition.leader_epoch
+                    told = f"epoch {epoch} of {_name(partition)}"
+                    self.leaders.see((key, epoch), member.name, told)
+                    if partition.partition_epoch >= newest.get(key, -1):
+                        self._look_at_isr(broker_id, partition, there, limits)
+            for broker_id, (member, partition) in there.items():
+                self._look_at_batches(member, key, partition, limits[broker_id])
+
+    def _look_at_producer_ids(self, member: Member, seen: _Seen, block: ProducerIdBlock) -> None:
+        if block.end_id:
+            told = f"the block that ends at {block.end_id}"
+            self.producer_blocks.see(block.end_id, (member.name, seen.number), told)
+            self.producer_ids.see(member.name, seen.node, block.next_id, f"the next one of {member.name}")
+
+    def _look_at_isr(
+        self,
+        leader: int,
+        partition: Partition,
+        there: dict[int, tuple[Member, Partition]],
+        limits: dict[int, int],
+    ) -> None:
+        """Hold what a leader says is committed against who is in sync; the leader's word is theirs too."""
+        leading = self._of(there[leader][0]).node.broker
+        assert leading is not None
+        high_watermark = partition.log.high_watermark
+        ends: list[tuple[str, int]] = []
+        for broker_id in partition.isr_state.isr:
+            if broker_id == leader or broker_id not in there:
+                continue
+            member, replica = there[broker_id]
+            broker = self._of(member).node.broker
+            known = leading.image.brokers.get(broker_id)
+            assert broker is not None
+            if known is None or known.epoch != broker.replication.broker_epoch or replica.log.offline:
+                continue
+            ends.append((member.name, replica.log.log_end_offset))
+            if replica.leader_epoch == partition.leader_epoch:
+                limits[broker_id] = max(limits[broker_id], high_watermark)
+        check_isr_holds(_name(partition), there[leader][0].name, high_watermark, ends)
+
+    def _look_at_batches(self, member: Member, key: PartitionKey, partition: Partition, limit: int) -> None:
+        log = partition.log
+        if log.config.is_compacted or log.offline or log.is_closed:
+            return
+        cursor = self._cursor(self._of(member), key, log)
+        segments = [(segment.base_offset, _content(segment.file)) for segment in log.segments]
+        headers = _headers(segments, cursor, limit)
+        self.committed.see(key, _name(partition), member.name, headers)
+
+    @staticmethod
+    def _cursor(seen: _Seen, key: PartitionKey, log: object) -> _Cursor:
+        known = seen.cursors.get(key)
+        if known is None or known[0] is not log:
+            known = seen.cursors[key] = (log, _Cursor())
+        return known[1]
+
+    # --- bounds
+
+    def _look_at_bounds(self, member: Member, node: Node) -> None:
+        name = member.name
+        env = self._world.node_env(name)
+        check_bound(name, "tasks that wait", len(env.waits), WAITING_TASKS_MAX)
+        for services in node.services:
+            buffers = services.buffers
+            used = buffers.bytes_used
+            check_bound(name, "bytes of half-received frames", used, buffers.bytes_max)
+        for server in node.servers:
+            for connection in server.connections:
+                waiting = len(connection.slots or ())
+                check_bound(name, "answers that wait in one connection", waiting, SLOTS_MAX + FRAMES_PER_TURN)
+                check_bound(name, "parked fetches of one connection", connection.parked, PARKED_MAX)
+                held = connection.held_bytes
+                check_bound(
+                    name,
+                    "bytes that wait behind a delayed answer",
+                    held,
+                    HELD_BYTES_MAX + ANSWER_BYTES_MAX,
+                )
+                queued = connection.send_queue.bytes_queued
+                check_bound(
+                    name,
+                    "bytes that one connection does not take",
+                    queued,
+                    SEND_QUEUE_BYTES_MAX + ANSWER_BYTES_MAX,
+                )
+        broker = node.broker
+        if broker is not None:
+            sessions = broker.sessions.statistics()["sessions"]
+            check_bound(name, "fetch sessions", sessions, broker.settings.fetch_session_slots_max)
+        if node.metadata is not None:
+            waiting = node.metadata.quorum.waiting_bytes
+            check_bound(name, "bytes of decisions that wait", waiting, WAITING_BYTES_MAX)
+
+
+def _content(file: File) -> bytearray:
+    assert isinstance(file, SimFile)
+    return file.content
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.log.topic}-{partition.log.partition}"
+
+
+def _headers(segments: Sequence[tuple[int, Bytes]], cursor: _Cursor, limit: int) -> Iterator[StoredHeader]:
+    """The batches below offset `limit` that have not been seen; `cursor` moves behind them."""
+    for base, data in segments:
+        if base < cursor.base:
+            continue
+        if base > cursor.base:
+            cursor.base, cursor.position = base, 0
+        while cursor.position + HEADER_SIZE <= len(data):
+            offset, length, epoch, _, crc, _, delta, *_ = HEADER.unpack_from(data, cursor.position)
+            if offset + delta + 1 > limit:
+                return
+            cursor.position += length + SIZE_PREFIX
+            yield StoredHeader(offset, offset + delta + 1, epoch, crc)

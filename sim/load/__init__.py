@@ -1,0 +1,1 @@
+"""Clients and operators at work during a run."""

@@ -1,0 +1,144 @@
+"""The product's own consumer in a scenario: alone, near a replica, or in a group. PORTED.
+
+What it must do beside what `sim.history` asks: a consumer of its own reads every offset once, in order; a group reads
+every acknowledged record at least once; and once all is well, both come to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from odradek.client.consumer.consumer_types import TopicPartition
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio_consumer import AsyncConsumer
+from sim.history import Partition, SafetyViolation, Told
+from sim.load.workload import FETCH_BYTES_MAX, REQUEST_SECONDS, ROT_SECONDS, Workload
+from wire.batches.batch_errors import CorruptBatch
+from wire.errors import KafkaError
+
+GROUP = "readers"
+POLL_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+
+__all__ = ["GroupReading", "follow"]
+
+
+def _consumer(load: Workload, name: str, **settings: object) -> AsyncConsumer:
+    servers = ",".join(f"{host}:{port}" for host, port in load.bootstrap)
+    return AsyncConsumer(
+        load.world.node_env(name),
+        load.world.tasks,
+        {
+            "bootstrap.servers": servers,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": "false",
+            "fetch.max.bytes": str(FETCH_BYTES_MAX),
+            "request.timeout.ms": str(int(load.request_seconds * 1000)),
+            **settings,
+        },
+    )
+
+
+async def follow(load: Workload, name: str, rack: str, partitions: Sequence[Partition]) -> None:
+    """Read partitions from the beginning until the end, from a replica in `rack` where there is one.
+
+    Raises `SafetyViolation` when an offset is left out or comes twice.
+    """
+    consumer = _consumer(load, name, **{"client.rack": rack, "auto.offset.reset": "none"})
+    consumer.assign(partitions)
+    next_offsets: dict[Partition, int] = dict.fromkeys(partitions, 0)
+    consumer.seek_to_beginning(*partitions)
+    load.positions[name] = next_offsets
+    load.history.assign(name, partitions, load.world.now)
+    while not load.reader_is_done(next_offsets):
+        began = load.world.now
+        try:
+            records = await consumer.poll(POLL_SECONDS)
+        except (KafkaError, ClientError) as error:
+            load.world.trace.record(load.world.now, name, "poll", error)
+            if isinstance(error.__cause__, CorruptBatch):
+                await load.world.sleep(ROT_SECONDS)
+            continue
+        told: list[Told] = []
+        for record in records:
+            key = (record.topic, record.partition)
+            if record.offset != next_offsets[key]:
+                raise SafetyViolation(f"{name}: {key} {record.offset} follows {next_offsets[key] - 1}")
+            next_offsets[key] = record.offset + 1
+            told.append(Told(key, record.offset, record.value, began))
+        load.history.see(name, told, load.world.now)
+    await consumer.close(CLOSE_SECONDS)
+
+
+class GroupReading:
+    """Members of one group that commit what they have read."""
+
+    def __init__(self, load: Workload) -> None:
+        self._load = load
+        self._seen: dict[tuple[Partition, int], bytes] = {}
+        self._committed: dict[Partition, int] = dict.fromkeys(load.partitions, 0)
+
+    async def member(self, name: str) -> None:
+        """Read what the group gives to this member, until the end."""
+        load = self._load
+        load.positions[GROUP] = self._committed
+        random = Random(f"{load.world.seed}/{name}")
+        consumer = _consumer(
+            load,
+            name,
+            **{
+                "group.id": GROUP,
+                "session.timeout.ms": random.choice(("6000", "20000")),
+                # A join over a connection that a firewall has forgotten is given up after it, as in other clients.
+                "max.poll.interval.ms": "60000",
+                "heartbeat.interval.ms": "1500",
+                "max.poll.records": "200",
+            },
+        )
+        consumer.subscribe(list(load.topics))
+        while not load.reader_is_done(self._committed):
+            began = load.world.now
+            before = consumer.assignment()
+            try:
+                told: list[Told] = []
+                for record in await consumer.poll(POLL_SECONDS):
+                    key = (record.topic, record.partition)
+                    self._seen[key, record.offset] = record.value
+                    told.append(Told(key, record.offset, record.value, began))
+                moved = sorted(before ^ consumer.assignment())
+                rebalanced = [(key.topic, key.partition) for key in moved]
+                load.history.see(name, told, load.world.now, rebalanced=rebalanced)
+                held: list[Partition] = [(key.topic, key.partition) for key in sorted(consumer.assignment())]
+                positions = {key: await consumer.position(key) for key in held}
+                if positions:
+                    await consumer.commit(dict(positions))
+                for key in held:
+                    self._committed[key] = max(self._committed[key], positions[key])
+            except (KafkaError, ClientError) as error:
+                load.world.trace.record(load.world.now, name, "group", error)
+                if isinstance(error.__cause__, CorruptBatch):
+                    await load.world.sleep(ROT_SECONDS)
+        await consumer.close(CLOSE_SECONDS)
+
+    def check(self) -> None:
+        """Everything acknowledged was read by some member, unless deleted. Raises `SafetyViolation`."""
+        history = self._load.history
+        for told in history.acknowledged:
+            if told.offset < history.deleted_below.get(told.partition, 0):
+                continue
+            if (told.partition, told.offset) not in self._seen:
+                raise SafetyViolation(
+                    f"group: nobody has read {told.value[:40]!r} at {told.partition} {told.offset}"
+                )
+
+    async def check_commits(self, name: str) -> None:
+        """What the group was told to have committed is committed still. Raises `SafetyViolation`."""
+        consumer = _consumer(self._load, name, **{"group.id": GROUP})
+        found = await consumer.committed(self._load.partitions, 10 * REQUEST_SECONDS)
+        for key, offset in self._committed.items():
+            there = found[TopicPartition(*key)]
+            if offset and (there is None or there.offset < offset):
+                raise SafetyViolation(f"group: {offset} of {key} was committed, {there} is there")
+        await consumer.close(CLOSE_SECONDS)

@@ -1,0 +1,248 @@
+"""A plain reader of assigned partitions, for the simulator and for tests: positions, fetches, long polls. PURE.
+
+Programs read by `odradek.Consumer`. This one fetches nothing ahead, so that whoever holds what was read against a
+history knows when it was asked for; and what checks the consumer's work is not the consumer.
+
+A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader.
+A poll sends what is missing and returns as soon as one leader has answered; the others' answers are taken up by
+later polls, so that a quiet leader delays nobody. An answer for an offset that is no longer the position (after a
+seek) is dropped. Data comes as raw batches; `FetchedPartition.records` parses them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.core.known_cluster import NO_TOPIC_ID, Broker
+from odradek.client.core.operation import Call, Operation, Wait
+from odradek.client.core.partition_offsets import list_offsets
+from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
+from odradek.client.errors import broker_error, error_code, is_retriable
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from wire.record_batch import CorruptBatch, Record, iter_batches, records
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["FetchConfig", "FetchedPartition", "Fetcher"]
+
+_TopicPartition = tuple[str, int]
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+
+
+@attrs.frozen
+class FetchConfig:
+    """Limits of a fetch: bytes, and `max_wait` in seconds that a broker may hold an empty answer back."""
+
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    partition_max_bytes: int = 1 << 20
+    max_wait: float = 0.5
+    isolation_level: int = 0
+    decompressed_bytes_max: int = 256 << 20
+    reset_to: int | None = None
+    """Where to go on when the position is out of range: `offsets.EARLIEST`, `offsets.LATEST`; None: raise."""
+    unavailable_timeout: float = 30.0
+    """Seconds to bear with partitions that cannot be read before the error is raised."""
+
+
+@attrs.frozen
+class FetchedPartition:
+    """Whole batches of one partition, from the position on: the first may begin below it."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    next_offset: int
+    high_watermark: int
+    data: memoryview
+    decompressed_bytes_max: int
+
+    def records(self) -> list[Record]:
+        """The records from `start_offset` on, without control records. Raises `KafkaError` for damaged batches."""
+        found: list[Record] = []
+        for position, header in iter_batches(self.data):
+            if header.is_control:
+                continue
+            parsed = records(self.data, position, decompressed_bytes_max=self.decompressed_bytes_max)
+            if header.base_offset < self.start_offset:
+                parsed = [record for record in parsed if record.offset >= self.start_offset]
+            found += parsed
+        return found
+
+
+class Fetcher:
+    """See the module. Not for two operations at a time."""
+
+    def __init__(self, core: ClientCore, config: FetchConfig) -> None:
+        self.config = config
+        self.positions: dict[_TopicPartition, int] = {}
+        self.high_watermarks: dict[_TopicPartition, int] = {}
+        self._core = core
+        self._in_flight: dict[int, tuple[Call, dict[_TopicPartition, int]]] = {}
+        self._turn = 0
+        self._failures = 0
+        self._failing_since: float | None = None
+
+    def assign(self, topic: str, partition: int, offset: int) -> None:
+        """Read this partition from `offset` on (also: seek)."""
+        self.positions[topic, partition] = offset
+
+    def poll(self, *, timeout: float) -> Operation[list[FetchedPartition]]:
+        """What one or more leaders have from the positions on, which move on; nothing after `timeout` seconds.
+
+        May return nothing earlier, when a broker's long poll ended. Raises `KafkaError` (say OFFSET_OUT_OF_RANGE
+        without `reset_to`) and `ClientError`.
+        """
+        deadline = self._core.now + timeout
+        names = dict.fromkeys(topic for topic, _ in self.positions)
+        yield from topics_with_metadata(
+            self._core, names, deadline=self._core.now + self.config.unavailable_timeout
+        )
+        errors = self._send_fetches()
+        calls = [call for call, _ in self._in_flight.values()]
+        if calls:
+            yield Wait(calls, first=True, until=deadline)
+        fetched: list[FetchedPartition] = []
+        out_of_range: list[_TopicPartition] = []
+        for node, (call, asked) in list(self._in_flight.items()):
+            if not call.done:
+                continue
+            del self._in_flight[node]
+            if call.error is not None:
+                errors.append(call.error)
+            else:
+                self._take(call.response, asked, fetched, out_of_range, errors)
+        if out_of_range:
+            yield from self._reset(out_of_range)
+        if errors:
+            yield from self._recover(errors, calm=bool(fetched))
+        elif calls:
+            self._failing_since = None
+            self._failures = 0
+        return fetched
+
+    def _send_fetches(self) -> list[Exception]:
+        """A Fetch to each leader that has none in flight; errors of partitions that have no leader."""
+        # The order of partitions turns, because a broker fills the answer in order and may not reach the last.
+        keys = list(self.positions)
+        self._turn = (self._turn + 1) % len(keys) if keys else 0
+        keys = keys[self._turn :] + keys[: self._turn]
+        by_leader, without = known_leaders(self._core, keys)
+        for node, of_leader in by_leader.items():
+            if node in self._in_flight:
+                continue
+            message, ids_known = self._request(of_leader)
+            call = self._core.call(
+                message,
+                node=node,
+                deadline=self._core.now + self._core.config.request_timeout,
+                version_max=None if ids_known else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            )
+            self._in_flight[node] = (call, {key: self.positions[key] for key in of_leader})
+        return [
+            broker_error(ErrorCode.LEADER_NOT_AVAILABLE, None, f"{topic}-{partition}")
+            for topic, partition in without
+        ]
+
+    def _request(self, keys: list[_TopicPartition]) -> tuple[FetchRequest, bool]:
+        topics: dict[str, FetchTopic] = {}
+        for name, index in keys:
+            known = self._core.cluster.topics[name]
+            topic = topics.setdefault(name, FetchTopic(topic=name, topic_id=known.topic_id))
+            topic.partitions.append(
+                FetchPartition(
+                    partition=index,
+                    current_leader_epoch=known.partitions[index].leader_epoch,
+                    fetch_offset=self.positions[name, index],
+                    partition_max_bytes=self.config.partition_max_bytes,
+                )
+            )
+        message = FetchRequest(
+            max_wait_ms=int(self.config.max_wait * 1000),
+            min_bytes=self.config.min_bytes,
+            max_bytes=self.config.max_bytes,
+            isolation_level=self.config.isolation_level,
+            topics=list(topics.values()),
+        )
+        return message, all(topic.topic_id != NO_TOPIC_ID for topic in topics.values())
+
+    def _take(
+        self,
+        response: FetchResponse,
+        asked: dict[_TopicPartition, int],
+        fetched: list[FetchedPartition],
+        out_of_range: list[_TopicPartition],
+        errors: list[Exception],
+    ) -> None:
+        if error_code(response.error_code) is not ErrorCode.NONE:
+            errors.append(broker_error(response.error_code, None, "fetch"))
+            return
+        cluster = self._core.cluster
+        cluster.add_brokers(Broker(b.node_id, b.host, b.port, b.rack) for b in response.node_endpoints)
+        for topic in response.responses:
+            name = topic.topic or cluster.topic_name(bytes(topic.topic_id))
+            for answer in topic.partitions:
+                key = (name or "", answer.partition_index)
+                if key not in asked or self.positions.get(key) != asked[key]:
+                    continue
+                code = error_code(answer.error_code)
+                if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    out_of_range.append(key)
+                elif code is not ErrorCode.NONE:
+                    hint = answer.current_leader
+                    cluster.set_leader(*key, hint.leader_id, hint.leader_epoch)
+                    errors.append(broker_error(code, None, f"{key[0]}-{key[1]}"))
+                else:
+                    self._take_data(key, asked[key], answer, fetched)
+
+    def _take_data(
+        self, key: _TopicPartition, start: int, answer: PartitionData, fetched: list[FetchedPartition]
+    ) -> None:
+        self.high_watermarks[key] = answer.high_watermark
+        data = memoryview(answer.records or b"")
+        next_offset = start
+        for _, header in iter_batches(data):
+            next_offset = max(next_offset, header.next_offset)
+        if next_offset == start:
+            if data:
+                raise CorruptBatch(
+                    f"{key[0]}-{key[1]}: no whole batch from offset {start} on in {len(data)} bytes"
+                )
+            return
+        self.positions[key] = next_offset
+        fetched.append(
+            FetchedPartition(
+                *key, start, next_offset, answer.high_watermark, data, self.config.decompressed_bytes_max
+            )
+        )
+
+    def _reset(self, keys: list[_TopicPartition]) -> Operation[None]:
+        if self.config.reset_to is None:
+            topic, partition = keys[0]
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{topic}-{partition} has no offset {self.positions[topic, partition]}",
+            )
+        wanted = dict.fromkeys(keys, self.config.reset_to)
+        found = yield from list_offsets(self._core, wanted, timeout=self.config.unavailable_timeout)
+        for key, listed in found.items():
+            self.positions[key] = listed.offset
+
+    def _recover(self, errors: list[Exception], *, calm: bool) -> Operation[None]:
+        """Raise what is final; else wait a little and look for new leaders."""
+        now = self._core.now
+        fatal = next((error for error in errors if not is_retriable(error)), None)
+        if fatal is not None:
+            raise fatal
+        if self._failing_since is None or calm:
+            self._failing_since = now
+        if now - self._failing_since >= self.config.unavailable_timeout:
+            raise errors[0]
+        yield Wait(until=now + self._core.backoff(self._failures))
+        self._failures += 1
+        names = list(dict.fromkeys(topic for topic, _ in self.positions))
+        yield from refresh_metadata(self._core, names, timeout=self.config.unavailable_timeout)

@@ -1,0 +1,225 @@
+"""An operator at work during a storm: moves partitions, asks for elections, makes and deletes topics. PORTED.
+
+Nothing of it needs to succeed, but nothing of it may lose a record, and once the storm is over every move must end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from metadata_quorum.replica.storage_format import find_meta_properties
+from odradek.client.admin import NewTopic, create_topics, delete_topics
+from odradek.client.admin.admin_logs import delete_records
+from odradek.client.admin.admin_partitions import ElectionType, alter_partition_reassignments, elect_leaders
+from odradek.client.admin.admin_quorum import (
+    QuorumReplica,
+    add_raft_voter,
+    describe_quorum,
+    remove_raft_voter,
+)
+from odradek.client.consumer.consumer_types import TopicPartition
+from odradek.client.core.operation import Operation
+from odradek.client.errors import ClientError
+from sim.history import History, Partition
+from sim.machine.cluster_members import CONTROLLER_PORT, Cluster
+from sim.machine.members import Member
+from sim.replicas import end_of
+from wire.errors import KafkaError
+
+CALL_SECONDS = 5.0
+LOOK_AGAIN_SECONDS = 1.0
+LEADERLESS_SECONDS = 20.0
+"""How long an operator waits for a leader: longer than a session, and than a start."""
+OFFSETS_TOPIC = "__consumer_offsets"
+SCRATCH_TOPICS = 3
+VOTERS_MIN = 2
+
+__all__ = ["Operator"]
+
+
+class Operator:
+    """See the module. `partitions` are those of the load, which it moves about but never deletes.
+
+    Of those in `trimmed` it deletes old records, and notes in `history` which may be gone.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Sequence[Partition],
+        replicas: int,
+        trimmed: Sequence[Partition] = (),
+        history: History | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._replicas = replicas
+        self._trimmed = trimmed
+        self._history = history
+
+    async def work(self, random: Random) -> str:
+        """Do one thing, and say which."""
+        doing: Sequence[Callable[[Random], Operation[object]]] = (
+            self._move,
+            self._move,
+            self._elect,
+            self._create,
+            self._delete,
+            *((self._trim, self._trim) if self._trimmed else ()),
+        )
+        chosen = random.choice(doing)
+        client = self._cluster.observer
+        try:
+            await client.run(chosen(random))
+        except (KafkaError, ClientError) as error:
+            return f"{chosen.__name__.strip('_')}: {type(error).__name__}"
+        return chosen.__name__.strip("_")
+
+    def _move(self, random: Random) -> Operation[object]:
+        """Other replicas for a partition, or the same in another order; or stop what is under way."""
+        ids = [member.config.node_id for member in self._cluster.brokers]
+        offsets = [(OFFSETS_TOPIC, 0), (OFFSETS_TOPIC, 1)]  # where groups have their coordinators
+        key = TopicPartition(*random.choice([*self._partitions, *offsets]))
+        replicas = None if random.random() < 0.1 else random.sample(ids, self._replicas)
+        return alter_partition_reassignments(
+            self._cluster.observer.core, {key: replicas}, timeout=CALL_SECONDS
+        )
+
+    def _elect(self, random: Random) -> Operation[object]:
+        """The preferred leaders, of all or of one."""
+        one = [TopicPartition(*random.choice(self._partitions))]
+        wanted = None if random.random() < 0.5 else one
+        return elect_leaders(self._cluster.observer.core, wanted, timeout=CALL_SECONDS)
+
+    def _create(self, random: Random) -> Operation[object]:
+        name = f"scratch-{random.randrange(SCRATCH_TOPICS)}"
+        topic = NewTopic(name, random.choice((1, 5)), self._replicas, self._cluster.shape.topic_configs)
+        return create_topics(self._cluster.observer.core, [topic], timeout=CALL_SECONDS)
+
+    def _delete(self, random: Random) -> Operation[object]:
+        name = f"scratch-{random.randrange(SCRATCH_TOPICS)}"
+        return delete_topics(self._cluster.observer.core, [name], timeout=CALL_SECONDS)
+
+    def _trim(self, random: Random) -> Operation[object]:
+        assert self._history is not None
+        key = random.choice(self._trimmed)
+        told = [each.offset for each in self._history.acknowledged if each.partition == key]
+        offset = random.choice(told) if told else 0
+        self._history.deleted_below[key] = max(offset, self._history.deleted_below.get(key, 0))
+        return delete_records(
+            self._cluster.observer.core, {TopicPartition(*key): offset}, timeout=CALL_SECONDS
+        )
+
+    # --- partitions that wait for an operator
+
+    async def recover(self) -> None:
+        """Where nobody leads for long though all brokers are up, let the replica lead that holds most. For ever."""
+        cluster, client = self._cluster, self._cluster.observer
+        since: dict[Partition, float] = {}
+        while True:
+            await cluster.world.sleep(LOOK_AGAIN_SECONDS)
+            if not all(member.serves() for member in cluster.brokers):
+                since = {}
+                continue
+            try:
+                known = await client.metadata()
+                waiting = [
+                    (name, index)
+                    for name, topic in sorted(known.topics.items())
+                    for index, each in sorted(topic.partitions.items())
+                    if each.leader < 0
+                ]
+                since = {key: since.get(key, cluster.world.now) for key in waiting}
+                for key, began in since.items():
+                    if cluster.world.now - began >= LEADERLESS_SECONDS:
+                        await self._elect_fullest(key)
+            except (KafkaError, ClientError):
+                continue
+
+    async def _elect_fullest(self, key: Partition) -> None:
+        """By the last leader epoch and the end of each log, as Raft compares logs."""
+        client = self._cluster.observer
+        ids = {member.name: member.config.node_id for member in self._cluster.brokers}
+        logs = self._cluster.replica_logs(*key)
+        fullness = {ids[name]: (log[-1].epoch if log else -1, end_of(log)) for name, log in logs.items()}
+        order = sorted(fullness, key=lambda broker: fullness[broker], reverse=True)
+        self._cluster.world.trace.record(self._cluster.world.now, "operator", "log", "recover", key, order)
+        partition = TopicPartition(*key)
+        await client.run(alter_partition_reassignments(client.core, {partition: order}, timeout=CALL_SECONDS))
+        await client.run(elect_leaders(client.core, [partition], ElectionType.UNCLEAN, timeout=CALL_SECONDS))
+
+    # --- voters
+
+    @property
+    def may_change_voters(self) -> bool:
+        """Whether voters are told by the metadata log (KIP-853), and are enough for one to go."""
+        return self._cluster.shape.dynamic_voters and len(self._cluster.controllers) > VOTERS_MIN
+
+    def may_replace_voters(self, kinds: Sequence[str]) -> bool:
+        """Whether a voter may lose its disk in a storm of these kinds: two others must be left that have theirs."""
+        return self.may_change_voters and "voters" not in kinds
+
+    def is_voter(self, member: Member) -> bool:
+        return member in self._cluster.controllers
+
+    async def change_voters(self, random: Random) -> str:
+        """Make an observer that could be one a voter, or a voter an observer; what was done."""
+        client = self._cluster.observer
+        able = {member.config.node_id for member in self._cluster.controllers}
+        try:
+            quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
+            voting = {voter.node_id for voter in quorum.voters}
+            waiting = [each for each in quorum.observers if each.node_id in able - voting]
+            if waiting and (random.random() < 0.7 or len(voting) <= VOTERS_MIN):
+                await self._add(random.choice(waiting))
+                return "added"
+            if len(voting) > VOTERS_MIN:
+                gone = random.choice(quorum.voters)
+                removing = remove_raft_voter(
+                    client.core, gone.node_id, gone.directory_id, timeout=CALL_SECONDS
+                )
+                await client.run(removing)
+                return "removed"
+        except (KafkaError, ClientError) as error:
+            return type(error).__name__
+        return "left"
+
+    async def _add(self, observer: QuorumReplica) -> None:
+        client = self._cluster.observer
+        (host,) = [each.name for each in self._cluster.controllers if each.config.node_id == observer.node_id]
+        endpoints = {"CONTROLLER": (host, CONTROLLER_PORT)}
+        adding = add_raft_voter(
+            client.core, observer.node_id, observer.directory_id, endpoints, timeout=CALL_SECONDS
+        )
+        await client.run(adding)
+
+    async def replace_voter(self, member: Member) -> None:
+        """Remove a voter whose disk is gone and add what has come back in its place, however long it takes."""
+        client, node_id = self._cluster.observer, member.config.node_id
+        while True:
+            try:
+                quorum = await client.run(describe_quorum(client.core, timeout=CALL_SECONDS))
+                # For minutes the leader remembers the disk that is gone, too: it must not get its vote back.
+                listed = [each for each in quorum.observers if each.node_id == node_id]
+                new = [each for each in listed if self._is_current(member, each)]
+                old = [each for each in quorum.voters if each.node_id == node_id]
+                if new and old:
+                    key = (old[0].node_id, old[0].directory_id)
+                    await client.run(remove_raft_voter(client.core, *key, timeout=CALL_SECONDS))
+                elif new:
+                    await self._add(new[0])
+                    return
+                elif old and self._is_current(member, old[0]):
+                    return
+            except (KafkaError, ClientError) as error:
+                self._cluster.world.trace.record(
+                    self._cluster.world.now, "operator", "log", "replace", member.name, error
+                )
+            await self._cluster.world.sleep(LOOK_AGAIN_SECONDS)
+
+    def _is_current(self, member: Member, replica: QuorumReplica) -> bool:
+        """Whether this is the replica that is on the node's disk now."""
+        env = self._cluster.world.node_env(member.name)
+        meta = find_meta_properties(env.open_dir(member.config.metadata_log_dir))
+        return meta is not None and meta.directory_id == replica.directory_id

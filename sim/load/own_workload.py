@@ -1,0 +1,36 @@
+"""A workload of a user's own, beside those of `cluster_scenario`: what it must have. PORTED.
+
+A file of Python says `workload = SomethingWithThreeCoroutines()`, and `python -m sim --seed N --workload FILE` runs it in the
+storm of the seed. docs/simulation.md has an example.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sim.load.workload import Workload
+
+__all__ = ["OwnWorkload", "found_in"]
+
+
+class OwnWorkload(Protocol):
+    """Asks the cluster by clients that `load.client(name)` makes; `load.is_over` says that the storm is over."""
+
+    async def setup(self, load: Workload) -> None:
+        """Before the storm: make topics."""
+
+    async def run(self, load: Workload) -> None:
+        """In the storm, until `load.is_over`. Remember what the cluster has promised."""
+
+    async def check(self, load: Workload) -> None:
+        """All is healed: hold what is there against what was promised. Raises `sim.history.SafetyViolation`."""
+
+
+def found_in(names: dict[str, object]) -> OwnWorkload:
+    """The workload of a file, by the names that it has. Raises `ValueError`."""
+    found = names.get("workload")
+    missing = [name for name in ("setup", "run", "check") if not callable(getattr(found, name, None))]
+    if found is None or missing:
+        raise ValueError(f"the file must say `workload = ...`, something with {', '.join(missing)}")
+    workload: OwnWorkload = found  # type: ignore[assignment]  # it has the three methods
+    return workload

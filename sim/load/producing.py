@@ -1,0 +1,150 @@
+"""A list of records sent as one operation, for callers that have them all: the simulator and tests. PURE.
+
+Programs write by `odradek.Producer`, whose accumulator and sender do the work here too: `Producing.produce` puts the
+records into an accumulator of its own and runs a sender until each has its outcome; how that is done, and what is
+promised, is told in `odradek.client.producer.sender`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.core.operation import Operation, Task, Wait
+from odradek.client.core.requests import topics_with_metadata
+from odradek.client.errors import ClientClosed
+from odradek.client.producer.accumulator import Accumulator, Batch
+from odradek.client.producer.sender import Sender
+from wire.batches.compression import CompressionType
+from wire.record_batch import Header
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["Delivery", "ProduceConfig", "Producing", "RecordToSend"]
+
+
+@attrs.frozen
+class ProduceConfig:
+    """`acks` is -1 (all), 1 or 0; sizes in bytes before compression; `idempotent` needs acks=-1."""
+
+    acks: int = -1
+    compression_type: int = 0
+    batch_bytes_max: int = 256 << 10
+    request_bytes_max: int = 1 << 20
+    idempotent: bool = True
+    auto_create: bool = True
+
+
+@attrs.frozen
+class RecordToSend:
+    """One record on its way; `partition` None: by key, or any. `timestamp_ms` since 1970."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+    timestamp_ms: int = 0
+
+
+@attrs.frozen
+class Delivery:
+    """What became of one batch: `indexes` are the places of its records in the list that was passed.
+
+    `base_offset` is the first record's offset, -1 where the broker does not say (acks=0, or a repetition whose
+    original was acknowledged long ago). `error` is None when it was acknowledged.
+    """
+
+    topic: str
+    partition: int
+    indexes: tuple[int, ...]
+    base_offset: int
+    error: Exception | None
+
+
+class Producing:
+    """See the module. Keeps partitioner state and producer id from call to call; one operation at a time."""
+
+    def __init__(self, core: ClientCore, config: ProduceConfig) -> None:
+        self.config = config
+        self._core = core
+        settings = ProducerSettings(
+            bootstrap_servers=(),
+            acks=config.acks,
+            batch_size=config.batch_bytes_max,
+            buffer_memory=1 << 62,
+            compression_type=CompressionType(config.compression_type).name.lower(),
+            enable_idempotence=config.idempotent and config.acks == -1,
+            linger_ms=0,
+            max_request_size=config.request_bytes_max,
+            request_timeout_ms=int(core.config.request_timeout * 1000),
+        )
+        self._accumulator = Accumulator(settings, core.cluster, core.rng)
+        self._sender = Sender(core, settings, self._accumulator, auto_create=config.auto_create)
+        self._sender.closing = True
+
+    def produce(self, records: Sequence[RecordToSend], *, timeout: float) -> Operation[list[Delivery]]:
+        """Send records; the deliveries cover every record, those of a partition in order.
+
+        Raises `KafkaError` or `ClientError` only where nothing was sent (unknown topic or partition, no broker).
+        """
+        core = self._core
+        deadline = core.now + timeout
+        names = dict.fromkeys(record.topic for record in records)
+        yield from topics_with_metadata(core, names, deadline=deadline, auto_create=self.config.auto_create)
+        for record in records:
+            if record.partition is not None:
+                core.cluster.partition(record.topic, record.partition)
+        placed = self._place(records, deadline)
+        ended = core.signal()
+        sending: Task[None] = Task(self._sender.run())
+        sending.on_done = ended.notify
+        core.adopt(sending, core.now)
+        try:
+            while not sending.done:
+                yield Wait(signals=(ended,))
+        finally:
+            if not sending.done:
+                core.abandon(sending)
+                self._sender.abort(ClientClosed("the operation was abandoned"))
+        sending.result()
+        return [delivery for batch, indexes in placed.items() for delivery in _deliveries(batch, indexes)]
+
+    def _place(self, records: Sequence[RecordToSend], deadline: float) -> dict[Batch, list[int]]:
+        """Each batch with the places of its records in the list. A record that no batch can hold has its own."""
+        accumulator = self._accumulator
+        placed: dict[Batch, list[int]] = {}
+        for index, record in enumerate(records):
+            fields = (
+                record.topic,
+                record.partition,
+                record.timestamp_ms,
+                record.key,
+                record.value,
+                record.headers,
+            )
+            batch = accumulator.append(*fields) or accumulator.open_batch(
+                *fields, self._core.now, deadline=deadline, any_size=True
+            )
+            assert batch is not None
+            placed.setdefault(batch, []).append(index)
+        return placed
+
+
+def _deliveries(batch: Batch, indexes: Sequence[int]) -> Iterator[Delivery]:
+    if batch.parts is not None:
+        for number, (first, part) in enumerate(batch.parts):
+            end = batch.parts[number + 1][0] if number + 1 < len(batch.parts) else len(indexes)
+            yield from _deliveries(part, indexes[first:end])
+        return
+    lane = batch.lane
+    if batch.record_errors is None:
+        yield Delivery(lane.topic, lane.partition, tuple(indexes), batch.base_offset, batch.error)
+        return
+    for place, index in enumerate(indexes):
+        offset, _, error = batch.outcome(place)
+        yield Delivery(lane.topic, lane.partition, (index,), offset, error)

@@ -1,0 +1,269 @@
+"""Clients of a scenario, who remember what they were told. PORTED.
+
+Each value is unique and begins with its producer's name, so that a history can tell what is lost, doubled or out of
+order. Producers send lists of records as one operation (`sim.load.producing`) or one by one by the product's own async
+producer; readers follow all partitions from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import attrs
+
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.core.partition_offsets import EARLIEST, LATEST, list_offsets
+from odradek.client.errors import ClientError, ConnectionBroken
+from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
+from odradek.env.ports import Event
+from sim.history import History, Partition, Told
+from sim.load.fetching import FetchConfig, Fetcher
+from sim.load.producing import ProduceConfig, Producing, RecordToSend
+from sim.machine.world import World
+from wire.batches.batch_errors import CorruptBatch
+from wire.errors import ErrorCode, KafkaError
+
+REQUEST_SECONDS = 20.0
+UNAVAILABLE_SECONDS = 300.0
+"""How long a reader bears with partitions that have no leader: longer than any storm."""
+FETCH_BYTES_MAX = 1 << 18
+"""As much as the slowest line of the weather carries well within `REQUEST_SECONDS`."""
+_EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
+ROT_SECONDS = 0.5
+END_SECONDS_MAX = 90.0
+"""How long a new leader may not know where its partition ends: as long as a follower waits for an answer on a connection
+that the network has forgotten (`replica.socket.timeout.ms`, 30 s) and is still in the ISR (`replica.lag.time.max.ms`)."""
+IN_FLIGHT_MAX = 200
+"""Records of one async producer that have no outcome yet."""
+
+
+@attrs.define(eq=False)
+class Workload:
+    """See the module. `topics` are names with their number of partitions."""
+
+    world: World
+    history: History
+    topics: Mapping[str, int]
+    bootstrap: Sequence[tuple[str, int]]
+    request_seconds: float = REQUEST_SECONDS
+    delivery_seconds: float = 60.0
+    """How long producers try; what they give up may be there or not."""
+    is_over: bool = False
+    """Set: producers and readers end."""
+    ends: Mapping[Partition, int] | None = None
+    """Set after the last record: where readers end that are to read everything."""
+    positions: dict[str, dict[Partition, int]] = attrs.Factory(dict)
+    """How far each of those has come."""
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [(topic, index) for topic, count in self.topics.items() for index in range(count)]
+
+    @property
+    def _send_seconds(self) -> float:
+        return min(self.request_seconds, self.delivery_seconds / 2)
+
+    def client(self, name: str, request_seconds: float | None = None) -> AsyncClient:
+        """A client on a machine of this name."""
+        seconds = self.request_seconds if request_seconds is None else request_seconds
+        config = ClientConfig(client_id=name, request_timeout=seconds, fail_fast=False)
+        return AsyncClient(self.world.node_env(name), self.world.tasks, self.bootstrap, config)
+
+    async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
+        """Create them. Raises what the cluster says.
+
+        That one exists is fine: the client asks again when an answer is lost, and so does a broker its controller (as in
+        Kafka), and nobody else makes topics of these names.
+        """
+        while True:
+            try:
+                created = await client.run(create_topics(client.core, wanted, timeout=timeout))
+            except ConnectionBroken:
+                continue
+            for topic in created:
+                exists = isinstance(topic.error, KafkaError) and topic.error.code is _EXISTS
+                if topic.error is not None and not exists:
+                    raise topic.error
+            return
+
+    def start(
+        self, producers: Sequence[str], async_producers: Sequence[str], readers: Sequence[str]
+    ) -> list[Event]:
+        """Set the clients to work; the events are set when they have ended, after `is_over`."""
+        spawn = self.world.spawn
+        return [
+            *(spawn(self.produce, name) for name in producers),
+            *(spawn(self.produce_one_by_one, name) for name in async_producers),
+            *(spawn(self.consume, name) for name in readers),
+        ]
+
+    def _next_value(self, name: str, serial: int, random: Random) -> bytes:
+        return b"%s:%d:" % (name.encode(), serial) + random.randbytes(random.choice((0, 10, 300, 3000)))
+
+    async def produce(self, name: str) -> None:
+        """Send lists of records until the end."""
+        client = self.client(name, self._send_seconds)
+        clock = self.world.node_env(name).clock
+        random = Random(f"{self.world.seed}/{name}")
+        producing = Producing(client.core, ProduceConfig(batch_bytes_max=random.choice((300, 4096, 1 << 18))))
+        topics = list(self.topics)
+        serial = operation = 0
+        while not self.is_over:
+            records = []
+            operation += 1
+            for _ in range(random.choice((1, 1, 5, 40))):
+                topic = random.choice(topics)
+                partition = random.randrange(self.topics[topic])
+                value = self._next_value(name, serial, random)
+                serial += 1
+                self.history.send((topic, partition), value, name, self.world.now, operation=operation)
+                records.append(RecordToSend(topic, value, partition=partition, timestamp_ms=clock.wall_ms()))
+            began = self.world.now  # a batch may be acknowledged long before the whole call returns
+            try:
+                deliveries = await client.run(producing.produce(records, timeout=self.delivery_seconds))
+            except (KafkaError, ClientError):
+                self.history.failed_sends += len(records)
+                continue
+            for delivery in deliveries:
+                if delivery.error is not None:
+                    self.history.failed_sends += len(delivery.indexes)
+                    continue
+                for offset, index in enumerate(delivery.indexes, delivery.base_offset):
+                    value = records[index].value or b""
+                    partition_key = (delivery.topic, delivery.partition)
+                    self.history.acknowledge(Told(partition_key, offset, value, began), self.world.now)
+            await clock.sleep_until(clock.monotonic() + random.uniform(0.0, 0.2))
+        client.close()
+
+    async def produce_one_by_one(self, name: str) -> None:
+        """Send records as programs do, several batches under way, until the end."""
+        env = self.world.node_env(name)
+        random = Random(f"{self.world.seed}/{name}")
+        servers = ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+        producer = AsyncProducer(
+            env,
+            self.world.tasks,
+            bootstrap_servers=servers,
+            client_id=name,
+            batch_size=random.choice((500, 16384)),
+            linger_ms=random.choice((0, 5, 50)),
+            request_timeout_ms=int(self._send_seconds * 1000),
+            delivery_timeout_ms=int(self.delivery_seconds * 1000),
+            max_block_ms=int(self.delivery_seconds * 1000),
+        )
+        topics = list(self.topics)
+        under_way: list[tuple[Partition, bytes, float, SentRecord]] = []
+        serial = 0
+        while not self.is_over:
+            topic = random.choice(topics)
+            key = (topic, random.randrange(self.topics[topic]))
+            value = self._next_value(name, serial, random)
+            serial += 1
+            self.history.send(key, value, name, self.world.now)
+            began = self.world.now
+            try:
+                sent = await producer.send(topic, value, partition=key[1])
+            except (KafkaError, ClientError):
+                self.history.failed_sends += 1
+                continue
+            under_way.append((key, value, began, sent))
+            if len(under_way) >= IN_FLIGHT_MAX or random.random() < 0.02:
+                await self._settle(under_way)
+            await env.clock.sleep_until(env.clock.monotonic() + random.uniform(0.0, 0.05))
+        await self._settle(under_way)
+        await producer.close()
+
+    async def _settle(self, under_way: list[tuple[Partition, bytes, float, SentRecord]]) -> None:
+        """Wait for the outcome of all these records, and take it down."""
+        for key, value, began, sent in under_way:
+            try:
+                where = await sent.result()
+            except (KafkaError, ClientError):
+                self.history.failed_sends += 1
+                continue
+            if where.offset >= 0:
+                self.history.acknowledge(Told(key, where.offset, value, began), self.world.now)
+        under_way.clear()
+
+    async def consume(self, name: str) -> None:
+        """Read all partitions from the beginning, until the end."""
+        client = self.client(name)
+        fetcher = Fetcher(
+            client.core,
+            FetchConfig(
+                reset_to=EARLIEST, unavailable_timeout=UNAVAILABLE_SECONDS, max_bytes=FETCH_BYTES_MAX
+            ),
+        )
+        for key in self.partitions:
+            fetcher.assign(*key, 0)
+        self.history.assign(name, self.partitions, self.world.now)
+        while not self.is_over:
+            # An answer may have been on its way for long; none is left over between polls.
+            began = self.world.now
+            try:
+                polled = await client.run(fetcher.poll(timeout=10 * REQUEST_SECONDS))
+            except CorruptBatch as error:
+                await self._meet_rot(name, error)
+                continue
+            for fetched in polled:
+                key = (fetched.topic, fetched.partition)
+                try:
+                    records = fetched.records()
+                except CorruptBatch as error:
+                    fetcher.assign(*key, fetched.start_offset)
+                    await self._meet_rot(name, error)
+                    continue
+                told = [Told(key, each.offset, each.value or b"", began) for each in records]
+                self.history.see(name, told, self.world.now)
+        client.close()
+
+    async def _meet_rot(self, name: str, error: CorruptBatch) -> None:
+        """A disk has given back other bytes than it took, and the client has noticed: it asks again."""
+        self.world.trace.record(self.world.now, name, "poll", error)
+        await self.world.sleep(ROT_SECONDS)
+
+    def reader_is_done(self, positions: Mapping[Partition, int]) -> bool:
+        """Whether a reader at these positions has read everything that there will be in its partitions."""
+        ends = self.ends
+        return ends is not None and all(position >= ends[key] for key, position in positions.items())
+
+    async def find_ends(self, client: AsyncClient) -> None:
+        """Take down where the partitions end, after the last record."""
+        found = await client.run(
+            list_offsets(client.core, dict.fromkeys(self.partitions, LATEST), timeout=END_SECONDS_MAX)
+        )
+        self.ends = {(key[0], key[1]): listed.offset for key, listed in found.items()}
+
+    async def check(self, client: AsyncClient) -> Mapping[str, int]:
+        """Read everything back and hold it against the history. Raises `SafetyViolation`."""
+        partitions = self.partitions
+        # Longer than one request may wait: its bytes may be late by more than that, and then it is asked again.
+        seconds = END_SECONDS_MAX
+        starts = await client.run(
+            list_offsets(client.core, dict.fromkeys(partitions, EARLIEST), timeout=seconds)
+        )
+        ends = await client.run(list_offsets(client.core, dict.fromkeys(partitions, LATEST), timeout=seconds))
+        fetcher = Fetcher(client.core, FetchConfig(max_bytes=FETCH_BYTES_MAX))
+        content: dict[Partition, list[tuple[int, bytes]]] = {key: [] for key in partitions}
+        for key in partitions:
+            fetcher.assign(*key, starts[key].offset)
+        while any(fetcher.positions[key] < ends[key].offset for key in partitions):
+            for fetched in await client.run(fetcher.poll(timeout=1.0)):
+                records = content[fetched.topic, fetched.partition]
+                records += [(record.offset, record.value or b"") for record in fetched.records()]
+        began = self.world.now
+        found = sum(self.history.check(key, starts[key].offset, content[key]) for key in partitions)
+        for key in partitions:
+            told = [Told(key, offset, value, began) for offset, value in content[key]]
+            self.history.see("auditor", told, self.world.now, final=True)
+        return {
+            "records": found,
+            "sent": sum(map(len, self.history.sent.values())),
+            "acknowledged": len(self.history.acknowledged),
+            "deleted": sum(told.offset < starts[told.partition].offset for told in self.history.acknowledged),
+            "read": len(self.history.read),
+            "failed": self.history.failed_sends,
+        }

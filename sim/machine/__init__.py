@@ -1,0 +1,1 @@
+"""The virtual machine: time, network, disks, and the run of a world."""

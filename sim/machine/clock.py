@@ -1,0 +1,175 @@
+"""Virtual time (SHELL): trio's clock, which is the network, and the clock that each node sees.
+
+When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps: it
+lets the next event of the agenda happen (a segment arrives, a timer fires, a disk answers) and says 0. Waits of
+the nodes use timers of the agenda, whose order is fixed; trio's own deadlines, whose ties fall by object identity,
+are left to tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+import trio
+
+from odradek.env.ports import Scope
+from sim.machine.events import Agenda, Owner, Timer
+from sim.machine.waiting import Signal, Waiter, checkpoint
+
+ROUNDS_WITHOUT_TIME_MAX = 200_000
+"""Rounds of trio's loop in which virtual time may stand still."""
+EPOCH_MS = 1_750_000_000_000
+"""Wall clock of the virtual world's beginning: June 2025."""
+
+
+class VirtualClock(trio.abc.Clock):
+    """trio's clock over an agenda.
+
+    `on_stall` is called when nothing can ever happen again, or when tasks keep each other busy without time going on.
+    """
+
+    def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:
+        self._agenda = agenda
+        self._on_stall = on_stall
+        self.now = 0.0
+        """When trio asked last."""
+        self.rounds = 0
+        """How often trio has asked since time went on: once in each round of its loop."""
+        self.stopped = False
+        """Set at the end of a run: trio ends by real wake-ups, for which virtual time must not go on."""
+
+    def start_clock(self) -> None:
+        """Virtual time stands where it stands."""
+
+    def current_time(self) -> float:
+        now = self._agenda.now
+        if now != self.now:
+            self.now, self.rounds = now, 0
+        self.rounds += 1
+        if self.rounds == ROUNDS_WITHOUT_TIME_MAX and not self.stopped:
+            self._on_stall(f"{self.rounds} rounds without time going on")
+        return now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        if self.stopped:
+            return 0.0
+        if not self._agenda.advance(deadline):
+            if deadline == math.inf:
+                self._on_stall("nothing can happen any more")
+            else:
+                self._agenda.now = max(self._agenda.now, deadline)
+        return 0.0
+
+
+class ClockOwner(Owner, Waiter, Protocol):
+    """A node, as far as its clock is concerned."""
+
+
+class _Timeout:
+    """`odradek.env.ports.Scope` on the agenda."""
+
+    __slots__ = ("_agenda", "_deadline", "_owner", "_scope", "_timer")
+
+    def __init__(self, agenda: Agenda, owner: Owner, deadline: float) -> None:
+        self._agenda = agenda
+        self._owner = owner
+        self._deadline = deadline
+        self._scope = trio.CancelScope()
+        self._timer: Timer | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self._scope.cancelled_caught
+
+    def __enter__(self) -> _Timeout:
+        self._scope.__enter__()
+        if self._deadline <= self._agenda.now:
+            self._scope.cancel()
+        elif self._deadline < math.inf:
+            self._timer = self._agenda.at(self._deadline, self._scope.cancel, self._owner)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._scope.__exit__(kind, error, traceback)
+
+
+class NodeClock:
+    """`odradek.env.ports.Clock` of one node.
+
+    `rate` is how fast its oscillator runs, `wall_offset_ms` how far its operator's clock is off, `wall_drift` how it
+    runs away; all settable.
+    """
+
+    def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float, wall_offset_ms: int) -> None:
+        self._agenda = agenda
+        self._owner = owner
+        self._rate = rate
+        self._virtual_base = agenda.now
+        self._local_base = agenda.now
+        self.wall_offset_ms = wall_offset_ms
+        self._drift = 0.0
+        self._drifted_base = self._drifted_seconds = 0.0
+
+    @property
+    def wall_drift(self) -> float:
+        """How much faster than its oscillator the wall clock runs: 0.01 is a second in a hundred."""
+        return self._drift
+
+    @wall_drift.setter
+    def wall_drift(self, drift: float) -> None:
+        self._drifted_seconds, self._drifted_base = self._drifted(), self.monotonic()
+        self._drift = drift
+
+    def _drifted(self) -> float:
+        """Seconds that the wall clock has run away."""
+        return self._drifted_seconds + (self.monotonic() - self._drifted_base) * self._drift
+
+    @property
+    def rate(self) -> float:
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._local_base, self._virtual_base = self.monotonic(), self._agenda.now
+        self._rate = rate
+
+    def monotonic(self) -> float:
+        return self._local(self._agenda.now)
+
+    def _local(self, virtual: float) -> float:
+        return self._local_base + (virtual - self._virtual_base) * self._rate
+
+    def _virtual(self, local: float) -> float:
+        """The first virtual time at which `monotonic` shows `local`."""
+        if local == math.inf:
+            return local
+        virtual = self._virtual_base + (local - self._local_base) / self._rate
+        while self._local(virtual) < local:
+            virtual = math.nextafter(virtual, math.inf)
+        return virtual
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int((self.monotonic() + self._drifted()) * 1000) + self.wall_offset_ms
+
+    async def sleep_until(self, deadline: float) -> None:
+        if self.monotonic() >= deadline:
+            await checkpoint()
+            return
+        signal = Signal(self._owner)
+        while self.monotonic() < deadline:  # once, unless the rate is changed meanwhile
+            timer = self._agenda.at(self._virtual(deadline), signal.wake, self._owner)
+            try:
+                await signal.wait()
+            finally:
+                timer.cancel()
+
+    def timeout_at(self, deadline: float) -> AbstractContextManager[Scope]:
+        return _Timeout(self._agenda, self._owner, self._virtual(deadline))

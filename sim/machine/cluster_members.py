@@ -1,0 +1,361 @@
+"""Several nodes in one world: what they are, how they are formatted, and what they say about themselves. PORTED.
+
+A cluster has `nodes` brokers. With `controllers` = 0 each of them is a controller too (combined); otherwise so many
+machines of their own are the quorum, with ids from 101 on. What is tunable is drawn from the seed: Kafka's defaults,
+or shorter times, so that runs see more elections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import attrs
+
+from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
+from metadata_quorum.replica.storage_format import (
+    METADATA_LOG_DIRECTORY,
+    bootstrap_features,
+    format_storage,
+    initial_voters,
+)
+from odradek.client.core.client_config import ClientConfig
+from odradek.client.errors import ClientError
+from odradek.client.shells.aio import AsyncClient
+from odradek.node.configuration.node_config import NodeConfig
+from sim.machine.members import Member
+from sim.machine.releases import OLDER_LEVELS, OLDER_RELEASE
+from sim.machine.world import World
+from sim.replicas import Committed, StoredBatch, read_log
+from wire.errors import KafkaError
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from wire.messages.metadata import MetadataRequest, MetadataResponse
+from wire.uuid_text import uuid_to_text
+
+BROKER_PORT = 9092
+CONTROLLER_PORT = 9093
+FIRST_CONTROLLER_ID = 101
+CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
+DATA = ("/data", "/more")
+VIEW_SECONDS = 2.0
+"""How long a broker may take to say what it knows."""
+LOOK_AGAIN_SECONDS = 0.25
+OBSERVER_CONFIG = ClientConfig(client_id="observer", request_timeout=VIEW_SECONDS, fail_fast=False)
+
+
+@attrs.frozen
+class Shape:
+    """How many nodes there are, of which kind. `log_dirs` is the number of data directories of each."""
+
+    nodes: int = 3
+    controllers: int = 0
+    log_dirs: int = 1
+    dynamic_voters: bool = False
+    settings: Mapping[str, str] = attrs.Factory(dict)
+    older: int = 0
+    """How many nodes begin one release behind (`sim.storm.upgrade`)."""
+    segment_bytes: int = 0
+    """`internal.segment.bytes` of the topics; 0 leaves Kafka's default, which no run fills."""
+
+    @classmethod
+    def draw(cls, random: Random, nodes: int = 3, controllers: int | None = None) -> Shape:
+        """A shape by chance; `controllers` None leaves that to it too."""
+        drawn = random.choice((0, 0, 3))
+        settings = dict(SETTINGS)
+        if random.random() < 0.5:
+            settings |= QUICK_SETTINGS
+        if random.random() < 0.5:
+            settings["replica.selector.class"] = RACK_AWARE_SELECTOR
+        if random.random() < 0.5:
+            settings["metadata.log.max.record.bytes.between.snapshots"] = random.choice(("500", "5000"))
+        return cls(
+            nodes,
+            drawn if controllers is None else controllers,
+            random.choice((1, 1, 2)),
+            random.random() < 0.5,
+            settings,
+        )
+
+    def with_upkeep(self, random: Random) -> Shape:
+        """The same, in half of all runs with small segments, and with upkeep that is due within seconds."""
+        if random.random() < 0.5:
+            return self
+        drawn = {key: random.choice(values) for key, values in UPKEEP_SETTINGS.items()}
+        settings = {**self.settings, **drawn}
+        return attrs.evolve(self, settings=settings, segment_bytes=random.choice(SEGMENT_BYTES))
+
+    def without_upkeep(self) -> Shape:
+        """The same with Kafka's defaults for what `with_upkeep` draws."""
+        settings = {key: text for key, text in self.settings.items() if key not in UPKEEP_SETTINGS}
+        return attrs.evolve(self, settings=settings, segment_bytes=0)
+
+    @property
+    def topic_configs(self) -> Mapping[str, str]:
+        """What topics of the run are made with."""
+        return {"internal.segment.bytes": str(self.segment_bytes)} if self.segment_bytes else {}
+
+
+SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "2",
+    "auto.create.topics.enable": "false",
+    # So that followers meet a log whose beginning is a snapshot.
+    "metadata.max.retention.bytes": "0",
+    # In a scenario nobody starts a node again that has ended because it heard of no controller for so long.
+    "initial.broker.registration.timeout.ms": "2147483647",
+    "log.dir.failure.timeout.ms": "2147483647",
+}
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+QUICK_SETTINGS = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "2000",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "controller.quorum.election.backoff.max.ms": "200",
+}
+UPKEEP_SETTINGS = {
+    "log.retention.check.interval.ms": ("1000", "3000"),
+    "log.segment.delete.delay.ms": ("0", "1000", "60000"),
+    "log.roll.ms": ("1000", "5000", "604800000"),
+    "log.index.interval.bytes": ("0", "4096"),
+    "log.flush.offset.checkpoint.interval.ms": ("2000", "60000"),
+}
+"""By key, what `Shape.with_upkeep` draws from. Kafka's minutes would not come in a run of seconds."""
+SEGMENT_BYTES = (2_000, 10_000, 50_000)
+TUNED = (
+    *QUICK_SETTINGS,
+    *UPKEEP_SETTINGS,
+    "replica.selector.class",
+    "metadata.log.max.record.bytes.between.snapshots",
+)
+"""What an older file of a node does not have."""
+
+
+class Cluster:
+    """The members of a cluster, none of them running yet."""
+
+    def __init__(self, world: World, shape: Shape) -> None:
+        self.world = world
+        self.shape = shape
+        broker_ids = range(1, 1 + shape.nodes)
+        controller_ids = range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + shape.controllers)
+        self._voters = {
+            node_id: f"controller-{node_id - FIRST_CONTROLLER_ID + 1}" for node_id in controller_ids
+        } or {node_id: f"node-{node_id}" for node_id in broker_ids}
+        self.brokers = [self._member(node_id, f"node-{node_id}") for node_id in broker_ids]
+        self.controllers = (
+            [self._member(node_id, name) for node_id, name in self._voters.items()]
+            if shape.controllers
+            else self.brokers
+        )
+        self.members: list[Member] = (
+            [*self.controllers, *self.brokers] if shape.controllers else list(self.brokers)
+        )
+        older = min(shape.older, len(self.members))
+        for member in Random(f"{world.seed}/older").sample(self.members, older):
+            member.release = member.speaks = OLDER_RELEASE
+        self.bootstrap: Sequence[tuple[str, int]] = [(member.name, BROKER_PORT) for member in self.brokers]
+        self.topics: list[str] = []
+        """Topics that every broker must know before the cluster is whole."""
+        self._observer: AsyncClient | None = None
+
+    def _member(self, node_id: int, name: str) -> Member:
+        is_voter = self._voters.get(node_id) == name
+        is_broker = node_id < FIRST_CONTROLLER_ID
+        listeners = []
+        settings = dict(self.shape.settings)
+        if is_broker:
+            listeners.append(f"PLAINTEXT://{name}:{BROKER_PORT}")
+            settings["broker.rack"] = f"rack-{node_id}"
+        if is_voter:
+            listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
+        roles = [role for role, has in (("broker", is_broker), ("controller", is_voter)) if has]
+        properties = {
+            "process.roles": ",".join(roles),
+            "node.id": str(node_id),
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": ",".join(DATA[: self.shape.log_dirs]),
+            **settings,
+        }
+        if self.shape.dynamic_voters:
+            servers = ",".join(f"{host}:{CONTROLLER_PORT}" for host in self._voters.values())
+            properties["controller.quorum.bootstrap.servers"] = servers
+        else:
+            voters = ",".join(f"{voter}@{host}:{CONTROLLER_PORT}" for voter, host in self._voters.items())
+            properties["controller.quorum.voters"] = voters
+        older = {key: text for key, text in properties.items() if key not in TUNED}
+        return Member(
+            self.world, name, NodeConfig.from_properties(properties), NodeConfig.from_properties(older)
+        )
+
+    @property
+    def _first_levels(self) -> Mapping[str, int]:
+        return bootstrap_features(OLDER_LEVELS if self.shape.older else {})
+
+    def format(self) -> None:
+        """Format all disks, as an operator does before the first start; durably."""
+        world = self.world
+        ids = {member.name: world.node_env(member.name).new_uuid() for member in self.controllers}
+        voters = None
+        if self.shape.dynamic_voters:
+            texts = [
+                f"{member.config.node_id}@{member.name}:{CONTROLLER_PORT}:{uuid_to_text(ids[member.name])}"
+                for member in self.controllers
+            ]
+            voters = initial_voters(",".join(texts), "CONTROLLER")
+        for member in self.members:
+            env = world.node_env(member.name)
+            directories = [env.open_dir(path, create=True) for path in member.config.log_dirs]
+            format_storage(
+                directories,
+                directories[0],
+                cluster_id=CLUSTER_ID,
+                node_id=member.config.node_id,
+                directory_ids=[env.new_uuid() for _ in directories],
+                voters=voters if member in self.controllers else None,
+                timestamp_ms=env.clock.wall_ms(),
+                features=self._first_levels,
+            )
+            world.crash(member.name, "random")  # what was written must be durable
+
+    def replace_disks(self, member: Member, paths: Sequence[str]) -> None:
+        """Put empty disks in the places of a dead node's, and format them as of a node that joins what exists."""
+        world = self.world
+        disk = world.machine(member.name).disk
+        for path in paths:
+            disk.replace(path)
+        env = world.node_env(member.name)
+        directories = [env.open_dir(path) for path in member.config.log_dirs]
+        format_storage(
+            directories,
+            directories[0],
+            cluster_id=CLUSTER_ID,
+            node_id=member.config.node_id,
+            directory_ids=[env.new_uuid() for _ in directories],
+            timestamp_ms=env.clock.wall_ms(),
+            ignore_formatted=True,
+            features=self._first_levels,
+        )
+        world.crash(member.name, "random")
+
+    # --- what the cluster says of itself
+
+    @property
+    def observer(self) -> AsyncClient:
+        """A client on a machine that no storm touches."""
+        if self._observer is None:
+            self._observer = AsyncClient(
+                self.world.node_env("observer"), self.world.tasks, self.bootstrap, OBSERVER_CONFIG
+            )
+        return self._observer
+
+    async def trouble(self) -> str | None:
+        """Why the cluster is not whole; None if every broker says of every partition that all replicas are in sync.
+
+        All brokers must say the same.
+        """
+        views = []
+        for member in self.brokers:
+            if not member.serves():
+                return f"{member.name} is not up"
+            view = await self._view(member)
+            if isinstance(view, str):
+                return f"{member.name}: {view}"
+            views.append(view)
+        for member, view in zip(self.brokers, views, strict=True):
+            if view != views[0]:
+                return f"{member.name} knows other metadata than {self.brokers[0].name}"
+        return None
+
+    async def _view(self, member: Member) -> str | list[object]:
+        """What a broker knows, comparable; or what is wrong there."""
+        message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        try:
+            answer: MetadataResponse = await self.observer.request(
+                message, node=member.config.node_id, timeout_ms=int(VIEW_SECONDS * 1000)
+            )
+        except (KafkaError, ClientError) as error:
+            return str(error)
+        if len(answer.brokers) < len(self.brokers):
+            return f"{len(answer.brokers)} of {len(self.brokers)} brokers are unfenced"
+        for name in self.topics:
+            if all(topic.name != name for topic in answer.topics):
+                return f"{name} is not known yet"
+        view: list[object] = []
+        for topic in sorted(answer.topics, key=lambda topic: topic.name or ""):
+            for each in sorted(topic.partitions, key=lambda each: each.partition_index):
+                name = f"{topic.name}-{each.partition_index}"
+                if each.leader_id < 0:
+                    return f"{name} has no leader"
+                if sorted(each.isr_nodes) != sorted(each.replica_nodes):
+                    return f"{name} of {each.replica_nodes} has in sync only {each.isr_nodes}"
+                view.append((name, each.leader_id, each.leader_epoch))
+        return view
+
+    async def wait_until_whole(self, seconds: float) -> str | None:
+        """Wait until nothing is wrong; what still was when the time had passed."""
+        deadline = self.world.now + seconds
+        while True:
+            wrong = await self.trouble()
+            if wrong is None or self.world.now >= deadline:
+                return wrong
+            await self.world.sleep(LOOK_AGAIN_SECONDS)
+
+    # --- what is on the disks
+
+    def metadata_log(self, member: Member) -> list[StoredBatch]:
+        """A node's metadata log, from its disk."""
+        disk = self.world.machine(member.name).disk
+        return read_log(disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"))
+
+    def snapshot_end(self, member: Member) -> int:
+        """The offset at which the newest snapshot of the metadata on a node's disk ends; 0 without one."""
+        disk = self.world.machine(member.name).disk
+        files = disk.peek(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
+        ends = [parse_snapshot_name(name) for name in files]
+        return max((end[0] for end in ends if end is not None), default=0)
+
+    def metadata_logs(self) -> dict[str, list[StoredBatch]]:
+        """The metadata log of each node, from its disk."""
+        return {member.name: self.metadata_log(member) for member in self.members}
+
+    def replica_logs(self, topic: str, partition: int) -> dict[str, list[StoredBatch]]:
+        """Each replica's log, from its disk."""
+        found = {}
+        for member in self.brokers:
+            disk = self.world.machine(member.name).disk
+            for path in member.config.log_dirs:
+                if files := disk.peek(f"{path}/{topic}-{partition}"):
+                    found[member.name] = read_log(files)
+        return found
+
+    # --- the quorum
+
+    async def watch_quorum(self, committed: Committed) -> None:
+        """Ask who leads and what is committed, and hold it against what was committed before. For ever."""
+        ask = DescribeQuorumRequest(
+            [DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])]
+        )
+        voters = {member.config.node_id: member for member in self.controllers}
+        while True:
+            await self.world.sleep(LOOK_AGAIN_SECONDS)
+            try:
+                answer: DescribeQuorumResponse = await self.observer.request(
+                    ask, timeout_ms=int(VIEW_SECONDS * 1000)
+                )
+            except (KafkaError, ClientError):
+                continue
+            if answer.error_code or answer.topics[0].partitions[0].error_code:
+                continue
+            told = answer.topics[0].partitions[0]
+            leader = voters[told.leader_id]
+            committed.see(leader.name, self.metadata_log(leader), told.high_watermark)

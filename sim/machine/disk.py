@@ -1,0 +1,323 @@
+"""A disk that forgets: directories and files in memory, with what a crash would leave of them.
+
+Theory of operation
+-------------------
+The disk keeps every file and directory twice: as processes see it (the page cache) and as the platter has it.
+
+* A file's bytes become durable by `File.sync`, all of them. Durable content is `data[:durable_size]` plus
+  `durable_rest`, what a truncation has cut from the cache but not yet from the platter.
+* A directory's entries (creations, renames, removals) become durable by `Dir.sync` of that directory, or by
+  `write_atomic`. Syncing a file does not make its name durable. Until then they wait in order in `pending`.
+* After a failed sync the kernel takes the dirty pages for clean: they stay readable, no later sync writes them,
+  and a power loss turns them into zeros. That is why the port says that a failed sync is final.
+
+`crash(keep)` ends every handle and decides what is left:
+
+* `"all"`: the process died, the machine lives. Nothing is lost, nothing has become durable either.
+* `"synced"`: power loss, exactly the durable state is left.
+* `"random"`: power loss, and by chance more than the durable state: per directory a prefix of its pending
+  changes, per file a longer size, in which each unsynced sector of 512 bytes has arrived or reads as zeros.
+
+Faults are injected by operation number, so that a test can run once, read `operation_count`, and run again with
+each operation failing in turn: `fail_at(n, errno)` raises `DiskError`, `crash_at(n)` cuts the power in the middle
+of the operation (`PowerCut`, which no handler of disk errors catches). `corrupt` makes bit rot. Writes that were
+synced are never lost and never land elsewhere: a disk that lies is outside of the fault model.
+
+No trio, no async and no clock here: property tests of the log use this module by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import Literal, TypeAlias
+
+import attrs
+
+from odradek.env.ports import Buffer, DiskError, disk_error
+from sim.machine.disk_files import PowerCut, SimDir
+from sim.machine.platter import Folder, Inode, path_parts
+
+UNLIMITED_BYTES = 1 << 50
+
+Keep: TypeAlias = Literal["all", "synced", "random"]
+
+OPERATIONS = (
+    "open",
+    "create",
+    "append",
+    "read",
+    "truncate",
+    "sync",
+    "list",
+    "stat",
+    "rename",
+    "remove",
+    "lock",
+)
+"""The words that `on_operation`, `fail_next` and `DiskError.operation` use."""
+
+_REASONS = {
+    errno.EIO: "Input/output error",
+    errno.ENOSPC: "No space left on device",
+    errno.EDQUOT: "Disk quota exceeded",
+    errno.ENOENT: "No such file or directory",
+    errno.EISDIR: "Is a directory",
+    errno.ENOTDIR: "Not a directory",
+    errno.ENOTEMPTY: "Directory not empty",
+    errno.EFBIG: "File too large",
+    errno.EMFILE: "Too many open files",
+    errno.ENOMEM: "Cannot allocate memory",
+    errno.EWOULDBLOCK: "another process holds it",
+}
+
+
+@attrs.define
+class _Fault:
+    """An error for the next `times` operations that match."""
+
+    errno: int
+    operation: str | None
+    path_part: str
+    times: int
+
+
+class SimDisk:
+    """One device. See the module docstring.
+
+    `random` decides torn writes; `capacity_bytes` (settable) bounds the bytes of all files; `wall_ms` is the
+    clock for modification times; `on_operation(operation, path, position, count)` sees every operation.
+    """
+
+    def __init__(
+        self,
+        random: Random | None = None,
+        capacity_bytes: int | None = None,
+        wall_ms: Callable[[], int] | None = None,
+        on_operation: Callable[[str, str, int, int], None] | None = None,
+    ) -> None:
+        self.random = Random(0) if random is None else random
+        self.capacity_bytes = capacity_bytes
+        self.operation_count = 0
+        self.cold_probability = 0.0
+        """How often `File.is_warm` says no."""
+        self.broken_errno: int | None = None
+        """Set: every operation fails with it (a dead disk)."""
+        self.dead_paths: dict[str, int] = {}
+        """Devices that are dead by themselves: every operation below such a path fails with its error."""
+        self.used_bytes = 0
+        self.generation = 0
+        self.wall_ms = wall_ms
+        self.on_operation = on_operation
+        self._root = Folder()
+        self._fail_at: dict[int, int] = {}
+        self._faults: list[_Fault] = []
+        self._crash_at = 0
+        self.power_is_off = False
+        self.on_power_cut: Callable[[], None] | None = None
+
+    # --- what a node asks
+
+    def open_dir(self, path: str, create: bool = False) -> SimDir:
+        """A root directory. `create` makes it durably, as an operator would have done beforehand."""
+        folder = self._root
+        for name in path_parts(path):
+            node = folder.entries.get(name)
+            if node is None and create:
+                node = Folder()
+                folder.entries[name] = folder.durable[name] = node
+            if node is None:
+                raise self.error(path, path, "open", errno.ENOENT)
+            if isinstance(node, Inode):
+                raise self.error(path, path, "open", errno.ENOTDIR)
+            folder = node
+        return SimDir(self, path, path)
+
+    # --- what a test asks
+
+    def fail_at(self, number: int, errno: int) -> None:
+        """Fail the operation with this number (the first is 1); one operation, not the later ones."""
+        self._fail_at[number] = errno
+
+    def fail_next(
+        self, errno: int, *, operation: str | None = None, path_part: str = "", times: int = 1
+    ) -> None:
+        """Fail the next `times` operations of this kind on a path that contains `path_part`."""
+        self._faults.append(_Fault(errno, operation, path_part, times))
+
+    def forget_faults(self) -> None:
+        """Take back the faults that were to come."""
+        self._fail_at.clear()
+        self._faults.clear()
+
+    def crash_at(self, number: int) -> None:
+        """Cut the power in the middle of the operation with this number; an append leaves a random prefix."""
+        self._crash_at = number
+
+    def crash(self, keep: Keep) -> None:
+        """End all handles and locks, and leave on the disk what `keep` says. See the module docstring."""
+        self.generation += 1
+        self.power_is_off = False
+        self._crash_at = 0
+        random = self.random if keep == "random" else None
+        self.used_bytes = 0
+        self._settle(self._root, random, lose_power=keep != "all")
+
+    def _settle(self, folder: Folder, random: Random | None, *, lose_power: bool) -> None:
+        folder.locked_by = None
+        if lose_power:
+            folder.lose_power(random)
+        for _, node in sorted(folder.entries.items()):
+            if isinstance(node, Folder):
+                self._settle(node, random, lose_power=lose_power)
+                continue
+            if lose_power:
+                node.lose_power(random)
+            node.handles, node.linked = 0, True
+            self.used_bytes += len(node.data)
+
+    def corrupt(self, path: str, offset: int, mask: int = 0xFF) -> None:
+        """Flip bits of one byte, in the cache and on the platter."""
+        parts = path_parts(path)
+        node = self.folder_of(self._root, "/".join(parts[:-1])).entries[parts[-1]]
+        assert isinstance(node, Inode)
+        node.data[offset] ^= mask
+
+    def rewrite(self, path: str, data: bytes) -> None:
+        """Let a file hold other bytes, durably, as if those had been written: a disk that lies."""
+        *parents, name = path_parts(path)
+        node = self.folder_of(self._root, "/".join(parents)).entries[name]
+        assert isinstance(node, Inode)
+        self.used_bytes += len(data) - len(node.data)
+        node.data[:] = data
+        node.sync()
+
+    def replace(self, path: str) -> None:
+        """An empty, unformatted disk in the place of what was mounted at `path`, which no process has open."""
+        *parents, name = path_parts(path)
+        above = self.folder_of(self._root, "/".join(parents))
+        above.entries[name] = above.durable[name] = Folder()
+        self.crash("all")  # counts what is left
+
+    def peek(self, path: str) -> dict[str, bytes]:
+        """Files of a directory with their bytes, as processes see them, behind everybody's back: no operation.
+
+        Empty where there is no such directory.
+        """
+        try:
+            folder = self.folder_of(self._root, path)
+        except KeyError:
+            return {}
+        return {
+            name: bytes(node.data) for name, node in sorted(folder.entries.items()) if isinstance(node, Inode)
+        }
+
+    def contents(self, path: str) -> dict[str, bytearray]:
+        """As `peek`, but the bytes themselves: to be looked at, never kept."""
+        try:
+            folder = self.folder_of(self._root, path)
+        except KeyError:
+            return {}
+        return {name: node.data for name, node in folder.entries.items() if isinstance(node, Inode)}
+
+    # --- shared by files and directories
+
+    def error(self, directory: str, path: str, operation: str, number: int) -> DiskError:
+        return disk_error(directory, path, operation, number, _REASONS.get(number, f"error {number}"))
+
+    def check_alive(self, generation: int, directory: str, path: str, operation: str) -> None:
+        """Raises `DiskError` for a handle from before a crash, `PowerCut` while the power is off."""
+        if generation != self.generation:
+            raise DiskError(directory, path, operation, errno.EIO, "the node has crashed")
+        if self.power_is_off:
+            raise PowerCut
+
+    def operate(
+        self, generation: int, directory: str, path: str, operation: str, position: int = 0, count: int = 0
+    ) -> None:
+        """Account for one operation, before it has any effect. Raises what has been injected."""
+        self.check_alive(generation, directory, path, operation)
+        self.operation_count += 1
+        if self.on_operation is not None:
+            self.on_operation(operation, path, position, count)
+        if self.operation_count == self._crash_at:
+            self.power_is_off = True
+            if self.on_power_cut is not None:
+                self.on_power_cut()
+            raise PowerCut
+        number = (
+            self.broken_errno
+            or (self.dead_paths and self._dead(path))
+            or self._fail_at.pop(self.operation_count, 0)
+            or self._fault(operation, path)
+        )
+        if number:
+            raise self.error(directory, path, operation, number)
+
+    def _dead(self, path: str) -> int:
+        for root, number in self.dead_paths.items():
+            if path == root or path.startswith(f"{root}/"):
+                return number
+        return 0
+
+    def _fault(self, operation: str, path: str) -> int:
+        for fault in self._faults:
+            if fault.operation in (None, operation) and fault.path_part in path:
+                fault.times -= 1
+                if fault.times == 0:
+                    self._faults.remove(fault)
+                return fault.errno
+        return 0
+
+    def folder_at(self, path: str) -> Folder:
+        """The directory at a path of this disk. Raises `KeyError`."""
+        return self.folder_of(self._root, path)
+
+    def folder_of(self, folder: Folder, path: str) -> Folder:
+        """The directory at `path` below `folder`. Raises `KeyError`."""
+        for name in path_parts(path):
+            node = folder.entries[name]
+            if isinstance(node, Inode):
+                raise KeyError(name)
+            folder = node
+        return folder
+
+    def now_ms(self) -> int:
+        return self.wall_ms() if self.wall_ms is not None else 0
+
+    @property
+    def free_bytes(self) -> int:
+        if self.capacity_bytes is None:
+            return UNLIMITED_BYTES
+        return max(0, self.capacity_bytes - self.used_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        return UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+
+    def write(self, inode: Inode, data: Buffer) -> int:
+        """Append as much as there is room for; return the count."""
+        count = min(len(data), self.free_bytes)
+        inode.data += memoryview(data)[:count]
+        inode.modified_ms = self.now_ms()
+        self.used_bytes += count
+        return count
+
+    def unlink(self, node: Inode | Folder) -> None:
+        """Give back the room of a file that has lost its name, unless it is open."""
+        if isinstance(node, Inode):
+            node.linked = False
+            self.release(node)
+
+    def empty(self, folder: Folder) -> None:
+        """Remove all entries, each by itself: after a power loss some of the tree may be left."""
+        for name, child in sorted(folder.entries.items()):
+            if isinstance(child, Folder):
+                self.empty(child)
+            folder.change(name, None)
+            self.unlink(child)
+
+    def release(self, inode: Inode) -> None:
+        if not inode.linked and inode.handles == 0:
+            self.used_bytes -= len(inode.data)

@@ -1,0 +1,143 @@
+"""The links between hosts: what they hold, lose, slow down and refuse. The lower half of `sim.machine.network`.
+
+A link is one direction between two hosts. What may be wrong with it, each by itself:
+
+* cut: it holds everything until it is healed, as TCP's retransmission would;
+* slow: everything takes up to so many seconds longer;
+* narrow: so many bytes per second; what follows waits behind what is under way, of all connections;
+* closed: it lets nobody begin a connection (what is open goes on): refused at once, or never answered;
+* and by the weather a segment may be lost, which a reader sees as a stall until it is sent again.
+
+Nobody tells the ends of a connection that a link is cut. `sim.machine.network` has what befalls single connections: resets, and
+connections of which the network has forgotten that they are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Literal
+
+import attrs
+
+from sim.machine.events import Agenda, Owner
+from sim.machine.weather import Weather
+
+RETRANSMISSION_SECONDS_MIN = 0.2
+"""Linux's shortest wait before a segment is sent again; it doubles with each further loss."""
+LOSSES_MAX = 6
+"""In a row, of one segment: after that it arrives."""
+
+Closed = Literal["refuses", "swallows"]
+
+__all__ = ["Line", "Links"]
+
+
+@attrs.define(eq=False)
+class Line:
+    """One direction of a connection: what keeps its segments in order."""
+
+    last_arrival: float = 0.0
+
+
+@attrs.define(eq=False)
+class _Link:
+    """One direction between two hosts."""
+
+    held: list[Callable[[], None]] | None = None
+    """What waits for the link to be healed; None: it is not cut."""
+    slow_seconds: float = 0.0
+    bytes_per_second: float = math.inf
+    busy_until: float = 0.0
+    closed: Closed | None = None
+
+
+class Links:
+    """All links of a world. See the module docstring."""
+
+    def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
+        self.agenda = agenda
+        self.weather = weather
+        self.random = random
+        self._links: dict[tuple[str, str], _Link] = {}
+
+    def _link(self, source: str, target: str) -> _Link:
+        return self._links.setdefault((source, target), _Link())
+
+    def cut(self, source: str, target: str) -> None:
+        """Hold what goes from `source` to `target` (this direction only)."""
+        link = self._link(source, target)
+        if link.held is None:
+            link.held = []
+
+    def heal(self, source: str, target: str) -> None:
+        """Let through what was held, after a latency, and all that follows."""
+        link = self._link(source, target)
+        held, link.held = link.held, None
+        for send in held or ():
+            send()
+
+    def cuts(self) -> list[tuple[str, str]]:
+        """The directions that are cut."""
+        return [ends for ends, link in self._links.items() if link.held is not None]
+
+    def slow(self, source: str, target: str, seconds: float) -> None:
+        """Let everything from `source` to `target` take up to so much longer; 0: as fast as the weather is."""
+        self._link(source, target).slow_seconds = seconds
+
+    def narrow(self, source: str, target: str, bytes_per_second: float) -> None:
+        """Let through so many bytes per second, of all connections together; infinity: as many as there are."""
+        self._link(source, target).bytes_per_second = bytes_per_second
+
+    def close_link(self, source: str, target: str, how: Closed | None) -> None:
+        """Let nobody on `source` begin a connection to `target`; None: let them again."""
+        self._link(source, target).closed = how
+
+    def closed(self, source: str, target: str) -> Closed | None:
+        """Whether new connections are refused or swallowed."""
+        link = self._links.get((source, target))
+        return None if link is None else link.closed
+
+    def transmit(
+        self,
+        source: str,
+        target: str,
+        arrive: Callable[[], None],
+        *,
+        owner: Owner | None = None,
+        line: Line | None = None,
+        size: int = 0,
+    ) -> None:
+        """Let `arrive` happen at `target` after a latency; in order, if it belongs to a `line`. `size` in bytes."""
+        link = self._links.get((source, target))
+        weather = self.weather
+        begins = self.agenda.now
+        slow_seconds = 0.0
+        if link is not None:
+            if link.held is not None:
+                link.held.append(
+                    lambda: self.transmit(source, target, arrive, owner=owner, line=line, size=size)
+                )
+                return
+            if link.bytes_per_second != math.inf:
+                begins = link.busy_until = max(begins, link.busy_until) + size / link.bytes_per_second
+            slow_seconds = link.slow_seconds
+        time = begins + weather.latency(self.random)
+        if slow_seconds:
+            time += self.random.uniform(0.0, slow_seconds)
+        if line is not None:
+            if weather.loss_probability:
+                time += self._retransmissions()
+            time = line.last_arrival = max(time, line.last_arrival)
+        self.agenda.at(time, arrive, owner)
+
+    def _retransmissions(self) -> float:
+        """Seconds until a segment that may be lost, and lost again, has arrived."""
+        seconds, wait = 0.0, RETRANSMISSION_SECONDS_MIN
+        for _ in range(LOSSES_MAX):
+            if self.random.random() >= self.weather.loss_probability:
+                break
+            seconds += wait
+            wait *= 2
+        return seconds

@@ -1,0 +1,214 @@
+"""A machine of the world and the node that runs on it: how it starts, stops and dies. PORTED.
+
+Ways to die: `stop` (a clean one), `kill("all")` (the process, the kernel keeps its page cache), `kill("synced")` and
+`kill("random")` (the power), `cut` (the power, in the middle of a disk operation), `fail_the_disk` (the disk reports
+errors, then the power goes: a kernel that has failed to write pages out may forget them later, and no later sync
+would tell).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from random import Random
+
+import attrs
+
+from metadata_quorum.features import THIS_RELEASE, Release
+from odradek.env.ports import DiskError, Env, Event
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.node import Node, NodeFailed
+from odradek.node.run_node import run_node
+from sim.history import SafetyViolation
+from sim.machine.disk import Keep
+from sim.machine.world import Running, World
+
+CUT_SECONDS_MAX = 30.0
+"""How long to wait for the disk operation in which the power fails."""
+
+__all__ = ["Member", "TraceLog"]
+
+
+class TraceLog:
+    """The node's log, as events of the trace."""
+
+    def __init__(
+        self, world: World, who: str, on_offline: Callable[[Mapping[str, object]], None] = lambda fields: None
+    ) -> None:
+        self._world = world
+        self._who = who
+        self._on_offline = on_offline
+        self.directory_is_offline = False
+        self.errors = 0
+        """What it has told at this level."""
+
+    def _note(self, event: str, **fields: object) -> None:
+        self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
+        if event == "directory.offline":
+            self.directory_is_offline = True
+            self._on_offline(fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self.errors += 1
+        self._note(event, **fields)
+
+    debug = info = warning = _note
+    exception = error
+
+
+class Member:
+    """One node of a scenario. `disk_is_bad` says that it may fail, if it says why."""
+
+    def __init__(
+        self, world: World, name: str, config: NodeConfig, older_config: NodeConfig | None = None
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.config = self.newest_config = config
+        self.older_config = config if older_config is None else older_config
+        """What its file said before somebody tuned it."""
+        self.release: Release = THIS_RELEASE
+        """What is installed on the machine."""
+        self.speaks: Release = THIS_RELEASE
+        """What its process was started with, or the last one that it had."""
+        self.disk_is_bad = False
+        self.log = TraceLog(world, name)
+        self.may_be_damaged = False
+        """Whether the fault model was broken on purpose: then it may fail for whatever reason it says."""
+        self.failures: list[str] = []
+        self._errors = 0
+        self.node: Node | None = None
+        """What runs in its process, for those who watch it; of a dead one whatever is left."""
+        self._stop: Event | None = None
+        self._started: Event | None = None
+        self._serves = False
+
+    @property
+    def running(self) -> Running | None:
+        """Its process, or the last one that it had."""
+        return self.world.machine(self.name).running
+
+    def is_up(self) -> bool:
+        """Whether its process lives."""
+        running = self.running
+        return running is not None and not running.ended.is_set()
+
+    def serves(self) -> bool:
+        """Whether it lives and has come up to the point where clients are served."""
+        return self.is_up() and self._serves
+
+    def launch(self) -> Event:
+        """Start the process; the event is set once it serves clients, or is gone again."""
+        serving = self._started = self.world.event()
+        self._serves = False
+        self.node = None
+        running = self.world.start(self.name, self._serve)
+        running.on_end = serving.set
+        return serving
+
+    async def start(self) -> None:
+        """Start the process; returns once it serves clients, or is gone again."""
+        await self.launch().wait()
+
+    async def _serve(self, env: Env) -> None:
+        stop = self._stop = env.event()
+        serving = self._started
+        assert serving is not None
+        self._errors += self.log.errors
+        running = self.running
+        assert running is not None
+
+        def offline(fields: Mapping[str, object]) -> None:
+            if running.env.alive:
+                self._must_have_a_reason(fields)
+
+        log = self.log = TraceLog(self.world, self.name, offline)
+
+        def made(node: Node) -> None:
+            self.node = node
+
+        def started(_: object) -> None:
+            self._serves = True
+            serving.set()
+
+        try:
+            self.speaks = self.release
+            config = attrs.evolve(self.config, release=self.speaks)
+            await run_node(config, env, made=made, started=started, stop=stop, log=log, poison=True)
+        except* (NodeFailed, DiskError) as group:
+            if not self.disk_is_bad and not self.may_be_damaged:
+                raise
+            self._fail(group, log)
+        except* Exception as group:
+            if not self.may_be_damaged:
+                raise
+            self._fail(group, log)
+
+    def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
+        """A log directory has gone offline: no harm that the run has done to its disk, no reason."""
+        if not self.disk_is_bad and not self.may_be_damaged:
+            told = ", ".join(f"{name} {value}" for name, value in sorted(fields.items()))
+            self.world.refute(SafetyViolation(f"{self.name}: a sound log directory has gone offline: {told}"))
+
+    def _fail(self, group: BaseExceptionGroup[BaseException], log: TraceLog) -> None:
+        self.failures.append(str(_first(group)))
+        log.error("process.failed", reason=self.failures[-1])
+
+    @property
+    def errors(self) -> int:
+        """How often a process of this node has told of an error."""
+        return self._errors + self.log.errors
+
+    # --- ways to die
+
+    def ask_to_stop(self) -> None:
+        """Ask for a clean stop; `running.ended` tells when it is done."""
+        assert self._stop is not None
+        self._stop.set()
+
+    async def kill(self, keep: Keep) -> None:
+        """Kill the process (`all`), or the machine. Nothing, if it is gone already."""
+        running = self.running
+        if running is not None and not running.ended.is_set():
+            if running.env.alive:  # or somebody else has killed it at this very moment
+                self.world.crash(self.name, keep)
+            await running.ended.wait()
+
+    async def cut(
+        self, random: Random, operations_max: int = 300, seconds_max: float = CUT_SECONDS_MAX
+    ) -> None:
+        """Let the power fail in the middle of one of the next disk operations."""
+        running = self.running
+        assert running is not None
+        disk = self.world.machine(self.name).disk
+        disk.crash_at(disk.operation_count + random.randint(1, operations_max))
+        await self.world.wait(running.ended, seconds_max)
+        if running.env.alive:
+            self.world.crash(self.name, "random")
+        await running.ended.wait()
+
+    async def fail_the_disk(self, random: Random) -> None:
+        """Let some disk operations fail; the node stops by itself or goes on, and then the power is gone."""
+        world, running = self.world, self.running
+        assert running is not None
+        disk = world.machine(self.name).disk
+        self.disk_is_bad = True
+        aimed = random.choice(("", "", "sync", "read", "append", "rename"))
+        if aimed:  # the next ones of a kind: a sync that fails, reads of a bad place
+            disk.fail_next(errno.EIO, operation=aimed, times=random.choice((1, 3)))
+        else:
+            for _ in range(random.choice((1, 1, 3))):
+                disk.fail_at(disk.operation_count + random.randint(1, 200), errno.EIO)
+        await world.sleep(random.uniform(0.0, 5.0))
+        disk.forget_faults()
+        world.node_env(self.name)  # a process that has failed leaves a machine that is up
+        world.crash(self.name, random.choice(("synced", "random")))
+        await running.ended.wait()
+        self.disk_is_bad = False
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,533 @@
+"""A simulated network: hosts, links that can be cut, and byte streams that arrive late and in pieces.
+
+Theory of operation
+-------------------
+A connection is two `SimConn`s. What one end sends is cut into segments (anywhere, when the weather says so), and
+each segment is an event of the agenda that happens to the other end. Segments of one direction never overtake
+each other. A sender may have `socket_buffer_bytes` under way and unread; what the receiver takes out of its
+buffer opens the window again after one more latency, so that back pressure works as it does in production. As in
+TCP it is not told for every byte, but when a quarter of the buffer has been taken out.
+
+Whatever reaches another node does so by an event that belongs to that node: a paused node holds its events back
+and finds them when it resumes. The kernel of a paused or busy process still answers: connections are accepted
+into the listener's backlog without it.
+
+A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would; it never
+gives up by itself, that is the business of timeouts. `sim.machine.links` has what may be wrong with links. A connection may be
+reset on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What a client has sent on
+a connection before it closed it may arrive late, behind what it sends on its next one.
+
+How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A
+machine that loses power says nothing: its peers wait; what they send afterwards is sent again and again, and
+answered by a reset once the machine is up, or given up after a quarter of an hour.
+
+No trio here: the waits are `sim.machine.waiting.Signal`s.
+"""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network
+from sim.machine.disk_files import SimFile
+from sim.machine.events import Agenda
+from sim.machine.links import Line, Links
+from sim.machine.waiting import Signal, Waiter, checkpoint
+from sim.machine.weather import Weather
+
+BACKLOG = 1024
+FIRST_EPHEMERAL_PORT = 30_000
+CONNECT_SECONDS_MAX = 60.0
+"""After this time a connection attempt that nobody answers fails."""
+FIRST_RETRANSMISSION_SECONDS = 1.0
+RETRANSMISSION_SECONDS_MAX = 512.0
+"""The longest wait before a segment that nobody acknowledges is sent again; after that the connection is lost."""
+SILENCE_SECONDS_MAX = 1023.0
+"""After so long a sender of whom nothing is acknowledged gives its connection up: all those waits together."""
+_OWN_NAMES = ("localhost", "127.0.0.1", "::1")
+_SENDFILE_BYTES_MAX = 1 << 18
+
+
+class Node(Waiter, Protocol):
+    """One incarnation of a host's process, as the network sees it."""
+
+    host: str
+    paused: bool
+
+    def record(self, what: str, *details: object) -> None: ...
+
+
+@attrs.define(eq=False)
+class Host:
+    """A machine on the network. `up` means that its kernel answers."""
+
+    name: str
+    address: str
+    up: bool = True
+    listeners: dict[int, SimListener] = attrs.Factory(dict)
+    next_port: int = FIRST_EPHEMERAL_PORT
+
+
+class Fabric(Links):
+    """All hosts, links and connections of a world."""
+
+    def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
+        super().__init__(agenda, weather, random)
+        self.hosts: dict[str, Host] = {}
+        self._connections: dict[SimConn, None] = {}
+        self.connection_count = 0
+
+    # --- hosts
+
+    def add_host(self, name: str) -> Host:
+        host = Host(name, f"10.0.{len(self.hosts) // 250}.{len(self.hosts) % 250 + 1}")
+        self.hosts[name] = host
+        return host
+
+    def resolve(self, name: str, asking: str) -> Host | None:
+        """The host with this name or address, as seen from `asking`."""
+        if name in _OWN_NAMES:
+            return self.hosts[asking]
+        for host in self.hosts.values():
+            if name in (host.name, host.address):
+                return host
+        return None
+
+    # --- connections
+
+    def connections_of(self, node: Node) -> list[SimConn]:
+        return [conn for conn in self._connections if conn.node is node]
+
+    def add_pair(self, client: Node, server: Node) -> tuple[SimConn, SimConn]:
+        self.connection_count += 1
+        name = f"c{self.connection_count}"
+        here = SimConn(self, client, self.hosts[client.host], self.hosts[server.host], f"{name}>")
+        there = SimConn(self, server, self.hosts[server.host], self.hosts[client.host], f"{name}<")
+        here.peer, there.peer = there, here
+        self._connections[here] = self._connections[there] = None
+        return here, there
+
+    def sever(self, here: str, there: str) -> int:
+        """Forget the connections between two hosts, as a firewall does: nothing passes, nobody is told. How many."""
+        severed = 0
+        for conn in self._connections:
+            if (conn.host_name, conn.peer_name) in ((here, there), (there, here)):
+                severed += conn.is_heard
+                conn.is_heard = False
+        return severed // 2
+
+    def forget(self, conn: SimConn) -> None:
+        self._connections.pop(conn, None)
+
+    def end_node(self, node: Node, *, silent: bool) -> None:
+        """The node's process is gone: its listeners at once, its connections with a reset unless `silent`."""
+        host = self.hosts[node.host]
+        for port, listener in list(host.listeners.items()):
+            if listener.node is node:
+                del host.listeners[port]
+                listener.abandon()
+        for conn in self.connections_of(node):
+            conn.abandon(silent=silent)
+
+    def statistics(self) -> dict[str, int]:
+        return {"connections_open": len(self._connections) // 2, "connections_made": self.connection_count}
+
+
+class SimConn:
+    """One end of a connection: `odradek.env.ports.Conn`."""
+
+    peer: SimConn
+
+    def __init__(self, fabric: Fabric, node: Node, host: Host, peer_host: Host, name: str) -> None:
+        self.node = node
+        self.name = name
+        self.peer_host = peer_host.address
+        self._fabric = fabric
+        self._host = host
+        self.host_name = host.name
+        self.peer_name = peer_host.name
+        self.is_heard = True
+        """False: the network has forgotten this connection, and lets nothing of it pass."""
+        self._gives_up = False
+        self._late_until = 0.0
+        """Until then nothing arrives here: what a client left behind may be overtaken by its next connection."""
+        self.line = Line()
+        self._window = fabric.weather.socket_buffer_bytes
+        self._taken = 0
+        """Taken out of the buffer, and not told yet to whom sends."""
+        self._received = bytearray()
+        self._low_water = 1
+        self._ended = False
+        self._closed = False
+        self._lost: str | None = None
+        self._readable = Signal(node)
+        self._writable = Signal(node)
+
+    # --- the port
+
+    async def readable(self) -> None:
+        if self._chance(self._fabric.weather.spurious_wake_probability):
+            await checkpoint()
+            return
+        if self._is_readable():
+            await checkpoint()
+        else:
+            await self._readable.wait()
+            while not self._is_readable():
+                await self._readable.wait()
+        self._check_open()
+
+    def _is_readable(self) -> bool:
+        return len(self._received) >= self._low_water or self._ended or self._lost is not None or self._closed
+
+    def wait_for(self, count: int) -> None:
+        # As in Linux, what the buffer cannot hold is not waited for: a sender that waits for a third of it to be free,
+        # and has not been told of a quarter, may have filled no more than this.
+        self._low_water = max(1, min(count, self._fabric.weather.socket_buffer_bytes // 3))
+        if self._is_readable():
+            self._readable.wake()
+
+    async def writable(self) -> None:
+        # As in Linux: not for every byte of room, or a stream ends up in segments of one byte.
+        enough = max(1, self._fabric.weather.socket_buffer_bytes // 3)
+        if self._window >= enough or self._lost or self._closed:
+            await checkpoint()
+        while not (self._window >= enough or self._lost or self._closed):
+            await self._writable.wait()
+        self._check_open()
+
+    def recv_into(self, buffer: memoryview) -> int | None:
+        if self._closed or not self.node.alive:
+            self._check_open()
+        if not len(buffer):
+            raise ValueError("no room to receive into: 0 bytes would look like the end of the stream")
+        if not self._received:
+            if self._lost:
+                raise ConnectionLost(self._lost)
+            return 0 if self._ended else None
+        weather = self._fabric.weather
+        count = min(len(buffer), len(self._received))
+        if count > 1 and self._chance(weather.short_recv_probability):
+            count = self._fabric.random.randint(1, count)
+        if count == len(self._received):
+            buffer[:count] = self._received
+            self._received.clear()
+        else:
+            with memoryview(self._received) as received:
+                buffer[:count] = received[:count]
+            del self._received[:count]
+        self.node.record("recv", self.name, count)
+        self._taken += count
+        if self._taken >= weather.socket_buffer_bytes // 4:
+            taken, self._taken, peer = self._taken, 0, self.peer
+            self._transmit(lambda: peer.open_window(taken), peer.node)
+        return count
+
+    def send(self, chunks: Sequence[Buffer], more: bool = False) -> int:
+        self._check_open()
+        if self._lost:
+            raise ConnectionLost(self._lost)
+        count = min(sum(map(len, chunks)), self._window)
+        if count > 1 and self._chance(self._fabric.weather.short_send_probability):
+            count = self._fabric.random.randint(1, count)
+        if count == 0:
+            return 0
+        data = b"".join(chunks)
+        if count < len(data):
+            data = data[:count]
+        self._window -= count
+        self.node.record("send", self.name, count, zlib.crc32(data))
+        peer = self.peer
+        for segment in self._segments(data):
+            self._transmit(partial(peer.deliver, segment), peer.node, self.line, len(segment))
+        if not self.is_heard and not self._gives_up:
+            self._gives_up = True
+            agenda = self._fabric.agenda
+            agenda.at(agenda.now + SILENCE_SECONDS_MAX, partial(self.reset, "timed out"), self.node)
+        return count
+
+    def sendfile(self, file: File, offset: int, count: int) -> int:
+        if not isinstance(file, SimFile):
+            raise TypeError(f"{file!r} is not a file of this world")
+        self._check_open()
+        wanted = min(count, self._window, _SENDFILE_BYTES_MAX)
+        if wanted <= 0:
+            return self.send([b""])
+        data = file.pread(wanted, offset)
+        if not data:
+            raise DiskError(file.directory, file.path, "read", 0, f"ends before {offset + count}")
+        return self.send([data])
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._fabric.forget(self)
+        self.node.record("close", self.name)
+        peer = self.peer
+        if self._chance(self._fabric.weather.late_probability):
+            late = self._fabric.random.uniform(0.0, self._fabric.weather.late_seconds)
+            peer._late_until = self._fabric.agenda.now + late
+        if self._received:  # the kernel resets when it must throw away what was not read
+            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+        else:
+            self._transmit(peer.end, peer.node, self.line)
+        self._readable.wake()
+        self._writable.wake()
+
+    # --- what happens to this end
+
+    def deliver(self, segment: bytes) -> None:
+        """A segment arrives."""
+        if self._is_late(partial(self.deliver, segment)) or self._lost or not self.is_heard:
+            return
+        if self._closed:
+            self._answer_for_the_dead(FIRST_RETRANSMISSION_SECONDS)
+            return
+        if self._chance(self._fabric.weather.reset_probability):
+            peer = self.peer
+            self.reset("reset on the way")
+            self._transmit(lambda: peer.reset("reset on the way"), peer.node)
+            return
+        self._received += segment
+        self._readable.wake()
+
+    def _answer_for_the_dead(self, wait: float) -> None:
+        """A kernel that does not know the connection resets it; a machine without power is asked again later."""
+        peer = self.peer
+        if self._host.up:
+            self._transmit(lambda: peer.reset("reset by peer"), peer.node)
+        elif wait > RETRANSMISSION_SECONDS_MAX:
+            peer.reset("timed out")
+        else:
+            agenda = self._fabric.agenda
+            agenda.at(agenda.now + wait, lambda: self._answer_for_the_dead(2 * wait), peer.node)
+
+    def _is_late(self, arrive: Callable[[], None]) -> bool:
+        """Whether what arrives is held up; then it arrives later, in its order."""
+        agenda = self._fabric.agenda
+        if agenda.now >= self._late_until:
+            return False
+        agenda.at(self._late_until, arrive, self.node)
+        return True
+
+    def end(self) -> None:
+        """The peer has closed its end."""
+        if self._is_late(self.end) or not self.is_heard:
+            return
+        self._ended = True
+        self._readable.wake()
+
+    def reset(self, reason: str) -> None:
+        """The connection is gone."""
+        if self._is_late(partial(self.reset, reason)):
+            return
+        if not self._lost and not self._closed:
+            self._lost = reason
+            self._readable.wake()
+            self._writable.wake()
+
+    def open_window(self, count: int) -> None:
+        """The peer has taken `count` bytes out of its buffer."""
+        self._window += count
+        self._writable.wake()
+
+    def abandon(self, *, silent: bool) -> None:
+        """The process of this end is gone."""
+        self._closed = True
+        self._fabric.forget(self)
+        if not silent:
+            peer = self.peer
+            self._transmit(lambda: peer.reset("reset by peer"), peer.node, self.line)
+
+    # --- helpers
+
+    def _check_open(self) -> None:
+        if not self.node.alive:
+            raise ConnectionLost("the node has crashed")
+        if self._closed:
+            raise ConnectionLost("closed")
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self._fabric.random.random() < probability
+
+    def _transmit(
+        self, arrive: Callable[[], None], owner: Node, line: Line | None = None, size: int = 0
+    ) -> None:
+        if self.is_heard:
+            self._fabric.transmit(self.host_name, self.peer_name, arrive, owner=owner, line=line, size=size)
+
+    def _segments(self, data: bytes) -> list[bytes]:
+        random = self._fabric.random
+        if len(data) < 2 or not self._chance(self._fabric.weather.split_probability):
+            return [data]
+        cuts = sorted(random.randrange(1, len(data)) for _ in range(random.randint(1, 3)))
+        edges = [0, *cuts, len(data)]
+        return [data[start:end] for start, end in pairwise(edges) if start < end]
+
+
+class SimListener:
+    """`odradek.env.ports.Listener`."""
+
+    def __init__(self, fabric: Fabric, node: Node, host: Host, port: int) -> None:
+        self.node = node
+        self.port = port
+        self._fabric = fabric
+        self._host = host
+        self._backlog: deque[SimConn] = deque()
+        self._closed = False
+        self._ready = Signal(node)
+
+    async def accept(self) -> SimConn:
+        await checkpoint()
+        while not self._backlog:
+            if self._closed:
+                raise ConnectionLost("the listener is closed")
+            await self._ready.wait()
+        if not self.node.alive:
+            raise ConnectionLost("the node has crashed")
+        conn = self._backlog.popleft()
+        self.node.record("accept", conn.name, conn.peer_host)
+        return conn
+
+    def offer(self, conn: SimConn) -> bool:
+        """A connection has come in. False: the backlog is full."""
+        if len(self._backlog) >= BACKLOG:
+            return False
+        self._backlog.append(conn)
+        self._fabric.agenda.at(self._fabric.agenda.now, self._ready.wake, self.node)
+        return True
+
+    def abandon(self) -> None:
+        """The process is gone, or has closed the listener."""
+        self._closed = True
+        self._backlog.clear()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._host.listeners.pop(self.port, None)
+        waiting = list(self._backlog)
+        self.abandon()
+        for conn in waiting:
+            conn.close()
+        self._ready.wake()
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """A connection being made. `failure` or `conn` is set when it is decided."""
+
+    decided: Signal
+    conn: SimConn | None = None
+    failure: str | None = None
+    given_up: bool = False
+
+    def fail(self, reason: str) -> None:
+        if self.conn is None and self.failure is None:
+            self.failure = reason
+            self.decided.wake()
+
+    def succeed(self, conn: SimConn) -> None:
+        if self.given_up or self.failure is not None:
+            conn.close()
+            return
+        self.conn = conn
+        self.decided.wake()
+
+
+class SimNetwork:
+    """`odradek.env.ports.Network` of one node."""
+
+    def __init__(self, fabric: Fabric, node: Node) -> None:
+        self._fabric = fabric
+        self._node = node
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        send_buffer_bytes: int | None = None,
+        receive_buffer_bytes: int | None = None,
+    ) -> SimListener:
+        """The weather decides the size of buffers, whatever is asked for."""
+        own = self._fabric.hosts[self._node.host]
+        if not self._node.alive:
+            raise OSError(errno.ENETDOWN, "the node has crashed")
+        if host not in ("", "0.0.0.0", "::") and self._fabric.resolve(host, own.name) is not own:
+            raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of {own.name}")
+        if port == 0:
+            while own.next_port in own.listeners:
+                own.next_port += 1
+            port = own.next_port
+            own.next_port += 1
+        if port in own.listeners:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {own.name} is in use")
+        listener = own.listeners[port] = SimListener(self._fabric, self._node, own, port)
+        self._node.record("listen", port)
+        return listener
+
+    async def connect(self, host: str, port: int) -> SimConn:
+        await checkpoint()
+        if not self._node.alive:
+            raise ConnectionLost("the node has crashed")
+        fabric, node = self._fabric, self._node
+        target = fabric.resolve(host, node.host)
+        if target is None:
+            raise ConnectionLost(f"{host}:{port}: no such host")
+        node.record("connect", host, port)
+        attempt = _Attempt(Signal(node))
+        timeout = fabric.agenda.at(
+            fabric.agenda.now + CONNECT_SECONDS_MAX, lambda: attempt.fail("timed out"), node
+        )
+        fabric.transmit(node.host, target.name, lambda: self._arrive(target, port, attempt))
+        try:
+            while attempt.conn is None and attempt.failure is None:
+                await attempt.decided.wait()
+        except BaseException:
+            attempt.given_up = True
+            raise
+        finally:
+            timeout.cancel()
+        if attempt.conn is None:
+            raise ConnectionLost(f"{host}:{port}: {attempt.failure}")
+        node.record("connected", attempt.conn.name)
+        return attempt.conn
+
+    def _arrive(self, target: Host, port: int, attempt: _Attempt) -> None:
+        """The attempt reaches the target's kernel."""
+        if not target.up:
+            return
+        fabric, node = self._fabric, self._node
+        listener = target.listeners.get(port)
+        closed = fabric.closed(node.host, target.name)
+        if closed == "swallows":
+            return
+        if listener is None or closed == "refuses":
+            fabric.transmit(target.name, node.host, lambda: attempt.fail("refused"), owner=node)
+            return
+        here, there = fabric.add_pair(node, listener.node)
+        if not node.alive or not listener.offer(there):
+            here.abandon(silent=True)
+            there.abandon(silent=True)
+            fabric.transmit(target.name, node.host, lambda: attempt.fail("refused"), owner=node)
+            return
+        fabric.transmit(target.name, node.host, lambda: attempt.succeed(here), owner=node, line=there.line)
+
+
+if TYPE_CHECKING:
+
+    def _conforms(
+        conn: SimConn, listener: SimListener, network: SimNetwork
+    ) -> tuple[Conn, Listener, Network]:
+        return conn, listener, network

@@ -1,0 +1,119 @@
+"""What a disk holds: files and directories, in the page cache and on the platter.
+
+Files become durable by a sync, all of their bytes; entries of a directory by a sync of that directory. The rules
+of what a power loss leaves are in `sim.machine.disk`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from sim.machine.disk_files import SimDir
+
+SECTOR_BYTES = 512
+
+
+@attrs.define(eq=False)
+class Inode:
+    """A file's bytes, in the cache and on the platter."""
+
+    data: bytearray = attrs.Factory(bytearray)
+    durable_size: int = 0
+    """`data[:durable_size]` is on the platter."""
+    durable_rest: bytes = b""
+    """What follows on the platter, cut off in the cache by an unsynced truncation."""
+    lost: list[tuple[int, int]] = attrs.Factory(list)
+    """Ranges that a failed sync has dropped: zeros after a power loss."""
+    modified_ms: int = 0
+    handles: int = 0
+    linked: bool = True
+
+    def truncate(self, size: int) -> None:
+        if size < self.durable_size:
+            self.durable_rest = bytes(self.data[size : self.durable_size]) + self.durable_rest
+            self.durable_size = size
+        del self.data[size:]
+
+    def sync(self) -> None:
+        self.durable_size = len(self.data)
+        self.durable_rest = b""
+        self.lost = [
+            (start, min(end, self.durable_size)) for start, end in self.lost if start < self.durable_size
+        ]
+
+    def fail_sync(self) -> None:
+        if self.durable_size < len(self.data):
+            self.lost.append((self.durable_size, len(self.data)))
+
+    def lose_power(self, random: Random | None) -> None:
+        """Leave what is durable; with `random`, by chance more."""
+        content = self.data[: self.durable_size] + self.durable_rest
+        arrived = self.durable_size < len(self.data) or len(self.durable_rest) > 0
+        if random is not None and arrived and random.random() < 0.75:
+            content = _torn(self.data, self.durable_size, random)
+        for start, end in self.lost:
+            end = min(end, len(content))
+            content[start:end] = bytes(max(end - start, 0))
+        self.data, self.durable_size, self.durable_rest, self.lost = content, len(content), b"", []
+
+
+def _torn(data: bytearray, durable_size: int, random: Random) -> bytearray:
+    """`data` cut at a random size, in which unsynced sectors may read as zeros."""
+    size = random.choice((len(data), random.randint(durable_size, len(data))))
+    content = data[:size]
+    chance = random.choice((0.0, 0.0, 0.1, 0.5))
+    position = durable_size
+    while position < size:
+        end = min((position // SECTOR_BYTES + 1) * SECTOR_BYTES, size)
+        if random.random() < chance:
+            content[position:end] = bytes(end - position)
+        position = end
+    return content
+
+
+@attrs.define(eq=False)
+class Folder:
+    """A directory's entries, in the cache and on the platter."""
+
+    entries: dict[str, Inode | Folder] = attrs.Factory(dict)
+    durable: dict[str, Inode | Folder] = attrs.Factory(dict)
+    pending: list[tuple[str, Inode | Folder | None, str | None]] = attrs.Factory(list)
+    """Changes in order: (name, node, None) links, (name, None, None) unlinks, (name, node, old name) renames."""
+    modified_ms: int = 0
+    locked_by: SimDir | None = None
+
+    def change(self, name: str, node: Inode | Folder | None, old_name: str | None = None) -> None:
+        _apply(self.entries, name, node, old_name)
+        self.pending.append((name, node, old_name))
+
+    def sync(self) -> None:
+        for change in self.pending:
+            _apply(self.durable, *change)
+        self.pending.clear()
+
+    def lose_power(self, random: Random | None) -> None:
+        if random is not None and self.pending:
+            for change in self.pending[: random.randint(0, len(self.pending))]:
+                _apply(self.durable, *change)
+        self.pending.clear()
+        self.entries = dict(self.durable)
+
+
+def _apply(
+    entries: dict[str, Inode | Folder], name: str, node: Inode | Folder | None, old_name: str | None
+) -> None:
+    if old_name is not None:
+        entries.pop(old_name, None)
+    if node is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = node
+
+
+def path_parts(path: str) -> list[str]:
+    """The names in a path; slashes at either end or doubled do not count."""
+    return [part for part in path.split("/") if part]

@@ -1,0 +1,9 @@
+"""The release before this one, as nodes of a simulated cluster run it until they are upgraded."""
+
+from __future__ import annotations
+
+from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS, SUPPORTED_FEATURES, Release
+
+OLDER_RELEASE = Release({**SUPPORTED_FEATURES, ELIGIBLE_LEADER_REPLICAS: (0, 0)}, versions_behind=1)
+OLDER_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 0}
+"""What a cluster begins with as long as it has nodes of the release before."""

@@ -1,0 +1,171 @@
+"""The world as one simulated node sees it: `odradek.env.ports.Env` over the agenda, the fabric and a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from odradek.env.long_work import LongWork
+from odradek.env.ports import Dir, Env, Event
+from sim.machine.clock import NodeClock
+from sim.machine.disk import SimDisk
+from sim.machine.events import Agenda
+from sim.machine.network import Fabric, SimNetwork
+from sim.machine.trace import Trace
+from sim.machine.waiting import NodeCrashed, Signal, SimEvent, checkpoint, wait_shielded
+from sim.machine.weather import Weather
+
+if TYPE_CHECKING:
+    from trio.lowlevel import Task
+
+T = TypeVar("T")
+
+RARITY: Mapping[str, float] = {
+    "client.drop_connection": 0.01,
+    "connection.close_after_answer": 0.01,
+    "isr.look_ahead": 0.2,
+    "log.early_roll": 0.2,
+    "metadata.early_snapshot": 0.1,
+    "peers.drop_connection": 0.02,
+    "quorum.resign": 0.02,
+    "replication.drop_connection": 0.02,
+}
+"""How much less often than others a point fires that costs what is under way; `Env.buggify` says yes by chance."""
+CPU_SECONDS_PER_OPERATION = 1e-6
+UUID_BYTES = 16
+
+
+class SimEnv:
+    """One incarnation of a node. Once `alive` is false every port fails, and no clean-up has an effect."""
+
+    def __init__(
+        self,
+        host: str,
+        agenda: Agenda,
+        fabric: Fabric,
+        disk: SimDisk,
+        trace: Trace,
+        random: Random,
+        live_points: Callable[[str], bool],
+        *,
+        clock_rate: float,
+        wall_offset_ms: int,
+    ) -> None:
+        self.host = host
+        self.alive = True
+        self.paused = False
+        self.waits: dict[Task, Signal] = {}
+        self.random = random
+        self.disk = disk
+        self.agenda = agenda
+        self.weather: Weather = fabric.weather
+        self.operation_count = 0
+        self.work_factor = 1.0
+        """How much longer than by the weather off-loop work takes."""
+        self.hangs_until = 0.0
+        """Virtual time before which no off-loop work ends."""
+        self._trace = trace
+        self._live_points = live_points
+        self._ports_random = Random(f"{random.random()}")
+        self.clock = NodeClock(agenda, self, rate=clock_rate, wall_offset_ms=wall_offset_ms)
+        self.network = SimNetwork(fabric, self)
+        self.workers = SimWorkers(self, self._ports_random)
+        self.meter = SimMeter(self)
+        self.long_work = LongWork(self.clock, self.event, self.new_workers(1))
+
+    def record(self, what: str, *details: object) -> None:
+        """Put an event of this node into the trace."""
+        self.operation_count += 1
+        self._trace.record(self.agenda.now, self.host, what, *details)
+
+    def new_workers(self, threads_max: int | None = None) -> SimWorkers:
+        return SimWorkers(self, self._ports_random)
+
+    def open_dir(self, path: str, *, create: bool = False) -> Dir:
+        if not self.alive:  # killed before its first step: what it opened now would be a living process's
+            raise NodeCrashed
+        return self.disk.open_dir(path, create)
+
+    def event(self) -> Event:
+        return SimEvent(self)
+
+    def new_uuid(self) -> bytes:
+        while (value := self._ports_random.randbytes(UUID_BYTES))[0] >> 2 == 62 or not any(value[:15]):
+            continue
+        self.record("uuid", value.hex())
+        return value
+
+    @property
+    def provokes(self) -> bool:
+        return self.weather.buggify_active_probability > 0
+
+    def buggify(self, point: str) -> bool:
+        if not self._live_points(point):
+            return False
+        probability = self.weather.buggify_fire_probability
+        fires = self._ports_random.random() < probability * RARITY.get(point, 1.0)
+        if fires:
+            self.record("buggify", point)
+        return fires
+
+
+class SimWorkers:
+    """`odradek.env.ports.Workers`: at some moment of a virtual delay, beside which the loop goes on.
+
+    The function acts first, last or somewhere in between, as the seed draws it for each call: the loop's turn comes
+    later than what the function saw, and the function's later than what the caller saw. As with threads, a started
+    function runs to its end though the caller be cancelled, unless the node crashes. Unlike with threads it is atomic.
+    """
+
+    def __init__(self, env: SimEnv, random: Random) -> None:
+        self._env = env
+        self._random = random
+        self.hangs_until = 0.0
+        """As the node's, for one device of several."""
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        env, random = self._env, self._random
+        await checkpoint()
+        if not env.alive:
+            raise NodeCrashed
+        began = env.agenda.now
+        seconds = env.weather.work(random) * env.work_factor
+        share = random.choice((0.0, 1.0, random.random()))
+        acts_at = max(began + share * seconds, env.hangs_until, self.hangs_until)
+        ends_at = max(began + seconds, acts_at)
+        env.record("work", getattr(function, "__qualname__", "function"), acts_at - began, ends_at - began)
+        if acts_at > began:
+            await self._until(acts_at)
+        result: T
+        failure: Exception | None = None
+        try:
+            result = function(*args)
+        except Exception as error:  # noqa: BLE001 - it comes to the caller with the function's end
+            failure = error
+        if ends_at > acts_at:
+            await self._until(ends_at)
+        if failure is not None:
+            raise failure
+        return result
+
+    async def _until(self, moment: float) -> None:
+        done = Signal(self._env)
+        self._env.agenda.at(moment, done.wake, self._env)
+        await wait_shielded(done)
+
+
+class SimMeter:
+    """`odradek.env.ports.Meter`: a microsecond per operation, so that quotas are repeatable."""
+
+    def __init__(self, env: SimEnv) -> None:
+        self._env = env
+
+    def cpu_seconds(self) -> float:
+        return self._env.operation_count * CPU_SECONDS_PER_OPERATION
+
+
+if TYPE_CHECKING:
+
+    def _conforms(env: SimEnv) -> Env:
+        return env

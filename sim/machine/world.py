@@ -1,0 +1,389 @@
+"""A virtual world (SHELL): one `trio.run`, in which time, order and every port hang on a seed.
+
+Theory of operation
+-------------------
+`World.run` starts trio with a virtual clock and a seeded scheduler (trio shuffles each batch of runnable tasks by
+a private generator; `tests/test_determinism.py` guards that two processes with different hash seeds agree).
+
+A *machine* is a name, a disk, an oscillator and an operator's clock; it outlives its processes. A *node* is one
+process on it: `start(name, main)` makes a fresh `SimEnv` and runs `main(env)` until it returns, fails or crashes.
+
+`crash(name, keep)` is a death without last words. In this order: the ports fail, the tasks are cancelled, the
+disk forgets. Nothing that the dying tasks do can have an effect, so their exceptions do not count either.
+`keep="all"` is the death of a process (the machine's kernel resets its connections and keeps the page cache);
+`"synced"` and `"random"` are a loss of power (the peers hear nothing). `start` brings the machine back up.
+
+A run ends when its main function returns. It fails with `Liveness` when virtual time runs out, when nothing can
+ever happen again, or when the tasks spin without time going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import count
+from random import Random
+from typing import Any, TypeVar
+
+import attrs
+import trio
+from trio._core import _run as _trio_run
+
+from odradek.env.ports import Env, Event, TaskGroup
+from sim.machine.clock import VirtualClock
+from sim.machine.disk import Keep, SimDisk
+from sim.machine.disk_files import PowerCut
+from sim.machine.events import Agenda
+from sim.machine.network import Fabric, Host
+from sim.machine.sim_env import SimEnv
+from sim.machine.trace import Trace
+from sim.machine.waiting import NodeCrashed
+from sim.machine.weather import Weather
+
+T = TypeVar("T")
+
+VIRTUAL_SECONDS_MAX_DEFAULT = 3600.0
+ROUNDS_PER_LOOK = 64
+"""Rounds of trio's loop for each look whether a signal has come."""
+
+
+class Liveness(Exception):
+    """The world has stopped getting anywhere."""
+
+
+@attrs.define(eq=False)
+class Machine:
+    """What outlives a process. What it says of clocks and work holds for the next start."""
+
+    host: Host
+    disk: SimDisk
+    clock_rate: float = 1.0
+    wall_offset_ms: int = 0
+    wall_drift: float = 0.0
+    work_factor: float = 1.0
+    starts: int = 0
+    env: SimEnv | None = None
+    running: Running | None = None
+
+
+@attrs.define(eq=False)
+class Running:
+    """A node that was started: `ended` once its tasks are gone, whatever the reason."""
+
+    env: SimEnv
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    ended: trio.Event = attrs.Factory(trio.Event)
+    on_end: Callable[[], None] | None = None
+
+
+class World:
+    """See the module docstring. `weather` defaults to what the seed draws."""
+
+    def __init__(
+        self, seed: int, weather: Weather | None = None, *, disk_capacity_bytes: int | None = None
+    ) -> None:
+        self.seed = seed
+        self.random = self._stream("world")
+        self.weather = Weather.draw(self._stream("weather")) if weather is None else weather
+        self.agenda = Agenda()
+        self.trace = Trace()
+        self.fabric = Fabric(self.agenda, self.weather, self._stream("network"))
+        self.machines: dict[str, Machine] = {}
+        self._live_points: dict[str, bool] = {}
+        self._disk_capacity_bytes = disk_capacity_bytes
+        self._nursery: trio.Nursery | None = None
+        self._scope: trio.CancelScope | None = None
+        self._failure: str | None = None
+        self._refutation: Exception | None = None
+
+    def _stream(self, name: str) -> Random:
+        """A source of randomness of its own, so that one part's draws do not shift another's."""
+        return Random(f"{self.seed}/{name}")
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self.agenda.now
+
+    def digest(self) -> str:
+        """Digest of everything that has passed a port."""
+        return self.trace.digest()
+
+    # --- machines and nodes
+
+    def machine(self, name: str) -> Machine:
+        """The machine with this name, made at first mention."""
+        found = self.machines.get(name)
+        if found is None:
+            disk = SimDisk(self._stream(f"disk {name}"), self._disk_capacity_bytes)
+            disk.cold_probability = self.weather.cold_probability
+            found = self.machines[name] = Machine(self.fabric.add_host(name), disk)
+            disk.on_operation = lambda *details: self.trace.record(self.now, name, "disk", *details)
+            disk.on_power_cut = lambda: self.crash(name, "random", disk_forgets=False)
+            disk.wall_ms = lambda: found.env.clock.wall_ms() if found.env is not None else 0
+        return found
+
+    def node_env(self, name: str) -> SimEnv:
+        """The environment of the live process on this machine; a fresh one if there is none."""
+        machine = self.machine(name)
+        if machine.env is None or not machine.env.alive:
+            machine.starts += 1
+            machine.host.up = True
+            if machine.disk.power_is_off:
+                machine.disk.crash("random")
+            self.trace.record(self.now, name, "boot", machine.starts)
+            machine.env = SimEnv(
+                name,
+                self.agenda,
+                self.fabric,
+                machine.disk,
+                self.trace,
+                self._stream(f"node {name} {machine.starts}"),
+                self._is_live_point,
+                clock_rate=machine.clock_rate,
+                wall_offset_ms=machine.wall_offset_ms,
+            )
+            machine.env.clock.wall_drift = machine.wall_drift
+            machine.env.work_factor = machine.work_factor
+        return machine.env
+
+    def _is_live_point(self, point: str) -> bool:
+        probability = self.weather.buggify_active_probability
+        if probability <= 0:
+            return False
+        live = self._live_points.get(point)
+        if live is None:
+            live = self._live_points[point] = self._stream(f"buggify {point}").random() < probability
+        return live
+
+    def start(self, name: str, main: Callable[[Env], Awaitable[Any]]) -> Running:
+        """Start a process on the machine. When `main` returns or fails, the process is gone (page cache kept)."""
+        machine = self.machine(name)
+        if machine.running is not None and not machine.running.ended.is_set() and machine.running.env.alive:
+            raise ValueError(f"{name} is running")
+        assert self._nursery is not None, "nodes start inside of World.run"
+        running = machine.running = Running(self.node_env(name))
+        self._nursery.start_soon(self._run_node, running, main, name=f"node {name}")
+        return running
+
+    async def _run_node(self, running: Running, main: Callable[[Env], Awaitable[Any]]) -> None:
+        env = running.env
+        try:
+            with running.scope:
+                try:
+                    await main(env)
+                except BaseException as error:
+                    if env.alive:
+                        raise
+                    _raise_what_counts(error)
+        finally:
+            if env.alive:
+                self._end(env, "all", "exit")
+            running.ended.set()
+            if running.on_end is not None:
+                running.on_end()
+
+    def crash(self, name: str, keep: Keep = "all", *, disk_forgets: bool = True) -> None:
+        """Kill the process on this machine, or cut the machine's power. See the module docstring.
+
+        Without `disk_forgets` the disk does so at the next start: for a power cut in the middle of an operation.
+        """
+        machine = self.machine(name)
+        env = machine.env
+        if env is None or not env.alive:
+            raise ValueError(f"{name} is not running")
+        self._end(env, keep, f"crash {keep}", disk_forgets=disk_forgets)
+        if machine.running is not None:
+            machine.running.scope.cancel()
+        for signal in list(env.waits.values()):
+            signal.wake()
+
+    def _end(self, env: SimEnv, keep: Keep, what: str, *, disk_forgets: bool = True) -> None:
+        self.trace.record(self.now, env.host, what)
+        machine = self.machines[env.host]
+        env.alive = False
+        self.resume(env.host)
+        machine.host.up = keep == "all"
+        self.fabric.end_node(env, silent=keep != "all")
+        if disk_forgets:
+            machine.disk.crash(keep)
+
+    def pause(self, name: str) -> None:
+        """Freeze the process: nothing happens to it until `resume`."""
+        self.node_env(name).paused = True
+
+    def resume(self, name: str) -> None:
+        """Let happen what was held back."""
+        env = self.machine(name).env
+        if env is not None and env.paused:
+            env.paused = False
+            self.agenda.release(env)
+
+    def partition(self, here: str, there: str) -> None:
+        """Cut the links between two machines, both directions."""
+        self.fabric.cut(here, there)
+        self.fabric.cut(there, here)
+
+    def heal(self, here: str, there: str) -> None:
+        """Undo `partition`."""
+        self.fabric.heal(here, there)
+        self.fabric.heal(there, here)
+
+    def cut(self, source: str, target: str) -> None:
+        """Cut one direction: what goes from `source` to `target` is held."""
+        self.fabric.cut(source, target)
+
+    def slow(self, here: str, there: str, seconds: float) -> None:
+        """Let each segment between two machines take up to `seconds` longer (0: no longer)."""
+        self.fabric.slow(here, there, seconds)
+        self.fabric.slow(there, here, seconds)
+
+    def slow_down(self, name: str, factor: float) -> None:
+        """Let what a machine's processes do off their loops take so many times longer, from now on."""
+        machine = self.machine(name)
+        machine.work_factor = factor
+        if machine.env is not None:
+            machine.env.work_factor = factor
+
+    def hang(self, name: str, seconds: float) -> None:
+        """Let nothing that a machine's processes do off their loops end before so many seconds have passed."""
+        env = self.node_env(name)
+        env.hangs_until = max(env.hangs_until, self.now + seconds)
+
+    def set_clocks(self, name: str, *, rate: float, drift: float) -> None:
+        """Let a machine's oscillator run at `rate`, and its wall clock run away from that by `drift`."""
+        machine = self.machine(name)
+        machine.clock_rate, machine.wall_drift = rate, drift
+        if machine.env is not None:
+            machine.env.clock.rate, machine.env.clock.wall_drift = rate, drift
+
+    @property
+    def tasks(self) -> TaskGroup:
+        """Tasks that live as long as the run, outside of any node."""
+        assert self._nursery is not None, "tasks start inside of World.run"
+        return self._nursery
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Event:
+        """Start a task outside of any node; the event is set when it returns."""
+        done = trio.Event()
+
+        async def run() -> None:
+            await function(*args)
+            done.set()
+
+        self.tasks.start_soon(run)
+        return done
+
+    def event(self) -> Event:
+        """An event outside of any node."""
+        return trio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        """For the main function of a run: let virtual time pass."""
+        woken = trio.Event()
+        self.agenda.at(self.now + seconds, woken.set)
+        await woken.wait()
+
+    async def wait(self, event: Event, seconds: float) -> None:
+        """Wait for an event, but no longer than that."""
+        with trio.CancelScope() as scope:
+            timer = self.agenda.at(self.now + seconds, scope.cancel)
+            await event.wait()
+            timer.cancel()
+
+    # --- the run
+
+    def run(
+        self,
+        async_main: Callable[..., Awaitable[T]],
+        *args: object,
+        virtual_seconds_max: float = VIRTUAL_SECONDS_MAX_DEFAULT,
+    ) -> T:
+        """Run `async_main(*args)` in this world, once. Nodes that are left running are killed at its end.
+
+        Raises `Liveness`, and whatever the main function or a living node raises.
+        """
+        self.agenda.at(virtual_seconds_max, lambda: self._fail(f"not done after {virtual_seconds_max} s"))
+        clock = VirtualClock(self.agenda, self._fail)
+        scheduler = vars(_trio_run)
+        deterministic = scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"]
+        scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+        scheduler["_r"].seed(self.seed)
+        manager = scheduler["TheIOManager"]
+        scheduler["TheIOManager"] = _rarely_looking(manager)
+        try:
+            results = trio.run(self._main, clock, async_main, args, clock=clock)
+        except BaseExceptionGroup as group:
+            raise _only(group) from None
+        finally:
+            scheduler["_ALLOW_DETERMINISTIC_SCHEDULING"] = deterministic
+            scheduler["TheIOManager"] = manager
+        if self._refutation is not None:
+            raise self._refutation
+        if self._failure is not None:
+            raise Liveness(f"seed {self.seed}, at {self.now} s: {self._failure}")
+        result: T = results[0]
+        return result
+
+    async def _main(
+        self, clock: VirtualClock, async_main: Callable[..., Awaitable[Any]], args: tuple[object, ...]
+    ) -> list[Any]:
+        results: list[Any] = []
+        try:
+            with trio.CancelScope() as self._scope:
+                async with trio.open_nursery() as self._nursery:
+                    results.append(await async_main(*args))
+                    for name, machine in self.machines.items():
+                        if machine.running is not None and machine.running.env.alive:
+                            self.crash(name)
+                    self._nursery.cancel_scope.cancel()
+        finally:
+            clock.stopped = True
+            self._nursery = None
+        return results
+
+    def _fail(self, reason: str) -> None:
+        """End the run from outside of any task."""
+        if self._failure is not None or self._scope is None:
+            raise RuntimeError(f"the world cannot end: {self._failure}, {reason}")
+        self._failure = reason
+        self._scope.cancel()
+
+    def refute(self, error: Exception) -> None:
+        """End the run from wherever something was seen that must not be; `run` raises the first such error."""
+        if self._refutation is None and self._scope is not None:
+            self._refutation = error
+            self._scope.cancel()
+
+
+def _rarely_looking(manager: type[Any]) -> type[Any]:
+    """trio's IO manager, which asks the kernel in one round of many: there is nothing but signals to hear of."""
+    rounds = count(1)
+
+    def get_events(self: Any, timeout: float) -> Any:
+        if timeout == 0 and next(rounds) % ROUNDS_PER_LOOK:
+            return []
+        return manager.get_events(self, timeout)
+
+    return type("RarelyLooking", (manager,), {"get_events": get_events})
+
+
+def _raise_what_counts(error: BaseException) -> None:
+    """Of what a crashed node raises only cancellation is passed on, and what is for the whole process."""
+    counts: BaseException | None = error
+    if isinstance(error, BaseExceptionGroup):
+        counts = error.split(_dying_words)[1]
+    elif _dying_words(error):
+        counts = None
+    if counts is not None:
+        raise counts
+
+
+def _only(error: BaseException) -> BaseException:
+    """The one exception in nested groups of one, so that a test can name it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _dying_words(error: BaseException) -> bool:
+    return isinstance(error, (NodeCrashed, PowerCut, Exception)) and not isinstance(error, BaseExceptionGroup)

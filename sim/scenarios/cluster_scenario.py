@@ -1,0 +1,278 @@
+"""A cluster in a storm, clients at work, and what must be true afterwards. PORTED.
+
+The seed draws the weather, the cluster's shape, the load and the storm (`sim.storm.storm` says what the fault model
+permits). Then all is healed, and:
+
+1. Liveness: within `HEAL_SECONDS_MAX` all nodes are up, and every replica is in sync.
+2. What clients were told holds (`sim.history`): nothing acknowledged is lost, moved, doubled or out of order, and
+   what a consumer has read is there. Readers read everything, in order, and groups all that was acknowledged.
+3. The replicas on the disks are equal, byte for byte (`sim.replicas`).
+4. The metadata logs match, and what was seen committed in them during the storm is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import attrs
+
+from odradek.client.admin import NewTopic
+from odradek.env.ports import Event
+from sim.checks.watch import Watch
+from sim.history import History, SafetyViolation
+from sim.load import pipelining
+from sim.load.churning import Churning
+from sim.load.consuming import GroupReading, follow
+from sim.load.operators import Operator
+from sim.load.own_workload import OwnWorkload
+from sim.load.pipelining import Pipelining
+from sim.load.workload import Workload
+from sim.machine.cluster_members import Cluster, Shape
+from sim.machine.weather import Weather
+from sim.machine.world import Liveness, World
+from sim.options import RunOptions
+from sim.replicas import (
+    Committed,
+    check_log_matching,
+    check_replicas_equal,
+    end_of,
+    first_difference,
+)
+from sim.storm.storm import REPLICAS, Storm, StormPlan
+from sim.storm.upgrade import level_must_be_decided
+
+TOPIC = "replicated"
+TRIMMED = "trimmed"
+"""A topic of which an operator deletes old records."""
+PARTITIONS = 3
+FOLLOWER = "follower"
+"""A consumer of the product's, near one of the brokers."""
+MEMBERS = ("member-1", "member-2")
+CHURNERS = ("churner-1", "churner-2")
+PIPELINERS = ("pipeliner",)
+START_SECONDS_MAX = 120.0
+HEAL_SECONDS_MAX = 180.0
+"""From the end of the storm until all is well: elections, sessions, connections that nobody answers, recovery."""
+BROKEN_HEAL_SECONDS = 30.0
+"""Where the model was broken: who has stopped for good is not waited for."""
+QUIET_SECONDS_MAX = 60.0
+"""From the last acknowledgement until all replicas are equal."""
+READ_SECONDS_MAX = 120.0
+"""From the end of all writing until every reader has read everything."""
+STOP_SECONDS_MAX = 120.0
+VIRTUAL_SECONDS_MAX = 3600.0
+
+__all__ = ["ClusterScenario"]
+
+
+class ClusterScenario:
+    """One run. What is given is not drawn from the seed; `options` is all of it. See the module docstring."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        controllers: int | None = None,
+        seconds: float | None = None,
+        clients: int = 2,
+        shape: Shape | None = None,
+        plan: StormPlan | None = None,
+        weather: Weather | None = None,
+        options: RunOptions | None = None,
+    ) -> None:
+        if options is None:
+            options = RunOptions.draw(seed, nodes=nodes, controllers=controllers, seconds=seconds)
+            options = attrs.evolve(
+                options,
+                shape=options.shape if shape is None else shape,
+                storm=options.storm if plan is None else plan,
+                weather=options.weather if weather is None else weather,
+                clients=clients,
+            )
+        self.options = options
+        self.world = World(seed, options.weather)
+        self.shape = options.shape
+        self.plan = options.storm
+        self.cluster = Cluster(self.world, self.shape)
+        self.history = History((TOPIC, TRIMMED, pipelining.TOPIC))
+        topics = {TOPIC: PARTITIONS}
+        if "trim" in options.workloads:
+            topics[TRIMMED] = 1
+        if "pipeline" in options.workloads:
+            topics[pipelining.TOPIC] = pipelining.PARTITIONS
+        self.load = Workload(self.world, self.history, topics, self.cluster.bootstrap)
+        self.load.delivery_seconds = options.delivery_seconds
+        self.own: Sequence[OwnWorkload] = ()
+        """Workloads of the user."""
+        self.committed = Committed()
+        self.watch = Watch(self.cluster)
+        self._has_group = "group" in options.workloads
+        self._producers = tuple(f"client-{number}" for number in range(options.clients))
+        trimmed = [key for key in self.load.partitions if key[0] == TRIMMED]
+        self._whole = [key for key in self.load.partitions if key[0] != TRIMMED]
+        operator = self._operator = Operator(
+            self.cluster, self.load.partitions, REPLICAS, trimmed, self.history
+        )
+        self._churners = CHURNERS if "churn" in options.workloads else ()
+        self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
+        others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
+        self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator, self._whole)
+
+    @classmethod
+    def of(cls, seed: int, options: RunOptions) -> ClusterScenario:
+        """The run of these options."""
+        return cls(seed, options=options)
+
+    def run(self) -> Mapping[str, int]:
+        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes a node fail.
+
+        In the profile `broken` harm is no violation where a node has told of an error: see `sim.storm.breakage`.
+        """
+        if self.options.profile != "broken":
+            return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+        try:
+            summary = self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+        except (SafetyViolation, Liveness) as error:
+            told = self._errors_told()
+            if not told:
+                raise SafetyViolation(f"silent damage: no node has told an error, but {error}") from error
+            return {"harmed": 1, "told": told}
+        return {**summary, "harmed": 0, "told": self._errors_told()}
+
+    @property
+    def _heal_seconds(self) -> float:
+        return BROKEN_HEAL_SECONDS if self.options.profile == "broken" else HEAL_SECONDS_MAX
+
+    def _errors_told(self) -> int:
+        return sum(member.errors for member in self.cluster.members if member.may_be_damaged)
+
+    async def _main(self) -> Mapping[str, int]:
+        world, cluster, load = self.world, self.cluster, self.load
+        cluster.format()
+        self.watch.begin()
+        for member in cluster.members:
+            member.launch()
+        await self._must_be_whole("after the first start", START_SECONDS_MAX)
+        admin = load.client("admin")
+        wanted = [NewTopic(name, count, REPLICAS, self._configs(name)) for name, count in load.topics.items()]
+        await load.create_topics(admin, wanted, load.request_seconds)
+        cluster.topics += load.topics
+        for each in self.own:
+            await each.setup(load)
+        await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
+        world.spawn(cluster.watch_quorum, self.committed)
+        half = (len(self._producers) + 1) // 2
+        readers_named = ("reader",) if "consume" in self.options.workloads else ()
+        workers = load.start(self._producers[:half], self._producers[half:], readers_named)
+        group = GroupReading(load)
+        readers: dict[str, Event] = {}
+        if "follow" in self.options.workloads:
+            readers[FOLLOWER] = world.spawn(follow, load, FOLLOWER, "rack-2", self._whole)
+        if self._has_group:
+            readers |= {name: world.spawn(group.member, name) for name in MEMBERS}
+        workers += [world.spawn(Pipelining(load, name).run) for name in self._pipeliners]
+        churning = [Churning(load, name, REPLICAS) for name in self._churners]
+        churned = [world.spawn(churner.run) for churner in churning]
+        own = [world.spawn(each.run, load) for each in self.own]
+        await self._storm.run()
+        for churner in churning:
+            churner.is_over = True
+        for member in cluster.members:
+            if not member.is_up():
+                member.launch()
+        if self._storm.may_wait_for_operator:
+            world.spawn(self._operator.recover)
+        await self._must_be_whole("after the storm", self._heal_seconds)
+        if self.shape.older:
+            await level_must_be_decided(cluster)
+        load.is_over = True
+        for worker in (*workers, *churned):
+            await worker.wait()
+        for number, done in enumerate(own):
+            await world.wait(done, READ_SECONDS_MAX)
+            if not done.is_set():
+                raise Liveness(f"seed {world.seed}: the workload {self.own[number]} does not end")
+        await load.find_ends(admin)
+        await self._readers_must_come_to_the_end(readers)
+        if self._has_group:
+            group.check()
+            await group.check_commits("auditor")
+        summary = await load.check(admin)
+        self.history.check_anomalies()
+        for each in self.own:
+            await each.check(load)
+        await self._replicas_must_be_equal()
+        admin.close()
+        await self._stop()
+        return {
+            **summary,
+            "starts": sum(world.machine(member.name).starts for member in cluster.members),
+            "committed": self.committed.high_watermark,
+            "troubles": sum(self._storm.counts.values()),
+            "upgrades": sum(
+                times for what, times in self._storm.counts.items() if what.startswith("upgrade ")
+            ),
+            "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
+        }
+
+    def _configs(self, topic: str) -> dict[str, str]:
+        configs = {"min.insync.replicas": "2", **self.shape.topic_configs}
+        if topic == pipelining.TOPIC:
+            configs |= pipelining.topic_configs(Random(f"{self.world.seed}/{topic}"))
+        return configs
+
+    async def _must_be_whole(self, when: str, seconds: float) -> None:
+        wrong = await self.cluster.wait_until_whole(seconds)
+        if wrong is not None:
+            raise Liveness(f"seed {self.world.seed}: {seconds} s {when} the cluster is not whole: {wrong}")
+
+    async def _readers_must_come_to_the_end(self, readers: Mapping[str, Event]) -> None:
+        deadline = self.world.now + READ_SECONDS_MAX
+        for name, done in readers.items():
+            await self.world.wait(done, deadline - self.world.now)
+            if not done.is_set():
+                raise Liveness(
+                    f"seed {self.world.seed}: {name} does not come to {self.load.ends}: {self.load.positions}"
+                )
+
+    async def _replicas_must_be_equal(self) -> None:
+        """Wait until they are, and the metadata logs too. Raises `SafetyViolation` when they differ for good."""
+        deadline = self.world.now + QUIET_SECONDS_MAX
+        while True:
+            try:
+                self._check_disks()
+                return
+            except SafetyViolation:
+                if self.world.now >= deadline:
+                    raise
+            await self.world.sleep(1.0)
+
+    def _check_disks(self) -> None:
+        """Hold what is on the disks against each other. Raises `SafetyViolation`."""
+        for topic, partition in self.load.partitions:
+            logs = self.cluster.replica_logs(topic, partition)
+            if len(logs) != REPLICAS:
+                raise SafetyViolation(f"{topic}-{partition}: only {', '.join(logs)} have it")
+            check_replicas_equal(f"{topic}-{partition}", logs, max(map(end_of, logs.values())))
+        metadata = self.cluster.metadata_logs()
+        check_log_matching(metadata)
+        snapshots = {member.name: self.cluster.snapshot_end(member) for member in self.cluster.members}
+        for name, log in metadata.items():
+            self.committed.check(name, log, snapshots[name])
+            for other, other_log in metadata.items():
+                at = first_difference(log, other_log)
+                if at is not None:
+                    raise SafetyViolation(f"metadata log: {name} and {other} differ at offset {at} for good")
+
+    async def _stop(self) -> None:
+        """Stop all nodes cleanly, brokers before those who are only controllers."""
+        members = [*self.cluster.brokers, *self.cluster.controllers]
+        for member in dict.fromkeys(members):
+            running = member.running
+            assert running is not None
+            member.ask_to_stop()
+            await self.world.wait(running.ended, STOP_SECONDS_MAX)
+            if not running.ended.is_set():
+                raise Liveness(f"seed {self.world.seed}: {member.name} does not stop")

@@ -1,0 +1,208 @@
+"""One node that dies again and again, and clients that remember what they were told. PORTED.
+
+The seed draws the weather, the load, the deaths (clean stops, killed processes, losses of power, power that fails in
+the middle of a disk operation, a disk that reports errors) and lesser trouble (a full disk, a frozen process, a cut
+link, a clock that is set). In the end the node is started once more, everything is read back, and `sim.history`
+holds it against what clients were told.
+
+What the fault model permits: a node whose disk reports errors or is full may stop, but never by an exception that
+says something else. After a disk error the machine always loses power, because a kernel that has failed to write
+pages out may forget them later, and no later sync would tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from metadata_quorum.replica.storage_format import format_storage
+from odradek.client.admin import NewTopic
+from odradek.node.configuration.node_config import NodeConfig
+from sim.history import History, SafetyViolation
+from sim.load.churning import Churning
+from sim.load.workload import REQUEST_SECONDS, Workload
+from sim.machine.cluster_members import Shape
+from sim.machine.members import Member
+from sim.machine.weather import Weather
+from sim.machine.world import World
+
+NODE = "node-1"
+PORT = 9092
+DATA = ("/data", "/more")
+"""Log directories, of which every other seed has the first one alone."""
+CLUSTER_ID = "H5nlA7uKR0-zDRxvMJS5iw"
+SYNCED, CACHED = "synced", "cached"
+PARTITIONS = 2
+DEATHS = ("stop", "all", "all", "synced", "random", "cut", "error")
+VIRTUAL_SECONDS_MAX = 1800.0
+CLOCK_OFF_MS_MAX = 1_800_000
+"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+
+__all__ = ["SafetyViolation", "Scenario", "node_config"]
+
+
+def node_config(**more: str) -> NodeConfig:
+    """A node that is broker and controller on the machine `node-1`; `more` keys with `_` for `.`."""
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{NODE}:{PORT},CONTROLLER://{NODE}:9093",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{NODE}:9093",
+        "log.dirs": DATA[0],
+    }
+    return NodeConfig.from_properties(
+        properties | {key.replace("_", "."): text for key, text in more.items()}
+    )
+
+
+def format_node(world: World, config: NodeConfig) -> None:
+    """Format the node's disk, as an operator does before the first start."""
+    env = world.node_env(NODE)
+    directories = [env.open_dir(path, create=True) for path in config.log_dirs]
+    format_storage(
+        directories,
+        directories[0],
+        cluster_id=CLUSTER_ID,
+        node_id=config.node_id,
+        directory_ids=[env.new_uuid() for _ in directories],
+        voter=config.voter,
+        timestamp_ms=env.clock.wall_ms(),
+    )
+
+
+class Scenario:
+    """One run. See the module docstring."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        crashes: int = 3,
+        clients: int = 2,
+        churners: int | None = None,
+        shape: Shape | None = None,
+        deaths: Sequence[str] = DEATHS,
+        weather: Weather | None = None,
+    ) -> None:
+        """What is given is not drawn from the seed.
+
+        `churners` are clients whose topics come and go (`sim.load.churning`); of `shape` its settings count alone.
+        """
+        self.world = World(seed, weather)
+        self.history = History((SYNCED,))
+        topics = {SYNCED: PARTITIONS, CACHED: PARTITIONS}
+        self.load = Workload(self.world, self.history, topics, [(NODE, PORT)])
+        shape = Shape(nodes=1).with_upkeep(Random(f"{seed}/upkeep")) if shape is None else shape
+        self.config = node_config(log_dirs=",".join(DATA[: 1 + seed % 2]), **shape.settings)
+        self._topic_configs = shape.topic_configs
+        drawn = Random(f"{seed}/churners").choice((0, 2))
+        self._churners = drawn if churners is None else churners
+        self._crashes = crashes
+        self._deaths = deaths
+        self._clients = clients
+        self._random = Random(f"{seed}/scenario")
+        self._member = Member(self.world, NODE, self.config)
+
+    def run(self) -> Mapping[str, int]:
+        """Run to the end. Raises `SafetyViolation`, `Liveness`, and whatever makes the node fail."""
+        return self.world.run(self._main, virtual_seconds_max=VIRTUAL_SECONDS_MAX)
+
+    async def _main(self) -> Mapping[str, int]:
+        world = self.world
+        format_node(world, self.config)
+        world.crash(NODE, "random")  # what the format has written must be durable
+        await self._member.start()
+        load = self.load
+        admin = load.client("admin")
+        wanted = [
+            NewTopic(SYNCED, PARTITIONS, 1, {"flush.messages": "1", **self._topic_configs}),
+            NewTopic(CACHED, PARTITIONS, 1, self._topic_configs),
+        ]
+        await load.create_topics(admin, wanted, timeout=REQUEST_SECONDS)
+        workers = load.start([f"client-{number}" for number in range(self._clients)], (), ("reader",))
+        churning = [Churning(load, f"churner-{number}", 1) for number in range(self._churners)]
+        workers += [world.spawn(churner.run) for churner in churning]
+        await self._storm()
+        load.is_over = True
+        for churner in churning:
+            churner.is_over = True
+        for worker in workers:
+            await worker.wait()
+        summary = await load.check(admin)
+        admin.close()
+        return {
+            **summary,
+            "starts": world.machine(NODE).starts,
+            "power_losses": len(self.history.power_losses),
+        }
+
+    # --- the node and its deaths
+
+    async def _storm(self) -> None:
+        world, random = self.world, self._random
+        for _ in range(self._crashes):
+            await world.sleep(random.uniform(0.0, 3.0))
+            while random.random() < 0.4:
+                await self._vex(random.choice(("full", "pause", "partition", "clock")))
+            await self._kill(random.choice(self._deaths))
+            while random.random() < 0.3:  # die again before it is up
+                self._member.launch()
+                await world.sleep(random.uniform(0.0, 0.2))
+                await self._kill(random.choice(("all", "synced", "random")))
+            await world.sleep(random.uniform(0.0, 1.0))
+            await self._member.start()
+        await world.sleep(random.uniform(0.0, 3.0))
+
+    async def _kill(self, how: str) -> None:
+        member = self._member
+        if not member.is_up():
+            return
+        if how == "stop":
+            member.ask_to_stop()
+        elif how == "cut":
+            await member.cut(self._random)
+        elif how == "error":
+            await member.fail_the_disk(self._random)
+        elif how == "all":
+            self.world.crash(NODE, "all")
+        else:
+            self.world.crash(NODE, "synced" if how == "synced" else "random")
+        if how not in ("stop", "all"):
+            self.history.power_losses.append(self.world.now)
+        running = member.running
+        assert running is not None
+        await running.ended.wait()
+
+    async def _vex(self, how: str) -> None:
+        """Trouble that a node lives through, or at least stops for with the right words."""
+        random, world = self._random, self.world
+        machine = world.machine(NODE)
+        seconds = random.choice(
+            (random.uniform(0.0, 0.1), random.uniform(0.0, 3.0), random.uniform(0.0, 30.0))
+        )
+        peer = random.choice([f"client-{number}" for number in range(self._clients)])
+        if not self._member.is_up():
+            return
+        if how == "full":
+            self._member.disk_is_bad = True
+            machine.disk.capacity_bytes = machine.disk.used_bytes + random.randint(0, 5000)
+        elif how == "pause":
+            world.pause(NODE)
+        elif how == "partition":
+            for source, target in random.choice(
+                (((NODE, peer), (peer, NODE)), ((NODE, peer),), ((peer, NODE),))
+            ):
+                world.fabric.cut(source, target)
+        else:
+            world.node_env(NODE).clock.wall_offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
+        await world.sleep(seconds)
+        world.resume(NODE)
+        world.heal(NODE, peer)
+        machine.disk.capacity_bytes = None
+        if self._member.log.directory_is_offline:
+            # Only a new start brings the directory back; the node has gone on with the other one.
+            await self._kill("all")
+        if self._member.disk_is_bad and not self._member.is_up():
+            await self._member.start()
+        self._member.disk_is_bad = False

@@ -1,0 +1,1 @@
+"""Troubles of a run: what breaks, when, and within which fault model."""

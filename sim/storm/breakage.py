@@ -1,0 +1,94 @@
+"""Trouble outside of the fault model: disks that lie about what they have synced, and a voter that forgets. PORTED.
+
+The profile `broken` has one of these in each run. No promise holds then, but one: damage is never silent. Either nothing
+of it is ever seen (the others have everything), or a node has said what is wrong: it has stopped with its reason, or has
+logged an error. `sim.scenarios.cluster_scenario` holds a run of this profile to that.
+
+* `lost_writes`: the power fails, and the end of a log is gone although it was synced.
+* `misdirected_writes`: the last batch of a log was written over an earlier one; where it should be are zeros.
+* `wiped_voter`: a voter comes back with an empty disk and votes again, and no operator says so (KIP-853 was not used).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
+from sim.machine.members import Member
+from wire.record_batch import iter_batches
+
+if TYPE_CHECKING:
+    from sim.storm.storm import Storm
+    from sim.storm.troubles import Trouble
+
+CALM_SECONDS_MAX = 6.0
+
+__all__ = ["BREAKAGES", "lose_end", "misdirect"]
+
+
+async def _break(storm: Storm, random: Random, *, how: str) -> None:
+    """Break the model once."""
+    if not await storm.calm(random, CALM_SECONDS_MAX):
+        return
+    for member in storm.cluster.members:
+        member.may_be_damaged = True
+    is_wiped = how == "wiped_voter"
+    member = random.choice(storm.cluster.controllers if is_wiped else storm.cluster.members)
+    storm.begin(f"{how} of {member.name}")
+    await member.kill("synced")
+    if is_wiped:
+        storm.cluster.replace_disks(member, member.config.log_dirs)
+    else:
+        _damage_a_log(storm, member, random, how)
+    await storm.last(random, random.uniform(0.0, 3.0))
+    member.launch()
+    storm.end()
+
+
+def _damage_a_log(storm: Storm, member: Member, random: Random, how: str) -> None:
+    """Of the metadata log, or of a partition if this is a broker."""
+    disk = storm.world.machine(member.name).disk
+    paths = [f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}"]
+    if member in storm.cluster.brokers and random.random() < 0.5:
+        paths = [
+            f"{root}/{topic}-{index}" for root in member.config.log_dirs for topic, index in storm.partitions
+        ]
+    files = [
+        (path, name, data)
+        for path in paths
+        for name, data in sorted(disk.contents(path).items())
+        if name.endswith(".log") and data
+    ]
+    if files:
+        path, name, data = random.choice(files)
+        damage = lose_end if how == "lost_writes" else misdirect
+        disk.rewrite(f"{path}/{name}", damage(data, random))
+
+
+def lose_end(data: bytearray, random: Random) -> bytes:
+    """A log without its last batches."""
+    places = [position for position, _ in iter_batches(data)]
+    return bytes(data[: random.choice(places[-3:])]) if places else b""
+
+
+def misdirect(data: bytearray, random: Random) -> bytes:
+    """A log whose last batch was written somewhere before its place."""
+    places = [(position, header.size) for position, header in iter_batches(data)]
+    if not places:
+        return bytes(data)
+    position, size = places[-1]
+    damaged = bytearray(data)
+    damaged[position : position + size] = bytes(size)
+    if len(places) > 1:  # else it went into another file
+        target = random.choice(places[:-1])[0]
+        damaged[target : target + size] = data[position : position + size]
+    return bytes(damaged[: len(data)])
+
+
+BREAKAGES: Mapping[str, Trouble] = {
+    how: partial(_break, how=how) for how in ("lost_writes", "misdirected_writes", "wiped_voter")
+}
+"""By the word in `StormPlan.kinds`."""

@@ -1,0 +1,81 @@
+"""The fault atlas: which bytes of which replica are not what was written, and what may be damaged next. PURE.
+
+The model, which the injector (`sim.storm.disk_damage`) keeps and the product must live with
+----------------------------------------------------------------------------------------
+* **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum tells. What voters have
+  synced (the metadata log, `quorum-state`, snapshots) keeps its bytes, and so do checkpoints.
+* **One machine at a time has rot**, and only from a moment on at which all replicas were in sync and nothing else was
+  wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`): until all is whole again, one other broker
+  that was up at that moment stays up. So of every batch a good copy is left on a replica that was in sync.
+* **What nobody has read is undone in the end**: nobody promises to read all logs again and again. What somebody has read
+  must have been told: a follower takes no such batch, a client raises an error, and a replica that was found rotten is
+  set aside and fetched anew when others are in sync. Nothing is ever handed on silently.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from wire.batches.batch_header import HEADER_SIZE, iter_batches
+
+__all__ = ["FaultAtlas", "Flip", "places_to_rot"]
+
+
+@attrs.frozen
+class Flip:
+    """Bits of one byte that are the other way round. `file` is the file's bytes themselves, wherever it is named now."""
+
+    who: str
+    path: str
+    file: bytearray = attrs.field(repr=False, eq=False)
+    position: int
+    mask: int
+    value: int
+    """What the byte is now."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the flipped byte is still in the file: it may have been cut off, or written anew."""
+        return self.position < len(self.file) and self.file[self.position] == self.value
+
+
+@attrs.define
+class FaultAtlas:
+    """All damage of a run. `flips` are those that have not been undone."""
+
+    flips: list[Flip] = attrs.Factory(list)
+    made: int = 0
+    undone: int = 0
+
+    def flip(self, who: str, path: str, file: bytearray, position: int, mask: int) -> Flip:
+        """Damage one byte. Raises `AssertionError` where the model does not allow it."""
+        assert all(each.who == who for each in self.flips), "another machine has rot already"
+        assert mask & 0xFF, "nothing would change"
+        file[position] ^= mask
+        flip = Flip(who, path, file, position, mask, file[position])
+        self.flips.append(flip)
+        self.made += 1
+        return flip
+
+    def undo(self) -> int:
+        """Put right what is still there; how many bytes."""
+        there = [flip for flip in self.flips if flip.is_there]
+        for flip in there:
+            flip.file[flip.position] ^= flip.mask
+        self.flips.clear()
+        self.undone += len(there)
+        return len(there)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether no damage is known to be left."""
+        return not self.flips
+
+
+def places_to_rot(data: bytearray) -> list[tuple[int, int]]:
+    """(position, size) of what may rot in a segment: the records of each whole batch."""
+    return [
+        (position + HEADER_SIZE, header.size - HEADER_SIZE)
+        for position, header in iter_batches(data)
+        if header.size > HEADER_SIZE
+    ]

@@ -1,0 +1,424 @@
+"""The trouble that a cluster goes through, from a seed. PORTED.
+
+Each kind of trouble is a task of its own with randomness of its own, so that they overlap; which kinds a run has, and
+how many killers are at work, is drawn from the seed (a swarm: few runs have everything).
+
+What the fault model permits
+----------------------------
+Processes may die at any time, all at once too: the page caches survive, and the last replica of an ISR has all that
+was acknowledged. A controller's machine may lose its power at any time: what a quorum promises was synced. A broker's
+machine may lose its power, or have a disk that fails, only while the cluster is whole (every replica in sync, no other
+trouble), and until it is whole again one broker stays up that was up at that moment: "a promise holds while one
+in-sync replica keeps its synced and page-cache data". The same holds for disks that are replaced by empty ones, but there
+the processes of all other brokers may die together, with page caches that survive: if the partition's last leader was the
+one whose disk is new, it waits for an operator, who elects the replica that holds most (`Operator.recover`). A voter
+may lose its disk where voters have directory ids (KIP-853), and the next one when the first has been replaced. A node
+whose disk reports errors may stop, if it says why; one whose disk is full, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+from odradek.env.ports import Event
+from sim.history import Partition
+from sim.load.operators import Operator
+from sim.machine.cluster_members import Cluster
+from sim.machine.members import Member
+from sim.storm.breakage import BREAKAGES
+from sim.storm.disk_damage import DISK_TROUBLES
+from sim.storm.fault_atlas import FaultAtlas
+from sim.storm.troubles import TROUBLES
+from sim.storm.upgrade import rolling_upgrade
+
+CLOCK_OFF_MS_MAX = 1_800_000
+"""Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
+CUT_SECONDS_MAX = 5.0
+LONG_SECONDS_MAX = 15.0
+"""The longest trouble: longer than a broker's session."""
+REPLICAS = 3
+"""The replication factor of everything in the storm."""
+KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
+RARE_KINDS = ("full", "wipes", "voters")
+MORE_TROUBLES = {**TROUBLES, **DISK_TROUBLES}
+ALL_TROUBLES = {**MORE_TROUBLES, **BREAKAGES, "upgrade": rolling_upgrade}
+MORE_KINDS = tuple(MORE_TROUBLES)
+"""Drawn by a stream of their own: see `with_more`."""
+MORE_PROBABILITY = 0.3
+FOLLOWS_PROBABILITY = 0.4
+"""How often all other brokers' processes die after one broker's disk was replaced."""
+FULL_BYTES_MAX = 5000
+"""What still fits on a disk that is filling up."""
+
+
+@attrs.frozen
+class StormPlan:
+    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it."""
+
+    seconds: float
+    kinds: tuple[str, ...]
+    power: bool = True
+
+    @classmethod
+    def draw(cls, random: Random, seconds: float | None = None) -> StormPlan:
+        drawn = random.uniform(10.0, 40.0)
+        kinds = tuple(kind for kind in KINDS if random.random() < 0.6)
+        kinds += tuple(kind for kind in RARE_KINDS if random.random() < 0.35)
+        return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
+
+    def with_more(self, random: Random) -> StormPlan:
+        """The same with some of `MORE_KINDS`."""
+        more = tuple(kind for kind in MORE_KINDS if random.random() < MORE_PROBABILITY)
+        return attrs.evolve(self, kinds=self.kinds + more)
+
+
+class Storm:
+    """One storm. `counts` tell afterwards what it did."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: StormPlan,
+        clients: tuple[str, ...],
+        operator: Operator,
+        partitions: Sequence[Partition] = (),
+    ) -> None:
+        """`partitions` are those of the load, whose bytes may rot."""
+        self.atlas = FaultAtlas()
+        self.partitions = partitions
+        self._operator = operator
+        self.counts: dict[str, int] = {}
+        self.cluster = cluster
+        self.world = cluster.world
+        self.plan = plan
+        self.clients = clients
+        self._ends_at = 0.0
+        self._under_way = 0
+        """Troubles of whatever kind that are not over."""
+        self._begun = 0
+        self._voter_away: Member | None = None
+        """Whose disk is new, and who does not vote again."""
+        self.lost_power: Member | None = None
+        """The broker whose page cache is gone, and whose replicas may not be in sync again."""
+        self.may_wait_for_operator = False
+        """Whether partitions may be left whose last leader has lost its disk, and nobody else was in sync."""
+        self.died_since: tuple[str, ...] = ()
+        """The brokers that have died since, that one among them."""
+
+    async def run(self) -> None:
+        """Make trouble until the time is over, then undo it. Nodes that are dead then stay dead."""
+        world = self.world
+        self._ends_at = world.now + self.plan.seconds
+        tasks: list[Event] = []
+        makers = {
+            "deaths": self._deaths,
+            "links": self._links,
+            "pauses": self._pauses,
+            "clocks": self._clocks,
+            "slow": self._slow,
+            "operator": self._operate,
+            "full": self._full,
+            "wipes": self._wipes,
+            "voters": self._change_voters,
+        }
+        for number, kind in enumerate(self.plan.kinds):
+            random = Random(f"{world.seed}/storm {number} {kind}")
+            if kind in makers:
+                tasks.append(world.spawn(makers[kind], random))
+            else:
+                tasks.append(world.spawn(ALL_TROUBLES[kind], self, random))
+        for task in tasks:
+            await task.wait()
+        await world.sleep(max(0.0, self._ends_at - world.now))
+
+    # --- bookkeeping
+
+    def begin(self, what: str) -> None:
+        self._begun += 1
+        self._under_way += 1
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.world.trace.record(self.world.now, "storm", "log", what)
+
+    def end(self) -> None:
+        self._under_way -= 1
+
+    async def calm(self, random: Random, seconds_max: float) -> bool:
+        """Wait before the next trouble; whether there is time for one."""
+        seconds = random.uniform(0.0, seconds_max)
+        await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
+        return self.world.now < self._ends_at
+
+    async def last(self, random: Random, seconds: float | None = None) -> None:
+        """How long a trouble lasts, unless it is said: a moment, some seconds, or longer than a session."""
+        if seconds is None:
+            seconds = random.uniform(0.0, random.choice((0.1, 3.0, LONG_SECONDS_MAX)))
+        await self.world.sleep(max(0.0, min(seconds, self._ends_at - self.world.now)))
+
+    # --- deaths
+
+    async def _deaths(self, random: Random) -> None:
+        while await self.calm(random, 8.0):
+            how = random.choice(
+                ("stop", "all", "all", "all", "everybody", "synced", "random", "cut", "error")
+            )
+            member = random.choice(self.cluster.members)
+            if how == "everybody":
+                await self._everybody(random)
+            elif how in ("stop", "all"):
+                await self._process_dies(member, how, random)
+            elif self.plan.power:
+                await self._power_fails(member, how, random)
+
+    async def _process_dies(self, member: Member, how: str, random: Random) -> None:
+        if not member.is_up() or not self.may_die(member):
+            return
+        running = member.running
+        assert running is not None
+        self.begin(f"{how} {member.name}")
+        # Who is asked to stop leaves the ISRs first, long before its process has ended (seed 368).
+        self.note_death(member)
+        if how == "stop" and member.serves():
+            member.ask_to_stop()
+            await self.world.wait(running.ended, LONG_SECONDS_MAX)
+        await member.kill("all")
+        await self._stay_down(member, random)
+
+    async def stop(self, member: Member) -> None:
+        """Stop a process, cleanly if it can; its page cache stays."""
+        running = member.running
+        self.note_death(member)
+        if running is not None and member.serves():
+            member.ask_to_stop()
+            await self.world.wait(running.ended, LONG_SECONDS_MAX)
+        await member.kill("all")
+
+    async def _everybody(self, random: Random) -> None:
+        """All processes die at the same moment, and come back one after the other."""
+        if self.lost_power is not None:
+            return
+        self.begin("everybody")
+        victims = [member for member in self.cluster.members if member.is_up()]
+        for member in victims:
+            self.note_death(member)
+            self.world.crash(member.name, "all")
+        random.shuffle(victims)
+        for member in victims:
+            await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
+            if not member.is_up():
+                member.launch()
+        self.end()
+
+    async def _power_fails(self, member: Member, how: str, random: Random) -> None:
+        is_broker = member in self.cluster.brokers
+        if not member.is_up() or (is_broker and not await self.may_lose_power(member)):
+            return
+        if not member.is_up():
+            return
+        if is_broker:
+            self.lost_power = member
+            self.died_since = (member.name,)
+        self.begin(f"power {how} {member.name}")
+        if how == "cut":
+            await member.cut(random, 100, CUT_SECONDS_MAX)
+        elif how == "error" and not member.disk_is_bad:
+            await member.fail_the_disk(random)
+        else:
+            await member.kill("synced" if how == "synced" else "random")
+        await self._stay_down(member, random)
+
+    async def _stay_down(self, member: Member, random: Random) -> None:
+        await self.last(random)
+        if not member.is_up():
+            member.launch()
+        while random.random() < 0.2:  # die again before it is up
+            await self.world.sleep(random.uniform(0.0, 0.5))
+            if member.is_up():
+                await member.kill("all")
+            if not member.is_up():
+                member.launch()
+        self.end()
+
+    def note_death(self, member: Member) -> None:
+        if self.lost_power is not None and member in self.cluster.brokers:
+            self.died_since = tuple(dict.fromkeys((*self.died_since, member.name)))
+
+    def may_die(self, member: Member) -> bool:
+        """Whether one broker is left that was up when another one lost its power."""
+        if self.lost_power is None or member not in self.cluster.brokers:
+            return True
+        return len({*self.died_since, member.name}) < REPLICAS
+
+    async def may_lose_power(self, member: Member) -> bool:
+        """Whether the cluster is whole and nothing else goes on."""
+        if self._under_way or not self.atlas.is_clear:
+            return False
+        begun = self._begun
+        if await self.cluster.trouble() is not None or self._begun != begun:
+            return False
+        self.lost_power = None
+        return True
+
+    async def may_damage(self, member: Member) -> bool:
+        """Whether a node's disk may be damaged now; then a broker counts as one that has lost its page cache."""
+        if not self.plan.power or not member.is_up() or member.disk_is_bad:
+            return False
+        if member in self.cluster.brokers:
+            if not await self.may_lose_power(member) or not member.is_up():
+                return False
+            self.lost_power = member
+            self.died_since = (member.name,)
+        return True
+
+    def paths_to_lose(self, member: Member) -> tuple[str, ...]:
+        """The directories that a node may lose: not the one with what it has promised to the quorum.
+
+        Unless it can be replaced by its new self (KIP-853), one after the other.
+        """
+        paths = member.config.log_dirs
+        if self._operator.is_voter(member) and (
+            self._voter_away is not None or not self._operator.may_replace_voters(self.plan.kinds)
+        ):
+            return paths[1:]
+        return paths
+
+    def lose(self, member: Member) -> tuple[str, ...]:
+        """The directories that a node loses now, until `bring_back`."""
+        paths = self.paths_to_lose(member)
+        if paths[:1] == member.config.log_dirs[:1] and self._operator.is_voter(member):
+            self._voter_away = member
+        return paths
+
+    async def bring_back(self, member: Member, paths: Sequence[str]) -> None:
+        """Start a node whose disks `paths` are new, and let it vote again if it did."""
+        if not member.is_up():
+            member.launch()
+        if paths[0] == member.config.log_dirs[0] and self._operator.is_voter(member):
+            await self._operator.replace_voter(member)
+            self._voter_away = None
+
+    # --- links, pauses, clocks
+
+    async def _links(self, random: Random) -> None:
+        """Cut one node off, split the cluster, or cut one direction between two."""
+        world = self.world
+        everybody = [member.name for member in self.cluster.members]
+        while await self.calm(random, 10.0):
+            shuffled = random.sample(everybody, len(everybody))
+            how = random.choice(("isolate", "isolate", "split", "one way", "one way"))
+            if how == "one way":
+                links = [tuple(random.sample([*everybody, *self.clients], 2))]
+            else:
+                size = 1 if how == "isolate" else len(shuffled) // 2
+                inside = shuffled[:size]
+                outside = shuffled[size:] + [name for name in self.clients if random.random() < 0.5]
+                links = [(one, other) for one in inside for other in outside]
+                links += [(other, one) for one, other in links]
+            self.begin(f"links {how}")
+            for source, target in links:
+                world.cut(source, target)
+            await self.last(random)
+            for source, target in links:
+                world.fabric.heal(source, target)
+            self.end()
+
+    async def _slow(self, random: Random) -> None:
+        """Let one link be slow for a while."""
+        everybody = [member.name for member in self.cluster.members]
+        while await self.calm(random, 10.0):
+            one, other = random.sample([*everybody, *self.clients], 2)
+            self.begin("slow link")
+            self.world.slow(one, other, random.choice((0.05, 0.5, 2.0)))
+            await self.last(random)
+            self.world.slow(one, other, 0.0)
+            self.end()
+
+    async def _pauses(self, random: Random) -> None:
+        """Freeze a process, as SIGSTOP and long collections of garbage do."""
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
+            if not member.is_up():
+                continue
+            self.begin(f"pause {member.name}")
+            self.world.pause(member.name)
+            await self.last(random)
+            self.world.resume(member.name)
+            self.end()
+
+    async def _clocks(self, random: Random) -> None:
+        """Set an operator's clock; nothing that matters may hang on it."""
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
+            offset_ms = random.randint(-CLOCK_OFF_MS_MAX, CLOCK_OFF_MS_MAX)
+            self.world.machine(member.name).wall_offset_ms = offset_ms
+            if member.is_up():
+                self.world.node_env(member.name).clock.wall_offset_ms = offset_ms
+
+    async def _operate(self, random: Random) -> None:
+        """Let an operator do things at the worst moment."""
+        while await self.calm(random, 6.0):
+            self.begin(f"operator {await self._operator.work(random)}")
+            self.end()
+
+    async def _change_voters(self, random: Random) -> None:
+        """Let an operator make voters observers and the other way round."""
+        while await self.calm(random, 6.0):
+            if not self._operator.may_change_voters:
+                return
+            self.begin(f"voters {await self._operator.change_voters(random)}")
+            self.end()
+
+    # --- disks
+
+    async def _full(self, random: Random) -> None:
+        """Let a disk fill up, and later have room again. Nothing that is on it is lost."""
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
+            if not member.is_up() or member.disk_is_bad or not self.may_die(member):
+                continue
+            self.begin(f"full {member.name}")
+            self.note_death(member)  # it may stop
+            disk = self.world.machine(member.name).disk
+            member.disk_is_bad = True
+            disk.capacity_bytes = disk.used_bytes + random.randint(0, FULL_BYTES_MAX)
+            await self.last(random)
+            disk.capacity_bytes = None
+            if member.log.directory_is_offline:
+                await member.kill("all")
+            if not member.is_up():
+                member.launch()
+            member.disk_is_bad = False
+            self.end()
+
+    async def _wipes(self, random: Random) -> None:
+        """Replace a broker's disks, or those of a voter that can be replaced by its new self (KIP-853)."""
+        while await self.calm(random, 10.0):
+            member = random.choice(self.cluster.members)
+            paths = self.paths_to_lose(member)
+            if not paths or not await self.may_damage(member) or not (paths := self.lose(member)):
+                continue
+            self.begin(f"wipe {len(paths)} of {member.name}")
+            await member.kill("all")
+            self.cluster.replace_disks(member, paths)
+            if random.random() < FOLLOWS_PROBABILITY:
+                await self._other_brokers_die(member, random)
+            await self.last(random)
+            await self.bring_back(member, paths)
+            self.end()
+
+    async def _other_brokers_die(self, member: Member, random: Random) -> None:
+        """One trouble follows the other: who was in sync with a broker whose disk is new dies too, and comes back."""
+        self.may_wait_for_operator = True
+        await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, LONG_SECONDS_MAX))))
+        victims = [each for each in self.cluster.brokers if each is not member and each.is_up()]
+        self.begin(f"others than {member.name}")
+        for victim in victims:
+            self.world.crash(victim.name, "all")
+        random.shuffle(victims)
+        for victim in victims:
+            await self.world.sleep(random.uniform(0.0, random.choice((0.01, 1.0, 5.0))))
+            if not victim.is_up():
+                victim.launch()
+        self.end()

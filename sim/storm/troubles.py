@@ -1,0 +1,127 @@
+"""More kinds of trouble for a storm: links that are narrow, closed or forgetful, slow machines, drifting clocks. PORTED.
+
+None of them takes anything from a disk, so all of them may befall anybody at any time; those that a storm has are drawn
+from the seed (`sim.options`). Each is a task of its own, as in `sim.storm.storm`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.storm.storm import Storm
+
+NARROW_BYTES_PER_SECOND = (20_000.0, 200_000.0)
+SLOW_MACHINE_SECONDS = (0.02, 0.2)
+"""By how much each segment to and from a slow machine is late, at most."""
+SLOW_WORK_FACTORS = (5.0, 50.0)
+DRIFT_MAX = 0.05
+"""How fast a wall clock may run away: an hour a day is more than any machine's, and less than an operator's hand."""
+RATE_OFF_MAX = 0.001
+
+Trouble = Callable[["Storm", Random], Awaitable[None]]
+
+
+def _machines(storm: Storm) -> list[str]:
+    return [member.name for member in storm.cluster.members]
+
+
+async def narrow_links(storm: Storm, random: Random) -> None:
+    """Let one link carry few bytes per second for a while, in both directions or in one."""
+    world = storm.world
+    while await storm.calm(random, 10.0):
+        one, other = random.sample([*_machines(storm), *storm.clients], 2)
+        ends = [(one, other), (other, one)][: random.choice((1, 2))]
+        rate = random.choice(NARROW_BYTES_PER_SECOND)
+        storm.begin(f"narrow {one} {other} {len(ends)}")
+        for source, target in ends:
+            world.fabric.narrow(source, target, rate)
+        await storm.last(random)
+        for source, target in ends:
+            world.fabric.narrow(source, target, math.inf)
+        storm.end()
+
+
+async def closed_links(storm: Storm, random: Random) -> None:
+    """Let nobody begin a connection to a machine, or one of them to one: refused, or never answered."""
+    world = storm.world
+    while await storm.calm(random, 10.0):
+        everybody = [*_machines(storm), *storm.clients]
+        target = random.choice(_machines(storm))
+        others = [name for name in everybody if name != target]
+        sources = others if random.random() < 0.5 else [random.choice(others)]
+        how = "refuses" if random.random() < 0.5 else "swallows"
+        storm.begin(f"closed {how} {target} to {len(sources)}")
+        for source in sources:
+            world.fabric.close_link(source, target, "refuses" if how == "refuses" else "swallows")
+        if random.random() < 0.5:  # and what is open goes too, so that somebody must begin anew
+            for source in sources:
+                world.fabric.sever(source, target)
+        await storm.last(random)
+        for source in sources:
+            world.fabric.close_link(source, target, None)
+        storm.end()
+
+
+async def forgotten_connections(storm: Storm, random: Random) -> None:
+    """Let a firewall forget the connections between two machines: half open, and nobody is told."""
+    while await storm.calm(random, 6.0):
+        one, other = random.sample([*_machines(storm), *storm.clients], 2)
+        storm.begin(f"forgotten {one} {other} {storm.world.fabric.sever(one, other)}")
+        storm.end()
+
+
+async def slow_machines(storm: Storm, random: Random) -> None:
+    """Let one machine be slow at everything: its disk's work, and whatever comes and goes."""
+    world = storm.world
+    while await storm.calm(random, 10.0):
+        name = random.choice(_machines(storm))
+        others = [each for each in (*_machines(storm), *storm.clients) if each != name]
+        seconds, factor = random.choice(SLOW_MACHINE_SECONDS), random.choice(SLOW_WORK_FACTORS)
+        storm.begin(f"slow machine {name} {factor}")
+        world.slow_down(name, factor)
+        for other in others:
+            world.slow(name, other, seconds)
+        await storm.last(random)
+        world.slow_down(name, 1.0)
+        for other in others:
+            world.slow(name, other, 0.0)
+        storm.end()
+
+
+async def drifting_clocks(storm: Storm, random: Random) -> None:
+    """Let wall clocks run away, and oscillators differ; nothing that matters may hang on them."""
+    world = storm.world
+    while await storm.calm(random, 10.0):
+        member = random.choice(storm.cluster.members)
+        rate = 1.0 + random.uniform(-RATE_OFF_MAX, RATE_OFF_MAX)
+        world.set_clocks(member.name, rate=rate, drift=random.uniform(-DRIFT_MAX, DRIFT_MAX))
+
+
+async def other_configurations(storm: Storm, random: Random) -> None:
+    """Restart brokers and controllers with an older file, in which nothing is tuned, and later with the new one."""
+    while await storm.calm(random, 10.0):
+        member = random.choice(storm.cluster.members)
+        if not member.is_up() or not storm.may_die(member):
+            continue
+        older = member.config is member.newest_config
+        storm.begin(f"configuration of {member.name}: {'older' if older else 'newest'}")
+        await storm.stop(member)
+        member.config = member.older_config if older else member.newest_config
+        if not member.is_up():
+            member.launch()
+        storm.end()
+
+
+TROUBLES: Mapping[str, Trouble] = {
+    "narrow": narrow_links,
+    "closed": closed_links,
+    "forgotten": forgotten_connections,
+    "slow_machines": slow_machines,
+    "drift": drifting_clocks,
+    "configurations": other_configurations,
+}
+"""By the word in `StormPlan.kinds`."""

@@ -1,0 +1,102 @@
+"""Nodes that are one release behind, and their upgrade while the cluster works. PORTED.
+
+A node of the release before answers clients in versions that end one earlier, and does not know what this release brought:
+eligible leader replicas. A cluster of both works with the old level. Nodes are restarted with the new release one by one,
+in the middle of everything else, and an operator tries again and again to raise the level: it must be refused as long as
+anybody is behind (a node would stop that finds a level finalized which it does not speak), and taken once nobody is.
+
+What is asked for: that all controllers have registered once. As in Kafka a controller that the quorum has never heard of is
+not counted, and is refused when it comes.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from metadata_quorum.features import (
+    ELIGIBLE_LEADER_REPLICAS,
+    THIS_RELEASE,
+)
+from odradek.client.admin.admin_quorum import update_features
+from odradek.client.errors import ClientError
+from sim.history import SafetyViolation
+from sim.machine.world import Liveness
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from sim.machine.cluster_members import Cluster
+    from sim.storm.storm import Storm
+
+NEW_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 1}
+CALL_SECONDS = 5.0
+DECIDED_SECONDS_MAX = 120.0
+UPGRADE_PROBABILITY = 0.7
+
+__all__ = [
+    "level_must_be_decided",
+    "rolling_upgrade",
+]
+
+
+async def rolling_upgrade(storm: Storm, random: Random) -> None:
+    """Restart the nodes that are behind with this release, one by one, and try to raise the level in between."""
+    behind = [member for member in storm.cluster.members if member.release is not THIS_RELEASE]
+    random.shuffle(behind)
+    while await storm.calm(random, 8.0):
+        if not behind or random.random() > UPGRADE_PROBABILITY:
+            storm.begin(f"level {await _raise_level(storm.cluster)}")
+            storm.end()
+        elif storm.may_die(behind[-1]):
+            member = behind.pop()
+            storm.begin(f"upgrade {member.name}")
+            member.release = THIS_RELEASE
+            if member.is_up():  # whoever is dead comes back upgraded
+                await storm.stop(member)
+                if not member.is_up():
+                    member.launch()
+            storm.end()
+
+
+def _behind(cluster: Cluster) -> list[str]:
+    return [member.name for member in cluster.members if member.speaks is not THIS_RELEASE]
+
+
+def _knows_all_controllers(cluster: Cluster) -> bool:
+    images = [
+        member.node.metadata.committed_image
+        for member in cluster.members
+        if member.is_up() and member.node is not None and member.node.metadata is not None
+    ]
+    return any(len(image.controllers) == len(cluster.controllers) for image in images)
+
+
+async def _raise_level(cluster: Cluster) -> str:
+    """Try to finalize the level of this release; how that ended. Refutes the run if a node is left behind."""
+    if not _knows_all_controllers(cluster):
+        return "not tried"
+    client = cluster.observer
+    try:
+        await client.run(update_features(client.core, NEW_LEVELS, timeout=CALL_SECONDS))
+    except KafkaError as error:
+        return error.code.name
+    except ClientError as error:
+        return type(error).__name__
+    behind = _behind(cluster)
+    if behind:
+        told = ", ".join(behind)
+        cluster.world.refute(SafetyViolation(f"{NEW_LEVELS} was finalized, and {told} does not speak it"))
+    return "raised"
+
+
+async def level_must_be_decided(cluster: Cluster) -> None:
+    """With nobody behind the level is raised in the end; else it is refused. Raises `Liveness`, refutes the run."""
+    world = cluster.world
+    wanted = ErrorCode.INVALID_UPDATE_VERSION.name if _behind(cluster) else "raised"
+    deadline = world.now + DECIDED_SECONDS_MAX
+    while (said := await _raise_level(cluster)) != wanted:
+        if world.now >= deadline:
+            raise Liveness(
+                f"seed {world.seed}: {_behind(cluster)} are behind, but raising the level ends in {said}"
+            )
+        await world.sleep(1.0)

@@ -1,0 +1,88 @@
+"""What a batch query reads: its bounds resolved to offsets, checked against the logs, cut by filters, split for tasks. SHELL."""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+
+from spark.reading.cluster_view import ClusterView
+from spark.reading.filters import Pushed
+from spark.reading.offset_ranges import OffsetRange, split
+from spark.reading.read_errors import DataLoss, ReadError
+from spark.source_options import SourceOptions, TopicPartition
+
+__all__ = ["plan_batch"]
+
+_LOGGER = logging.getLogger("odradek.spark")
+
+
+def plan_batch(options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
+    """The ranges of the tasks, none of them empty.
+
+    Raises:
+        OptionError: bounds that do not fit the partitions.
+        ReadError: a start behind its end, a topic that is not there.
+        DataLoss: offsets that are asked for and are not there, unless `failOnDataLoss` is off.
+        KafkaError, ClientError: the cluster does not answer.
+    """
+    view = ClusterView(options)
+    try:
+        return view.patiently(lambda: _plan(view, options, pushed))
+    finally:
+        view.close()
+
+
+def _plan(view: ClusterView, options: SourceOptions, pushed: Pushed) -> list[OffsetRange]:
+    known = view.partitions()
+    starts = view.resolve(options.starting, known, is_start=True)
+    ends = view.resolve(options.ending, known, is_start=False)
+    earliest, latest = view.earliest(known), view.latest(known)
+    ranges = []
+    for key, partition in known.items():
+        start, end = starts[key], ends[key]
+        if start > end:
+            raise ReadError(
+                f"{options.starting.what} of {key[0]}-{key[1]} ({start}) lies behind {options.ending.what} ({end})"
+            )
+        begin, behind = _there(options, key, (start, end), (earliest[key], latest[key]))
+        ranges.append(OffsetRange(*key, begin, behind, partition.topic_id))
+    wanted = _cut(view, pushed, ranges)
+    return split(wanted, options.partitions_min, options.records_per_partition_max)
+
+
+def _there(
+    options: SourceOptions, key: TopicPartition, wanted: tuple[int, int], log: tuple[int, int]
+) -> tuple[int, int]:
+    """What of the offsets is in the log, which may be less than was asked for."""
+    start, end = wanted
+    lost = []
+    if start < log[0] and start < end:
+        lost.append(
+            f"offsets {start} to {min(log[0], end) - 1} of {key[0]}-{key[1]} are not there: its log begins at {log[0]}"
+        )
+    if end > log[1] and start < end:
+        lost.append(
+            f"offsets {max(log[1], start)} to {end - 1} of {key[0]}-{key[1]} are not there: its log ends at {log[1]}"
+        )
+    for text in lost:
+        if options.fail_on_data_loss:
+            raise DataLoss(f"{text}; failOnDataLoss=false goes on without them")
+        _LOGGER.warning("%s", text)
+    begin = min(max(start, log[0]), end)
+    return begin, max(min(end, log[1]), begin)
+
+
+def _cut(view: ClusterView, pushed: Pushed, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """What filters leave of the ranges."""
+    wanted = [pushed.cut(each) for each in ranges if pushed.wants(each.topic, each.partition)]
+    if pushed.since is None:
+        return wanted
+    keys = [(each.topic, each.partition) for each in wanted if each.size > 0]
+    first = view.first_since(keys, pushed.since)
+    return [
+        attrs.evolve(
+            each, start=min(max(each.start, first.get((each.topic, each.partition), each.start)), each.end)
+        )
+        for each in wanted
+    ]

@@ -1,0 +1,183 @@
+"""What the driver asks the cluster: which partitions there are, where they begin and end, which offsets times have. SHELL.
+
+Everything is asked over one blocking client, made at the first question, since readers are pickled before they are used.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import attrs
+
+from odradek.client.core.partition_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
+from odradek.client.core.requests import refresh_metadata
+from odradek.client.errors import ClientError, is_retriable
+from odradek.client.shells.blocking import Client
+from spark.reading.read_errors import ReadError
+from spark.source_options import Bound, OptionError, SourceOptions, TopicPartition
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["ClusterView", "Known", "new_client"]
+
+T = TypeVar("T")
+_READ_COMMITTED = 1
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@attrs.frozen
+class Known:
+    """What is known of a partition that is to be read."""
+
+    topic_id: bytes
+    leader_epoch: int
+
+
+def new_client(options: SourceOptions) -> Client:
+    """A client as `kafka.*` describes it."""
+    settings = options.consumer
+    return Client(
+        options.properties["bootstrap.servers"],
+        config=settings.client_config(fail_fast=True),
+        timeout_ms=settings.default_api_timeout_ms,
+    )
+
+
+class ClusterView:
+    """See the module. Not for several threads at a time."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._client: Client | None = None
+        committed = options.consumer.isolation_level == "read_committed"
+        self._isolation_level = _READ_COMMITTED if committed else 0
+
+    @property
+    def client(self) -> Client:
+        """The connections."""
+        if self._client is None:
+            self._client = new_client(self._options)
+        return self._client
+
+    def close(self) -> None:
+        """End the connections; the next question opens new ones."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Ask again after errors that pass, as often as `fetchOffset.numRetries` says."""
+        for _ in range(self._options.retries):
+            try:
+                return ask()
+            except (ClientError, KafkaError) as error:
+                if not is_retriable(error):
+                    raise
+                self.close()
+                time.sleep(self._options.retry_interval_ms / 1000)
+        return ask()
+
+    # Which partitions
+
+    def partitions(self, *, all_must_exist: bool = True) -> dict[TopicPartition, Known]:
+        """The partitions to be read, on fresh metadata, in order; without those that are not there if that is allowed.
+
+        Raises:
+            ReadError: a topic or a partition that was named does not exist.
+        """
+        options = self._options
+        names = options.topics
+        if options.assigned is not None:
+            names = tuple(dict.fromkeys(topic for topic, _ in options.assigned))
+        cluster = self.client.run(refresh_metadata(self.client.core, names, timeout=self.client.timeout))
+        if options.pattern is not None:
+            wanted = re.compile(options.pattern)
+            names = tuple(
+                name
+                for name, topic in cluster.topics.items()
+                if not topic.is_internal and wanted.fullmatch(name)
+            )
+        found: dict[TopicPartition, Known] = {}
+        for name in sorted(names or ()):
+            if cluster.topic_errors.get(name, _UNKNOWN) is _UNKNOWN and name not in cluster.topics:
+                if all_must_exist:
+                    raise ReadError(f"topic {name} cannot be read: it does not exist")
+                continue
+            topic = cluster.topic(name)
+            for index, partition in sorted(topic.partitions.items()):
+                found[name, index] = Known(topic.topic_id, partition.leader_epoch)
+        if options.assigned is None:
+            return found
+        for key in options.assigned:
+            if key not in found and all_must_exist:
+                raise ReadError(f"assign names {key[0]}-{key[1]}, and there is no such partition")
+        return {key: found[key] for key in options.assigned if key in found}
+
+    # Offsets
+
+    def listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        """The offsets of times (or `EARLIEST`, `LATEST`); with read_committed the latest is the last stable one."""
+        if not wanted:
+            return {}
+        timeout = self.client.timeout
+        return self.client.run(
+            list_offsets(self.client.core, wanted, timeout=timeout, isolation_level=self._isolation_level)
+        )
+
+    def offsets(self, keys: Iterable[TopicPartition], what: int) -> dict[TopicPartition, int]:
+        """`EARLIEST` or `LATEST` of all of these."""
+        return {key: found.offset for key, found in self.listed(dict.fromkeys(keys, what)).items()}
+
+    def resolve(
+        self, bound: Bound, keys: Iterable[TopicPartition], *, is_start: bool
+    ) -> dict[TopicPartition, int]:
+        """The offset of the bound for each partition.
+
+        Raises:
+            OptionError: the bound names other partitions than those that are read.
+            ReadError: no record is as young as asked for, and the start must be there.
+        """
+        keys = list(keys)
+        if bound.named is not None and bound.named != frozenset(keys):
+            other = sorted(bound.named ^ frozenset(keys))[0]
+            there = "is not read" if other in bound.named else "is missing"
+            raise OptionError(
+                f"{bound.what} must name exactly the partitions that are read: {other[0]}-{other[1]} {there}"
+            )
+        if bound.everywhere is not None:
+            return self.offsets(keys, bound.everywhere)
+        if bound.offsets is not None:
+            special = {key: offset for key, offset in bound.offsets.items() if offset < 0}
+            return {**bound.offsets, **{key: each.offset for key, each in self.listed(special).items()}}
+        times = (
+            bound.timestamps if bound.timestamps is not None else dict.fromkeys(keys, bound.timestamp or 0)
+        )
+        return self._at_times(bound, times, is_start=is_start)
+
+    def _at_times(
+        self, bound: Bound, times: Mapping[TopicPartition, int], *, is_start: bool
+    ) -> dict[TopicPartition, int]:
+        found = {key: each.offset for key, each in self.listed(times).items()}
+        without = [key for key, offset in found.items() if offset < 0]
+        if without and is_start and not self._options.without_match_latest:
+            topic, partition = without[0]
+            raise ReadError(
+                f"{topic}-{partition} has no record as young as {bound.what} asks ({times[topic, partition]}); "
+                "startingOffsetsByTimestampStrategy=latest starts at its end"
+            )
+        return found | self.offsets(without, LATEST)
+
+    def first_since(self, keys: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        """Where records at or after `timestamp` (ms) begin: none before has such a time. The end where there are none."""
+        found = {key: each.offset for key, each in self.listed(dict.fromkeys(keys, timestamp)).items()}
+        return found | self.offsets([key for key, offset in found.items() if offset < 0], LATEST)
+
+    def earliest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs begin."""
+        return self.offsets(keys, EARLIEST)
+
+    def latest(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs end, for a reader."""
+        return self.offsets(keys, LATEST)

@@ -1,0 +1,332 @@
+"""Executors read: ranges of offsets, straight from the partitions' leaders, as Arrow batches. SHELL.
+
+Theory of operation
+-------------------
+A Python worker of Spark lives for many tasks. Its connections to the cluster live as long: `_clients` keeps one client for
+each set of `kafka.*` options, so that a task of a streaming query costs one Fetch and no connection.
+
+While one answer is decoded and handed to Spark, the next one is under way: only the batch headers of an answer are needed to
+know where it ends, so the next Fetch is sent before the first row of this one is made. A task of several ranges, which are small
+then, has the first Fetches of all of them under way at once.
+
+A range ends at its last offset, not with a record: what compaction, aborted transactions and control batches have left out
+is passed over by the batches' own offsets.
+
+What goes wrong passes (a leader moved: fresh metadata, the same Fetch again, until `kafkaConsumer.pollTimeoutMs` has passed
+without progress), or it is data loss: retention overtook the reader, the log is shorter than it was, the topic is another one
+of the same name. That is an error, or a warning and the next best offset, as `failOnDataLoss` says, and names the
+offsets either way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from odradek.client.core.known_cluster import NO_TOPIC_ID
+from odradek.client.core.operation import Operation, Task, Wait
+from odradek.client.core.partition_offsets import EARLIEST, LATEST
+from odradek.client.core.requests import refresh_metadata
+from odradek.client.errors import ClientError, broker_error, error_code, is_retriable
+from odradek.client.shells.blocking import Client
+from spark.decode import decode_batches
+from spark.reading.cluster_view import new_client
+from spark.reading.offset_ranges import OffsetRange
+from spark.reading.read_errors import DataLoss, ReadError
+from spark.source_options import SourceOptions
+from spark.worker_process import spare_collector
+from wire.batches.batch_header import iter_batches
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = ["read_ranges"]
+
+_LOGGER = logging.getLogger("odradek.spark")
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+_DECOMPRESSED_BYTES_MAX = 256 << 20
+_PARTITION_BYTES = 4 << 20
+"""What a Fetch asks for, unless kafka.max.partition.fetch.bytes says so: twenty thousand rows of 100 B and more."""
+_ROWS = 10_000
+_RANGES_AHEAD = 8
+"""So many ranges of a task have a Fetch under way: several of them are small, and then it is the round trips that take time."""
+_CLIENTS_MAX = 8
+"""The least recently used one goes."""
+
+_PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+_OTHER_TOPIC = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+
+_clients: dict[tuple[tuple[str, str], ...], Client] = {}
+
+
+def _cached_client(options: SourceOptions) -> Client:
+    """This process's client for these options. Spark's workers are forked before they get their first task."""
+    key = tuple(sorted(options.properties.items()))
+    client = _clients.pop(key, None) or new_client(options)
+    _clients[key] = client
+    while len(_clients) > _CLIENTS_MAX:
+        _clients.pop(next(iter(_clients))).close()
+    return client
+
+
+def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges, one range after the other.
+
+    Raises:
+        DataLoss: see the module.
+        ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`.
+        CorruptBatch, InvalidRecord, KafkaError, ClientError: what the broker sent, or did not.
+    """
+    client = _cached_client(options)
+    readers = [_RangeReader(each, options, client) for each in ranges]
+    try:
+        for number, reader in enumerate(readers):
+            for each in readers[number : number + _RANGES_AHEAD]:
+                each.start()
+            yield from reader.batches()
+    finally:
+        for reader in readers:
+            reader.abandon()
+        spare_collector()
+
+
+@attrs.define
+class _Answer:
+    """One partition's part of a Fetch answer."""
+
+    records: memoryview
+    end: int
+    """Behind the last whole batch; where the Fetch began if there is none."""
+    aborted: list[tuple[int, int]]
+    """(first offset, producer id) of transactions that were aborted."""
+
+
+class _RangeReader:
+    """Reads one range."""
+
+    def __init__(self, wanted: OffsetRange, options: SourceOptions, client: Client) -> None:
+        self._wanted = wanted
+        self._options = options
+        self._client = client
+        self._core = client.core
+        settings = options.consumer
+        self._settings = settings
+        self._read_committed = settings.isolation_level == "read_committed"
+        given = "max.partition.fetch.bytes" in options.properties
+        self._partition_bytes = settings.max_partition_fetch_bytes if given else _PARTITION_BYTES
+        self._with_id = wanted.topic_id != NO_TOPIC_ID
+        self._replica: int | None = None
+        self._failures = 0
+        self._progress_at = time.monotonic()
+        self._started = False
+        self._under_way: Task[Any] | None = None
+
+    def start(self) -> None:
+        """Send the first Fetch, if it was not sent."""
+        if not self._started:
+            self._started = True
+            self._begin(self._wanted.start)
+
+    def abandon(self) -> None:
+        """Nobody waits for what is under way."""
+        if self._under_way is not None:
+            self._core.abandon(self._under_way)
+            self._under_way = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The range's records, once it is started."""
+        position = self._wanted.start
+        # However long Spark has taken for what came before, the broker was not to blame.
+        self._progressed()
+        while self._under_way is not None:
+            task, self._under_way = self._under_way, None
+            answer = self._finish(task, position)
+            if not isinstance(answer, _Answer):
+                position = answer
+                self._begin(position)
+                continue
+            following = min(answer.end, self._wanted.end)
+            self._begin(following)
+            yield from self._rows(answer, position)
+            self._progressed()
+            position = following
+
+    def _rows(self, answer: _Answer, position: int) -> Iterator[pa.RecordBatch]:
+        pieces = decode_batches(
+            answer.records,
+            topic=self._wanted.topic,
+            partition=self._wanted.partition,
+            offset=position,
+            offset_end=self._wanted.end,
+            decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX,
+            with_headers=self._options.include_headers,
+            rows_wanted=_ROWS,
+            aborted=answer.aborted,
+        )
+        for piece in pieces:
+            if piece.rows.num_rows:
+                yield piece.rows
+
+    # One Fetch
+
+    def _begin(self, position: int) -> None:
+        if position < self._wanted.end:
+            self._under_way = self._client.begin(self._fetch(position))
+
+    def _fetch(self, position: int) -> Operation[Any]:
+        """One Fetch to the leader, or to the replica near us that the leader has named (KIP-392)."""
+        core, wanted = self._core, self._wanted
+        if wanted.topic not in core.cluster.topics:
+            yield from refresh_metadata(core, [wanted.topic], timeout=self._client.timeout)
+        partition = core.cluster.partition(wanted.topic, wanted.partition)
+        node = self._replica if self._replica in core.cluster.brokers else None
+        call = core.call(
+            self._request(position, partition.leader_epoch),
+            node=core.cluster.leader(wanted.topic, wanted.partition) if node is None else node,
+            deadline=core.now + core.config.request_timeout,
+            version_max=None if self._with_id else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+        )
+        yield Wait([call])
+        return call.result()
+
+    def _request(self, position: int, leader_epoch: int) -> Any:
+        from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        wanted, settings = self._wanted, self._settings
+        partition = FetchPartition(
+            partition=wanted.partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=position,
+            partition_max_bytes=self._partition_bytes,
+        )
+        topic = FetchTopic(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[partition])
+        return FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=1 if self._read_committed else 0,
+            topics=[topic],
+            rack_id=settings.client_rack,
+        )
+
+    def _finish(self, task: Task[Any], position: int) -> _Answer | int:
+        """The answer to the Fetch at `position`, or the offset from which to fetch again."""
+        try:
+            response = self._client.finish(task)
+            error = error_code(response.error_code)
+            if error is not ErrorCode.NONE:
+                raise broker_error(error, None, f"fetch of {self._wanted.topic}-{self._wanted.partition}")
+        except (ClientError, KafkaError) as failure:
+            if isinstance(failure, KafkaError) and failure.code in _OTHER_TOPIC:
+                return self._other_topic(position)
+            if not is_retriable(failure):
+                raise
+            return self._again(position, failure)
+        [topic] = response.responses
+        [answer] = topic.partitions
+        code = error_code(answer.error_code)
+        if code is ErrorCode.NONE:
+            return self._take(answer, position)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is None:
+            return self._out_of_range(position)
+        if code in _OTHER_TOPIC:
+            return self._other_topic(position)
+        problem = broker_error(code, None, f"{self._wanted.topic}-{self._wanted.partition}")
+        if code not in _PASSING and code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise problem
+        return self._again(position, problem)
+
+    def _take(self, answer: Any, position: int) -> _Answer | int:
+        preferred = answer.preferred_read_replica
+        if preferred >= 0:
+            self._replica = preferred
+        records = memoryview(answer.records or b"")
+        end = position
+        for _, header in iter_batches(records):
+            end = max(end, header.next_offset)
+        if end == position:
+            if preferred < 0 and time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
+                raise ReadError(
+                    f"no record of {self._wanted} came for {self._options.poll_timeout_ms / 1000:g} s at offset "
+                    f"{position} (kafkaConsumer.pollTimeoutMs); the log ends at {answer.high_watermark}"
+                )
+            return position
+        self._progressed()
+        aborted = answer.aborted_transactions or () if self._read_committed else ()
+        return _Answer(records, end, sorted((each.first_offset, each.producer_id) for each in aborted))
+
+    # What goes wrong
+
+    def _progressed(self) -> None:
+        self._failures = 0
+        self._progress_at = time.monotonic()
+
+    def _again(self, position: int, problem: Exception) -> int:
+        """Fresh metadata after a pause, then the same offset; the problem itself when that has gone on for too long."""
+        if time.monotonic() - self._progress_at > self._options.poll_timeout_ms / 1000:
+            raise problem
+        self._replica = None
+        self._client.run(self._pause_and_refresh())
+        self._failures += 1
+        return position
+
+    def _pause_and_refresh(self) -> Operation[None]:
+        core = self._core
+        yield Wait(until=core.now + core.backoff(self._failures))
+        try:
+            yield from refresh_metadata(core, [self._wanted.topic], timeout=core.config.request_timeout)
+        except ClientError as error:
+            if not is_retriable(error):
+                raise
+
+    def _other_topic(self, position: int) -> int:
+        """Metadata may only be old; a topic with another id, or none, has none of the records."""
+        wanted, cluster = self._wanted, self._core.cluster
+        self._client.run(self._pause_and_refresh())
+        topic = cluster.topics.get(wanted.topic)
+        if topic is not None and wanted.partition in topic.partitions:
+            if not self._with_id or topic.topic_id == wanted.topic_id:
+                code = ErrorCode.UNKNOWN_TOPIC_ID if self._with_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                return self._again(position, broker_error(code, None, f"{wanted.topic}-{wanted.partition}"))
+            what = f"topic {wanted.topic} was deleted, and the one that has its name now is another"
+        else:
+            what = f"{wanted.topic}-{wanted.partition} does not exist any more"
+        return self._lost(position, wanted.end, wanted.end, what)
+
+    def _out_of_range(self, position: int) -> int:
+        """Retention has overtaken us, or the log has become shorter."""
+        key = (self._wanted.topic, self._wanted.partition)
+        begin = self._client.list_offsets({key: EARLIEST})[key].offset
+        end = self._client.list_offsets({key: LATEST})[key].offset
+        if begin <= position <= end:
+            return self._again(position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, None, str(self._wanted)))
+        if position < begin:
+            behind = min(begin, self._wanted.end)
+            return self._lost(position, behind, behind, f"the log of {key[0]}-{key[1]} begins at {begin} now")
+        return self._lost(
+            position, self._wanted.end, self._wanted.end, f"the log of {key[0]}-{key[1]} ends at {end} now"
+        )
+
+    def _lost(self, first: int, behind: int, go_on: int, what: str) -> int:
+        text = f"offsets {first} to {behind - 1} of {self._wanted.topic}-{self._wanted.partition} are lost: {what}"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text}; failOnDataLoss=false goes on without them")
+        _LOGGER.warning("%s", text)
+        self._progressed()
+        return go_on

@@ -1,0 +1,139 @@
+"""Filters of a batch query that save reading: on topic, partition, offset and timestamp. PURE.
+
+What bounds a topic, a partition or an offset is kept exactly, and Spark need not look again. A lower bound of the timestamp
+moves the start to the first record that is as young (no record before it is), and Spark looks at the rest: timestamps of a
+log need not grow, so an upper bound saves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from spark.reading.offset_ranges import OffsetRange
+
+__all__ = ["Pushed", "push"]
+
+_END = 2**63 - 1
+_NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+
+@attrs.define
+class Pushed:
+    """What is left to be read; everything, to begin with."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    """By number, if named."""
+    partition_from: int = 0
+    partition_to: int = _END
+    """The last."""
+    offset_from: int = 0
+    offset_to: int = _END
+    """The last."""
+    since: int | None = None
+    """Milliseconds since 1970: older records are not wanted."""
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether anything of this partition may be wanted."""
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and self.partition_from <= partition <= self.partition_to
+        )
+
+    def cut(self, whole: OffsetRange) -> OffsetRange:
+        """What of a range is wanted; perhaps nothing."""
+        start = min(max(whole.start, self.offset_from), whole.end)
+        end = max(min(whole.end, self.offset_to + 1), start)
+        return attrs.evolve(whole, start=start, end=end)
+
+
+def push(filters: Sequence[Filter]) -> tuple[Pushed, list[Filter]]:
+    """What the filters (all of which must hold) leave to be read, and those that Spark has to look at again."""
+    pushed = Pushed()
+    left = [each for each in filters if not _take(pushed, each)]
+    return pushed, left
+
+
+def _take(pushed: Pushed, one: Filter) -> bool:
+    """Narrow `pushed`; whether nothing is left of the filter to be looked at."""
+    if isinstance(one, IsNotNull):
+        return len(one.attribute) == 1 and one.attribute[0] in _NEVER_NULL
+    if not isinstance(one, (EqualTo, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):
+        return False
+    column = one.attribute[0] if len(one.attribute) == 1 else ""
+    if column == "topic":
+        return _take_topic(pushed, one)
+    if column == "timestamp":
+        _take_timestamp(pushed, one)
+        return False
+    if column in ("partition", "offset"):
+        return _take_number(pushed, column, one)
+    return False
+
+
+def _take_topic(pushed: Pushed, one: Any) -> bool:
+    values = _values(one, str)
+    if values is None:
+        return False
+    pushed.topics = frozenset(values) if pushed.topics is None else pushed.topics & frozenset(values)
+    return True
+
+
+def _take_number(pushed: Pushed, column: str, one: Any) -> bool:
+    if isinstance(one, In) and column == "partition":
+        values = _values(one, int)
+        if values is None:
+            return False
+        pushed.partitions = (
+            frozenset(values) if pushed.partitions is None else pushed.partitions & frozenset(values)
+        )
+        return True
+    values = _values(one, int)
+    if not values:
+        return False
+    low, high = min(values), max(values)
+    first = low + isinstance(one, GreaterThan)
+    last = high - isinstance(one, LessThan)
+    if not isinstance(one, (LessThan, LessThanOrEqual)):
+        setattr(pushed, f"{column}_from", max(getattr(pushed, f"{column}_from"), first))
+    if not isinstance(one, (GreaterThan, GreaterThanOrEqual)):
+        setattr(pushed, f"{column}_to", min(getattr(pushed, f"{column}_to"), last))
+    # Between the least and the greatest of several offsets lie others.
+    return not isinstance(one, In)
+
+
+def _take_timestamp(pushed: Pushed, one: Any) -> None:
+    if isinstance(one, (LessThan, LessThanOrEqual)):
+        return
+    values = _values(one, datetime)
+    if values:
+        since = min(_milliseconds(value) for value in values)
+        pushed.since = since if pushed.since is None else max(since, pushed.since)
+
+
+def _values(one: Any, kind: type) -> list[Any] | None:
+    """The values of a comparison; None where one is of another type."""
+    values: Iterable[Any] = one.value if isinstance(one, In) else [one.value]
+    found = [value for value in values if value is not None]
+    return found if all(type(value) is kind or isinstance(value, kind) for value in found) else None
+
+
+def _milliseconds(time: datetime) -> int:
+    """Rounded down; a time without a zone is in UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,0 +1,108 @@
+"""What a streaming query asks the leaders beside offsets: is there news, and was a log truncated. Operations, PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from odradek.client.core.known_cluster import NO_TOPIC_ID
+from odradek.client.core.operation import Call, Operation, Wait
+from odradek.client.core.requests import known_leaders
+from odradek.client.core.scatter import CallError, item_error, scatter, to_leaders
+from spark.source_options import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.client.core.client_core import ClientCore
+
+__all__ = ["News", "epoch_ends"]
+
+_LANE = 1
+_VERSION_MAX_WITHOUT_TOPIC_IDS = 12
+
+
+@attrs.define
+class News:
+    """Waits until a partition has more than it had: a long poll at every leader, instead of asking for offsets in a loop.
+
+    A Fetch that is still held back by one leader when another has news is left there, on a lane of its own, and serves
+    the next wait.
+    """
+
+    core: ClientCore
+    isolation_level: int
+    _held: dict[int, Call] = attrs.field(factory=dict)
+
+    def wait(self, offsets: Mapping[TopicPartition, int], wait_ms: int) -> Operation[None]:
+        """Come back when there may be records from `offsets` on, at the latest after `wait_ms`."""
+        core = self.core
+        by_leader, _ = known_leaders(core, offsets)
+        for node, keys in by_leader.items():
+            if node not in self._held:
+                self._held[node] = self._fetch(node, keys, offsets, wait_ms)
+        if not self._held:
+            yield Wait(until=core.now + wait_ms / 1000)
+            return
+        yield Wait(list(self._held.values()), first=True, until=core.now + wait_ms / 1000)
+        self._held = {node: call for node, call in self._held.items() if not call.done}
+
+    def _fetch(
+        self, node: int, keys: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int], wait_ms: int
+    ) -> Call:
+        from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        core = self.core
+        topics: dict[str, FetchTopic] = {}
+        for key in keys:
+            known = core.cluster.topics[key[0]]
+            topic = topics.setdefault(key[0], FetchTopic(topic=key[0], topic_id=known.topic_id))
+            topic.partitions.append(
+                FetchPartition(partition=key[1], fetch_offset=offsets[key], partition_max_bytes=1)
+            )
+        with_ids = all(topic.topic_id != NO_TOPIC_ID for topic in topics.values())
+        return core.call(
+            FetchRequest(
+                max_wait_ms=wait_ms,
+                min_bytes=1,
+                # A whole batch comes at least, if there is one: one is enough.
+                max_bytes=1,
+                isolation_level=self.isolation_level,
+                topics=list(topics.values()),
+            ),
+            node=node,
+            deadline=core.now + core.config.request_timeout,
+            version_max=None if with_ids else _VERSION_MAX_WITHOUT_TOPIC_IDS,
+            lane=_LANE,
+        )
+
+
+def epoch_ends(
+    core: ClientCore, epochs: Mapping[TopicPartition, int], *, deadline: float
+) -> Operation[dict[TopicPartition, int]]:
+    """Where the records of a leader epoch, and of all before it, end in the leaders' logs today (KIP-320).
+
+    Left out: partitions whose leader does not know, or does not answer.
+    """
+    from wire.messages.offset_for_leader_epoch import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderPartition,
+        OffsetForLeaderTopic,
+    )
+
+    def message(keys: list[TopicPartition], _: int) -> OffsetForLeaderEpochRequest:
+        topics: dict[str, OffsetForLeaderTopic] = {}
+        for name, index in keys:
+            topic = topics.setdefault(name, OffsetForLeaderTopic(topic=name))
+            topic.partitions.append(OffsetForLeaderPartition(index, -1, epochs[name, index]))
+        return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+
+    def take(response: Any, _: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int | CallError]]:
+        for topic in response.topics:
+            for each in topic.partitions:
+                key = (topic.topic, each.partition)
+                problem = item_error(each.error_code, None, f"{key[0]}-{key[1]}")
+                yield key, problem or each.end_offset
+
+    outcomes = yield from scatter(core, epochs, to_leaders, message, take, deadline=deadline)
+    return {key: end for key, end in outcomes.items() if isinstance(end, int) and end >= 0}

@@ -1,0 +1,17 @@
+"""What Spark carries from the driver to a task: the ranges that it reads."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from spark.reading.offset_ranges import OffsetRange
+
+__all__ = ["RangePartition"]
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges

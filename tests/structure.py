@@ -1,0 +1,255 @@
+"""The shape of the code, read from its syntax trees: lengths, arguments, circles of imports, widths of folders.
+
+`python -m tests.structure` prints the figures that `tests/test_structure.py` holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "wire",
+    "metadata_quorum",
+    "data_plane",
+    "odradek",
+    "sim",
+    "spark",
+    "pyspark_odradek",
+    "jepsen_tests",
+)
+GENERATED = "wire/messages/"
+LINES_MAX = 60
+PARAMETERS_MAX = 8
+FOLDER_MAX = 20
+NOT_COUNTED = ("__init__.py", "README.md", "py.typed", "__pycache__")
+
+
+@cache
+def modules() -> tuple[str, ...]:
+    """All modules that people wrote, relative to the root of the repository."""
+    found = (str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+    return tuple(sorted(module for module in found if not module.startswith(GENERATED)))
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse((ROOT / module).read_text(), module)
+
+
+@attrs.frozen
+class Function:
+    """Where a function stands, and how large it is."""
+
+    module: str
+    name: str
+    lines: int
+    parameters: int
+
+
+def _functions(
+    tree: ast.AST, prefix: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:
+    in_class = isinstance(tree, ast.ClassDef)
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name, node, in_class
+            yield from _functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{prefix}{node.name}.")
+        else:
+            yield from _functions(node, prefix)
+
+
+@cache
+def functions() -> tuple[Function, ...]:
+    """All functions and methods. `self` is no parameter; a docstring's lines count."""
+    found = []
+    for module in modules():
+        for name, node, is_method in _functions(tree_of(module)):
+            given = node.args
+            count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+            static = any(
+                isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list
+            )
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            found.append(Function(module, name, lines, count - (is_method and not static)))
+    return tuple(found)
+
+
+@cache
+def _by_dotted_name() -> dict[str, str]:
+    return {
+        module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in modules()
+    }
+
+
+@cache
+def imports() -> Mapping[str, frozenset[str]]:
+    """What each module imports of ours, wherever in it the import stands; those for type checkers alone included."""
+    names = _by_dotted_name()
+    found: dict[str, frozenset[str]] = {}
+    for module in modules():
+        of_module: set[str] = set()
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Import):
+                of_module.update(names[each.name] for each in node.names if each.name in names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                for each in node.names:
+                    full = f"{node.module}.{each.name}"
+                    target = names.get(full) or names.get(node.module)
+                    if target is not None:
+                        of_module.add(target)
+        found[module] = frozenset(of_module - {module})
+    return found
+
+
+def circles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Strongly connected sets of more than one node (Tarjan, SIAM Journal on Computing 1972), sorted."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph.get(node, ())):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            component = []
+            while True:
+                component.append(stack.pop())
+                if component[-1] == node:
+                    break
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return sorted(found)
+
+
+def _folder(module: str) -> str:
+    return module.rpartition("/")[0]
+
+
+@cache
+def folder_imports() -> Mapping[tuple[str, str], tuple[tuple[str, str], ...]]:
+    """For two folders, the pairs of modules by which the first imports of the second."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for module, targets in imports().items():
+        for target in sorted(targets):
+            if _folder(module) != _folder(target):
+                found.setdefault((_folder(module), _folder(target)), []).append((module, target))
+    return {key: tuple(value) for key, value in found.items()}
+
+
+def mutual_siblings() -> list[tuple[str, str]]:
+    """Pairs of folders with one parent that import each other."""
+    known = folder_imports()
+    return sorted(
+        (one, other)
+        for one, other in known
+        if one < other and _folder(one) == _folder(other) and (other, one) in known
+    )
+
+
+def takings_from_parents() -> list[tuple[str, str]]:
+    """Modules that import of their parent folder something else than its `ports.py`."""
+    return sorted(
+        pair
+        for (folder, target), pairs in folder_imports().items()
+        if _folder(folder) == target and target
+        for pair in pairs
+        if not pair[1].endswith(("/ports.py", "/__init__.py"))
+    )
+
+
+def widths() -> dict[str, int]:
+    """How many names a reader sees in each folder: modules, data and folders, without what every folder has."""
+    folders = sorted({_folder(module) for module in modules()})
+    return {
+        folder: sum(1 for path in (ROOT / folder).iterdir() if path.name not in NOT_COUNTED)
+        for folder in folders
+    }
+
+
+def unnamed_modules() -> list[str]:
+    """Modules that the README of their folder, or of the nearest folder above that has one, leaves out."""
+    missing = []
+    for module in modules():
+        path = ROOT / module
+        if path.name in ("__init__.py", "__main__.py"):
+            continue
+        home = path.parent
+        while not (home / "README.md").exists():
+            home = home.parent
+        if not re.search(rf"(?<![\w]){re.escape(path.stem)}(?![\w])", (home / "README.md").read_text()):
+            missing.append(module)
+    return missing
+
+
+def dead_mentions(texts: Sequence[str]) -> list[str]:
+    """Paths of Python files that pages or docstrings name and that are not there."""
+    known = {
+        str(path.relative_to(ROOT))
+        for name in (*PACKAGES, "tests", "bench", "deploy")
+        for path in (ROOT / name).rglob("*.py")
+    }
+    ends = {"/".join(path.split("/")[at:]) for path in known for at in range(path.count("/") + 1)}
+    pattern = re.compile(r"(?<![\w/.*{-])((?:[a-z_]+/)*[a-z_]+\.py)\b(?!\w)")
+    return [
+        f"{text}:{number}: {mention}"
+        for text in texts
+        for number, line in enumerate((ROOT / text).read_text().split("\n"), 1)
+        for mention in pattern.findall(line)
+        if mention not in ends
+    ]
+
+
+def main() -> None:
+    """Print the figures."""
+    long = sorted((each for each in functions() if each.lines > LINES_MAX), key=lambda each: -each.lines)
+    many = sorted(
+        (each for each in functions() if each.parameters > PARAMETERS_MAX), key=lambda each: -each.parameters
+    )
+    print(f"{len(long)} functions over {LINES_MAX} lines, {len(many)} over {PARAMETERS_MAX} parameters")
+    for each in long:
+        print(f"  {each.lines:4} lines       {each.module} {each.name}")
+    for each in many:
+        print(f"  {each.parameters:4} parameters  {each.module} {each.name}")
+    rings = circles(imports())
+    print(f"{len(rings)} circles of files")
+    for ring in rings:
+        print("  " + " ".join(ring))
+    print(f"{len(mutual_siblings())} pairs of sibling folders that import each other")
+    for one, other in mutual_siblings():
+        for pair in product((one, other), repeat=2):
+            for module, target in folder_imports().get((pair[0], pair[1]), ()):
+                print(f"  {module} -> {target}")
+    parents = takings_from_parents()
+    print(f"{len(parents)} imports of a parent folder's modules")
+    for module, target in parents:
+        print(f"  {module} -> {target}")
+    print("widths")
+    for folder, width in widths().items():
+        print(f"  {width:3} {folder}")
+    print("unnamed", *unnamed_modules(), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

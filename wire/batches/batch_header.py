@@ -1,0 +1,211 @@
+"""The 61-byte header of a version 2 record batch: read, check, patch.
+
+Every function takes the buffer that holds the batch and the offset of its first byte, so that a broker works
+on its receive buffer and a log on its file block without slicing first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+
+__all__ = [
+    "ATTRIBUTES_OFFSET",
+    "COMPRESSION_MASK",
+    "CONTROL_MASK",
+    "CRC_START",
+    "DELETE_HORIZON_MASK",
+    "HEADER",
+    "HEADER_SIZE",
+    "MAGIC",
+    "NO_TIMESTAMP",
+    "SIZE_PREFIX",
+    "TIMESTAMP_TYPE_MASK",
+    "TRANSACTIONAL_MASK",
+    "BatchHeader",
+    "Buffer",
+    "assign_offsets",
+    "check_crc",
+    "iter_batches",
+    "parse_header",
+    "set_max_timestamp",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER_SIZE: Final = 61
+assert HEADER.size == HEADER_SIZE
+
+MAGIC: Final = 2
+SIZE_PREFIX: Final = 12
+"""Base offset and batch length, which the batch length does not count."""
+CRC_START: Final = 21
+"""The checksum covers everything from the attributes on; base offset and leader epoch may be patched."""
+ATTRIBUTES_OFFSET: Final = 21
+_MAGIC_OFFSET: Final = 16
+_LENGTH_MIN: Final = HEADER_SIZE - SIZE_PREFIX
+
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_MASK: Final = 0x08
+TRANSACTIONAL_MASK: Final = 0x10
+CONTROL_MASK: Final = 0x20
+DELETE_HORIZON_MASK: Final = 0x40
+
+NO_TIMESTAMP: Final = -1
+
+_LENGTH = Struct(">i")
+_CRC = Struct(">I")
+_OFFSET = Struct(">q")
+_EPOCH = Struct(">i")
+_ATTRIBUTES = Struct(">h")
+_MAX_TIMESTAMP = Struct(">q")
+_EPOCH_OFFSET: Final = 12
+_CRC_OFFSET: Final = 17
+_MAX_TIMESTAMP_OFFSET: Final = 35
+
+
+class BatchHeader(NamedTuple):
+    """The fields in wire order; timestamps in milliseconds since 1970."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """All bytes of the batch, header included."""
+        return self.batch_length + SIZE_PREFIX
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence number, which wraps to 0 behind 2**31 - 1; -1 without one."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def compression_type(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are unknown."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 CreateTime, 1 LogAppendTime."""
+        return self.attributes >> 3 & 1
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether `base_timestamp` is the time from which tombstones may go (KIP-534)."""
+        return bool(self.attributes & DELETE_HORIZON_MASK)
+
+
+def parse_header(buf: Buffer, offset: int = 0) -> BatchHeader:
+    """The header at `offset`; the rest of the batch need not be in `buf`.
+
+    Raises:
+        CorruptBatch: fewer than 61 bytes, an impossible length or an unknown magic.
+        InvalidRecord: a message set of the older formats 0 and 1.
+    """
+    try:
+        header = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, offset))
+    except struct.error:
+        raise _not_a_header(buf, offset) from None
+    if header[3] != MAGIC or header[1] < _LENGTH_MIN:
+        raise _not_a_header(buf, offset)
+    return header
+
+
+def _not_a_header(buf: Buffer, offset: int) -> CorruptBatch | InvalidRecord:
+    if len(buf) - offset > _MAGIC_OFFSET:
+        magic = buf[offset + _MAGIC_OFFSET]
+        if magic < MAGIC:
+            return InvalidRecord(f"batch has magic {magic}, only magic {MAGIC} is supported")
+        if magic > MAGIC:
+            return CorruptBatch(f"batch has an unknown magic {magic}")
+    if len(buf) - offset < HEADER_SIZE:
+        return CorruptBatch(f"batch header is cut: {len(buf) - offset} of {HEADER_SIZE} bytes")
+    return CorruptBatch(f"batch length {_LENGTH.unpack_from(buf, offset + 8)[0]} is less than its header")
+
+
+def check_crc(buf: Buffer, offset: int, size: int) -> bool:
+    """Whether the CRC32C of the batch of `size` bytes at `offset` is right; false if `buf` does not hold it all."""
+    end = offset + size
+    if size < HEADER_SIZE or end > len(buf):
+        return False
+    stored: int = _CRC.unpack_from(buf, offset + _CRC_OFFSET)[0]
+    return stored == crc32c(memoryview(buf)[offset + CRC_START : end])
+
+
+def assign_offsets(buf: bytearray | memoryview, offset: int, base_offset: int, leader_epoch: int) -> None:
+    """Patch base offset and leader epoch in place; the checksum does not cover them."""
+    _OFFSET.pack_into(buf, offset, base_offset)
+    _EPOCH.pack_into(buf, offset + _EPOCH_OFFSET, leader_epoch)
+
+
+def set_max_timestamp(
+    buf: bytearray | memoryview, offset: int, timestamp_ms: int, timestamp_type: int
+) -> None:
+    """Patch timestamp type and largest timestamp in place, and the checksum with them.
+
+    With LogAppendTime (1) the largest timestamp is every record's, so no record needs rewriting.
+
+    Raises:
+        CorruptBatch: the batch is not whole in `buf`.
+    """
+    end = offset + SIZE_PREFIX + int(_LENGTH.unpack_from(buf, offset + 8)[0])
+    if end - offset < HEADER_SIZE or end > len(buf):
+        raise CorruptBatch("batch is cut")
+    (attributes,) = _ATTRIBUTES.unpack_from(buf, offset + ATTRIBUTES_OFFSET)
+    attributes = (attributes & ~TIMESTAMP_TYPE_MASK) | timestamp_type << 3
+    _ATTRIBUTES.pack_into(buf, offset + ATTRIBUTES_OFFSET, attributes)
+    _MAX_TIMESTAMP.pack_into(buf, offset + _MAX_TIMESTAMP_OFFSET, timestamp_ms)
+    _CRC.pack_into(buf, offset + _CRC_OFFSET, crc32c(memoryview(buf)[offset + CRC_START : end]))
+
+
+def iter_batches(buf: Buffer, offset: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch and where it starts; stops at a tail that is cut, as fetch responses end with one.
+
+    Raises:
+        CorruptBatch, InvalidRecord: as `parse_header`.
+    """
+    end = len(buf)
+    while end - offset >= HEADER_SIZE:
+        header = parse_header(buf, offset)
+        size = header[1] + SIZE_PREFIX
+        if size > end - offset:
+            return
+        yield offset, header
+        offset += size

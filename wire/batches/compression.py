@@ -1,0 +1,419 @@
+"""The four codecs of record batches, with every decompression bounded before it allocates.
+
+Theory of operation
+===================
+
+Each codec is one generator that yields the decompressed bytes in chunks. The two public readers drive it:
+`decompressed_size` (brokers: prove that the bytes decompress, keep nothing) drops each chunk, `decompress`
+joins them. A chunk is at most `CHUNK_BYTES`, so they hold no more than `size_max` and a chunk, or a chunk, and
+the library's own buffers (lz4: one block, 4 MiB at most; zstd: a window, of which it touches no more than it has
+decompressed). Snappy is the exception: it has no streaming form, but each block starts with its
+size, which is checked before the block is touched.
+
+A few bytes must not cost much time either: gzip members, xerial blocks and zstd blocks each cost a step in
+Python, so their number is limited, far above what any writer makes.
+
+Rules of the framings, where readers differ:
+
+- gzip: members may be concatenated; anything else behind the first member is corruption.
+- snappy: Java writes the "xerial" framing (magic, two versions, then length-prefixed raw blocks, and a second
+  stream may follow the first); librdkafka writes one bare raw block. Both are read, xerial is written.
+- lz4: one standard frame. Java's reader refuses dependent blocks, so they are refused here, else a broker
+  would store what half of its consumers cannot read.
+- zstd: frames may be concatenated, skippable ones included, and usually do not state their content size.
+  The streaming reader ends silently when its input is cut, so the block headers are walked first.
+
+Deliberately absent: dictionaries, and compression contexts kept between calls (making one costs less than
+the batch it compresses). Decompression contexts are kept, one per thread: zstd's costs more to make than a
+16 KiB batch costs to read.
+
+All four libraries work without the interpreter's lock, so a worker that decompresses leaves the loop its core.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from io import BytesIO
+from struct import Struct
+from typing import TypeAlias
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb
+from wire.errors import ErrorCode, KafkaError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "CompressionType",
+    "CorruptBatch",
+    "DecompressionBomb",
+    "Inflated",
+    "compress",
+    "decompress",
+    "decompressed_chunks",
+    "decompressed_size",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+CHUNK_BYTES = 256 * 1024
+"""The most that one step of a decompression allocates (measured: 64 KiB to 1 MiB cost the same)."""
+
+
+class CompressionType(IntEnum):
+    """The low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class Inflated:
+    """A count of bytes that decompressions have made, those that failed half-way included."""
+
+    __slots__ = ("bytes_made",)
+
+    def __init__(self) -> None:
+        self.bytes_made = 0
+
+
+def _pieces_max(size: int) -> int:
+    """How many blocks `size` compressed bytes may consist of."""
+    return 1024 + size // 64
+
+
+# --- gzip ------------------------------------------------------------------------------------------------
+
+_GZIP_WBITS = 31
+_GZIP_INPUT_BYTES = 64 * 1024
+"""zlib copies what it has not consumed at each call, so it is fed in pieces."""
+_GZIP_MEMBERS_MAX = 64
+
+
+def _gzip_compress(data: Buffer, level: int | None) -> bytes:
+    encoder = zlib.compressobj(
+        zlib.Z_DEFAULT_COMPRESSION if level is None else level, zlib.DEFLATED, _GZIP_WBITS
+    )
+    return encoder.compress(data) + encoder.flush()
+
+
+def _gzip_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
+    position, end = 0, len(data)
+    for _ in range(_GZIP_MEMBERS_MAX):
+        decoder = zlib.decompressobj(_GZIP_WBITS)
+        while not decoder.eof:
+            if position >= end:
+                raise CorruptBatch("gzip data ends inside a member")
+            piece = data[position : position + _GZIP_INPUT_BYTES]
+            position += len(piece)
+            yield decoder.decompress(piece, CHUNK_BYTES)
+            while (
+                decoder.unconsumed_tail and not decoder.eof
+            ):  # at its end zlib leaves the next member in both places
+                yield decoder.decompress(decoder.unconsumed_tail, CHUNK_BYTES)
+            if not decoder.eof and position >= end:
+                yield decoder.decompress(b"", CHUNK_BYTES)
+        position -= len(decoder.unused_data)
+        if position >= end:
+            return
+    raise CorruptBatch(f"more than {_GZIP_MEMBERS_MAX} gzip members")
+
+
+# --- snappy ----------------------------------------------------------------------------------------------
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_HEADER_SIZE = len(_XERIAL_HEADER)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_INT32 = Struct(">i")
+
+
+def _snappy_compress(data: Buffer, level: int | None) -> bytes:
+    view = memoryview(data)
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = memoryview(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        out += _INT32.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _snappy_block(block: memoryview, size_max: int) -> bytes:
+    """One raw block, its own statement of its size checked first."""
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise CorruptBatch("snappy block has no valid length")
+    if size > size_max:
+        raise DecompressionBomb(f"snappy block of {size} bytes where {size_max} are allowed")
+    # A copy makes three bytes at most become 64, so a longer claim cannot hold and must not be allocated.
+    if size > 32 * len(block):
+        raise CorruptBatch(f"snappy block of {len(block)} bytes claims {size} bytes of data")
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _snappy_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield _snappy_block(data, size_max)
+        return
+    position, end = 0, len(data)
+    pieces_left = _pieces_max(end)
+    while position < end:
+        pieces_left -= 1
+        if not pieces_left:
+            raise CorruptBatch("snappy stream of far too many blocks")
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            if position + _XERIAL_HEADER_SIZE > end:
+                raise CorruptBatch("snappy stream header is cut")
+            position += _XERIAL_HEADER_SIZE
+            continue
+        if position + 4 > end:
+            raise CorruptBatch("snappy block length is cut")
+        (length,) = _INT32.unpack_from(data, position)
+        position += 4
+        if length <= 0 or length > end - position:
+            raise CorruptBatch(f"snappy block of {length} bytes where {end - position} remain")
+        chunk = _snappy_block(data[position : position + length], size_max)
+        size_max -= len(chunk)
+        position += length
+        yield chunk
+
+
+# --- lz4 -------------------------------------------------------------------------------------------------
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_BLOCKS_INDEPENDENT = 0x20
+_LZ4_LEVEL_MAX = 12
+
+
+def _lz4_compress(data: Buffer, level: int | None) -> bytes:
+    encoded: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if level is None else min(level, _LZ4_LEVEL_MAX),
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        store_size=False,
+    )
+    return encoded
+
+
+def _lz4_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
+    if len(data) < 7 or data[:4] != _LZ4_MAGIC:
+        raise CorruptBatch("not an lz4 frame")
+    if not data[4] & _LZ4_BLOCKS_INDEPENDENT:
+        raise CorruptBatch("lz4 frame with dependent blocks, which Kafka's readers refuse")
+    context = lz4.frame.create_decompression_context()
+    position, end = 0, len(data)
+    while True:
+        chunk, taken, finished = lz4.frame.decompress_chunk(context, data[position:], max_length=CHUNK_BYTES)
+        position += taken
+        yield chunk
+        if finished:
+            break
+        if not taken and not chunk:
+            raise CorruptBatch("lz4 data ends inside a frame")
+    if position != end:
+        raise CorruptBatch(f"{end - position} bytes behind the lz4 frame")
+
+
+# --- zstd ------------------------------------------------------------------------------------------------
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
+_ZSTD_LEVEL = 3
+_ZSTD_CONTEXT_BYTES_MAX = 16 * 1024 * 1024
+"""A context that has grown beyond this, by one frame's large window, is not kept."""
+_UINT32_LE = Struct("<I")
+_per_thread = threading.local()
+
+
+def _zstd_compress(data: Buffer, level: int | None) -> bytes:
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(data)
+
+
+def _check_zstd_frames(data: memoryview) -> None:
+    """Walk the frames' structure (RFC 8878, section 3.1) to prove that none is cut.
+
+    Raises:
+        CorruptBatch: a frame does not end where the data ends.
+    """
+    position, end = 0, len(data)
+    pieces_left = _pieces_max(end)
+    try:
+        while position < end and pieces_left:
+            pieces_left -= 1
+            (magic,) = _UINT32_LE.unpack_from(data, position)
+            if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE_MAGIC:
+                position += 8 + _UINT32_LE.unpack_from(data, position + 4)[0]
+                continue
+            if magic != _ZSTD_MAGIC:
+                raise CorruptBatch("not a zstd frame")
+            descriptor = data[position + 4]
+            single_segment = descriptor >> 5 & 1
+            position += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+            position += (single_segment, 2, 4, 8)[descriptor >> 6]
+            last = 0
+            while not last and pieces_left:
+                pieces_left -= 1
+                block = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+                last = block & 1
+                # A run-length block holds one byte, however long the run.
+                position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
+            position += 4 * (descriptor >> 2 & 1)
+    except (IndexError, struct.error) as error:
+        raise CorruptBatch("zstd data ends inside a frame") from error
+    if not pieces_left:
+        raise CorruptBatch("zstd data of far too many blocks")
+    if position != end or not end:
+        raise CorruptBatch("zstd data ends inside a frame")
+
+
+def _zstd_chunks(data: memoryview, size_max: int) -> Iterator[bytes]:
+    _check_zstd_frames(data)
+    try:
+        context: zstandard.ZstdDecompressor = _per_thread.zstd
+    except AttributeError:
+        context = _per_thread.zstd = zstandard.ZstdDecompressor()
+    reader = context.stream_reader(data, read_across_frames=True)
+    try:
+        while chunk := reader.read(CHUNK_BYTES):
+            yield chunk
+    finally:
+        if context.memory_size() > _ZSTD_CONTEXT_BYTES_MAX:
+            del _per_thread.zstd
+
+
+# --- the public face -------------------------------------------------------------------------------------
+
+_COMPRESS: dict[int, Callable[[Buffer, int | None], bytes]] = {
+    CompressionType.GZIP: _gzip_compress,
+    CompressionType.SNAPPY: _snappy_compress,
+    CompressionType.LZ4: _lz4_compress,
+    CompressionType.ZSTD: _zstd_compress,
+}
+_CHUNKS: dict[int, Callable[[memoryview, int], Iterator[bytes]]] = {
+    CompressionType.GZIP: _gzip_chunks,
+    CompressionType.SNAPPY: _snappy_chunks,
+    CompressionType.LZ4: _lz4_chunks,
+    CompressionType.ZSTD: _zstd_chunks,
+}
+_LIBRARY_ERRORS = (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError, ValueError)
+
+
+def _unknown(compression_type: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression type {compression_type}")
+
+
+def compress(compression_type: int, data: Buffer, level: int | None = None) -> bytes:
+    """The bytes of `data` under a codec; `level` is the codec's own (None: its default), snappy has none.
+
+    Raises:
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if compression_type == CompressionType.NONE:
+        return bytes(data)
+    try:
+        encode = _COMPRESS[compression_type]
+    except KeyError:
+        raise _unknown(compression_type) from None
+    return encode(data, level)
+
+
+def decompressed_size(
+    compression_type: int, data: Buffer, size_max: int, inflated: Inflated | None = None
+) -> int:
+    """How many bytes `data` decompresses to, proved by decompressing it; holds one chunk at a time.
+
+    `inflated` counts what was made, also where that is refused.
+
+    Raises:
+        DecompressionBomb: more than `size_max` bytes.
+        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if compression_type == CompressionType.NONE:
+        return len(data)
+    try:
+        chunks = _CHUNKS[compression_type]
+    except KeyError:
+        raise _unknown(compression_type) from None
+    size = 0
+    try:
+        for chunk in chunks(memoryview(data), size_max):
+            size += len(chunk)
+            if size > size_max:
+                raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+    except _LIBRARY_ERRORS as error:
+        raise _corrupt(compression_type, error) from error
+    finally:
+        if inflated is not None:
+            inflated.bytes_made += size
+    return size
+
+
+def decompress(compression_type: int, data: Buffer, size_max: int) -> bytes:
+    """The decompressed bytes, at most `size_max` of them, and no more memory than that, an eighth and a chunk.
+
+    Raises:
+        DecompressionBomb: more than `size_max` bytes.
+        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if compression_type == CompressionType.NONE:
+        return bytes(data)
+    # BytesIO.getvalue() hands out its own buffer, so joining costs no second copy.
+    whole: BytesIO | None = None
+    first: Buffer = b""
+    for chunk in decompressed_chunks(compression_type, data, size_max):
+        if whole is not None:
+            whole.write(chunk)
+        elif first:
+            whole = BytesIO()
+            whole.write(first)
+            whole.write(chunk)
+        else:
+            first = chunk
+    return bytes(first) if whole is None else whole.getvalue()
+
+
+def decompressed_chunks(compression_type: int, data: Buffer, size_max: int) -> Iterator[Buffer]:
+    """The decompressed bytes piece by piece, as far as somebody asks for them: one chunk at a time is held.
+
+    Raises while iterating:
+        DecompressionBomb: more than `size_max` bytes.
+        CorruptBatch: the data does not decompress, is cut, or something stands behind it.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if compression_type == CompressionType.NONE:
+        yield data
+        return
+    try:
+        chunks = _CHUNKS[compression_type]
+    except KeyError:
+        raise _unknown(compression_type) from None
+    size = 0
+    try:
+        for chunk in chunks(memoryview(data), size_max):
+            size += len(chunk)
+            if size > size_max:
+                raise DecompressionBomb(f"batch decompresses to more than {size_max} bytes")
+            yield chunk
+    except _LIBRARY_ERRORS as error:
+        raise _corrupt(compression_type, error) from error
+
+
+def _corrupt(compression_type: int, error: Exception) -> CorruptBatch:
+    return CorruptBatch(f"{CompressionType(compression_type).name.lower()} data does not decompress: {error}")

@@ -1,0 +1,55 @@
+"""Give a batch another codec, as a topic's `compression.type` wants it. PURE.
+
+The records of a batch are one block, compressed or not, so the codec changes without parsing any of them: the
+header keeps everything but the codec, the length and the checksum.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from crc32c import crc32c
+
+from wire.batches.batch_header import (
+    ATTRIBUTES_OFFSET,
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    SIZE_PREFIX,
+    BatchHeader,
+    Buffer,
+)
+from wire.batches.compression import compress, decompress
+
+_LENGTH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_LENGTH_OFFSET = 8
+_CRC_OFFSET = CRC_START - 4
+
+
+def codec_of(batch: Buffer) -> int:
+    """The codec that a batch names; -1 where not even a header is there."""
+    return batch[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK if len(batch) >= HEADER_SIZE else -1
+
+
+def recompress(
+    batch: Buffer, header: BatchHeader, compression_type: int, level: int | None, decompressed_bytes_max: int
+) -> bytearray:
+    """The same batch under another codec. `header` is the batch's own, and its checksum has been found right.
+
+    Raises:
+        CorruptBatch: the records do not decompress; DecompressionBomb: they become too large.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    data: Buffer = memoryview(batch)[HEADER_SIZE : header.size]
+    if header.compression_type:
+        data = decompress(header.compression_type, data, decompressed_bytes_max)
+    if compression_type:
+        data = compress(compression_type, data, level)
+    fresh = bytearray(memoryview(batch)[:HEADER_SIZE])
+    fresh += data
+    _LENGTH.pack_into(fresh, _LENGTH_OFFSET, len(fresh) - SIZE_PREFIX)
+    _ATTRIBUTES.pack_into(fresh, ATTRIBUTES_OFFSET, header.attributes & ~COMPRESSION_MASK | compression_type)
+    _CRC.pack_into(fresh, _CRC_OFFSET, crc32c(memoryview(fresh)[CRC_START:]))
+    return fresh

@@ -1,0 +1,409 @@
+"""Records inside a batch: the builder that writes them and the parser that reads them.
+
+Both are on the client's hot path (one call per record), so the varints are inlined: lengths below 64 take one
+byte, below 8192 two, and anything longer goes through a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import attrs
+from crc32c import crc32c
+
+from wire.batches.batch_errors import CorruptBatch, InvalidRecord
+from wire.batches.batch_header import (
+    CONTROL_MASK,
+    CRC_START,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    NO_TIMESTAMP,
+    SIZE_PREFIX,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Buffer,
+    check_crc,
+    parse_header,
+)
+from wire.batches.compression import compress, decompress
+
+__all__ = ["RECORD_SIZE_MIN", "Header", "Record", "RecordBatchBuilder", "read_varint", "records"]
+
+Header = tuple[str, bytes | None]
+
+RECORD_SIZE_MIN = 7
+"""Length, attributes, two deltas, two lengths and the header count, one byte each."""
+
+
+class Record(NamedTuple):
+    """One record; `timestamp` in milliseconds since 1970, `value` None is a tombstone."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    """Zigzag base-128, of any width that the format has (32 and 64 bit encode alike)."""
+    number = (number << 1) ^ (number >> 63)
+    if 0x7F < number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SMALL = tuple(varint(number) for number in range(1024))
+_SMALL_MAX = len(_SMALL)
+_NULL = varint(-1)
+
+
+def _headers(headers: Iterable[Header]) -> bytes:
+    pairs = list(headers)
+    parts = [varint(len(pairs))]
+    for key, value in pairs:
+        name = key.encode()
+        size = len(name)
+        parts += (_SMALL[size] if size < _SMALL_MAX else varint(size), name)
+        if value is None:
+            parts.append(_NULL)
+        else:
+            size = len(value)
+            parts += (_SMALL[size] if size < _SMALL_MAX else varint(size), value)
+    return b"".join(parts)
+
+
+@attrs.define
+class RecordBatchBuilder:
+    """Collects records into one batch.
+
+    `append` takes about half a microsecond; compression and checksum happen in `build`, which may be called
+    once the batch is full and leaves the builder as it was. `compression_level` None is the codec's default.
+    `delete_horizon_ms` marks a compacted batch (KIP-534).
+    """
+
+    base_offset: int = 0
+    compression_type: int = 0
+    timestamp_type: int = 0
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    is_transactional: bool = False
+    is_control: bool = False
+    leader_epoch: int = -1
+    compression_level: int | None = None
+    delete_horizon_ms: int | None = None
+
+    record_count: int = attrs.field(default=0, init=False)
+    max_timestamp: int = attrs.field(default=NO_TIMESTAMP, init=False)
+    _base_timestamp: int = attrs.field(default=NO_TIMESTAMP, init=False)
+    _last_offset: int = attrs.field(default=0, init=False)
+    _body: bytearray = attrs.field(factory=bytearray, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._last_offset = self.base_offset - 1
+        if self.delete_horizon_ms is not None:
+            self._base_timestamp = self.delete_horizon_ms
+
+    @property
+    def size_estimate(self) -> int:
+        """Bytes of the batch before compression."""
+        return HEADER_SIZE + len(self._body)
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[Header] = (),
+        offset: int | None = None,
+    ) -> int:
+        """Add a record and return its offset: the next one, or `offset` when a compacted batch keeps gaps.
+
+        Raises:
+            ValueError: `offset` is not above the last one.
+        """
+        if offset is None:
+            offset = self._last_offset + 1
+        elif offset <= self._last_offset:
+            raise ValueError(f"offset {offset} is not above the last one, {self._last_offset}")
+        self._last_offset = offset
+        if not self.record_count:
+            if self.delete_horizon_ms is None:
+                self._base_timestamp = timestamp
+            self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.record_count += 1
+        delta = timestamp - self._base_timestamp
+        position = offset - self.base_offset
+        if key is None:
+            key_size, key = _NULL, b""
+        else:
+            size = len(key)
+            key_size = _SMALL[size] if size < _SMALL_MAX else varint(size)
+        if value is None:
+            value_size, value = _NULL, b""
+        else:
+            size = len(value)
+            value_size = _SMALL[size] if size < _SMALL_MAX else varint(size)
+        record = b"".join(
+            (
+                b"\0",
+                _SMALL[delta] if 0 <= delta < _SMALL_MAX else varint(delta),
+                _SMALL[position] if position < _SMALL_MAX else varint(position),
+                key_size,
+                key,
+                value_size,
+                value,
+                _headers(headers) if headers else b"\0",
+            )
+        )
+        size = len(record)
+        body = self._body
+        body += _SMALL[size] if size < _SMALL_MAX else varint(size)
+        body += record
+        return offset
+
+    def build(self, last_offset: int | None = None) -> bytearray:
+        """The bytes of the batch. `last_offset` above the last record's keeps a compacted batch's range.
+
+        Raises:
+            ValueError: no records and no `last_offset`, or one below the last record's.
+        """
+        if last_offset is None:
+            if not self.record_count:
+                raise ValueError("a batch without records needs a last offset")
+            last_offset = self._last_offset
+        elif last_offset < self._last_offset or last_offset < self.base_offset:
+            raise ValueError(f"last offset {last_offset} is below the last record's")
+        codec = self.compression_type if self.record_count else 0
+        payload: Buffer = self._body
+        if codec:
+            payload = compress(codec, payload, self.compression_level)
+        attributes = (
+            codec
+            | (self.timestamp_type and TIMESTAMP_TYPE_MASK)
+            | (self.is_transactional and TRANSACTIONAL_MASK)
+            | (self.is_control and CONTROL_MASK)
+            | (self.delete_horizon_ms is not None and DELETE_HORIZON_MASK)
+        )
+        fields = [
+            self.base_offset,
+            HEADER_SIZE - SIZE_PREFIX + len(payload),
+            self.leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            last_offset - self.base_offset,
+            self._base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ]
+        batch = bytearray(HEADER.pack(*fields))
+        batch += payload
+        fields[4] = crc32c(memoryview(batch)[CRC_START:])
+        HEADER.pack_into(batch, 0, *fields)
+        return batch
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """A zigzag number of up to ten bytes, and where it ends.
+
+    Raises:
+        InvalidRecord: it is longer.
+        IndexError: it is cut.
+    """
+    number = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), position
+        shift += 7
+        if shift > 63:
+            raise InvalidRecord("variable-length number of more than ten bytes")
+
+
+def records(buf: Buffer, offset: int = 0, *, decompressed_bytes_max: int, crc: bool = True) -> list[Record]:
+    """Parse the batch at `offset`; keys and values are copied out of `buf`.
+
+    Raises:
+        CorruptBatch: it is cut, its checksum is wrong (unless `crc` is false), or it does not decompress.
+        DecompressionBomb: it decompresses to more than `decompressed_bytes_max`.
+        InvalidRecord: its records contradict its header or themselves.
+        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    header = parse_header(buf, offset)
+    end = offset + header.size
+    if end > len(buf):
+        raise CorruptBatch(f"batch of {header.size} bytes is cut at {len(buf) - offset}")
+    if crc and not check_crc(buf, offset, header.size):
+        raise CorruptBatch("batch checksum is wrong")
+    body = memoryview(buf)[offset + HEADER_SIZE : end]
+    data = decompress(header.compression_type, body, decompressed_bytes_max)
+    count = header.record_count
+    if count < 0 or count * RECORD_SIZE_MIN > len(data):
+        raise InvalidRecord(f"{count} records cannot be in {len(data)} bytes")
+    append_time = header.max_timestamp if header.timestamp_type else None
+    parsed: list[Record] = []
+    try:
+        position = _parse_into(
+            parsed,
+            data,
+            count,
+            header.base_offset,
+            header.last_offset_delta,
+            header.base_timestamp,
+            append_time,
+        )
+    except IndexError:
+        raise InvalidRecord("a record is longer than its batch") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRecord("a record header's key is not UTF-8") from error
+    if position != len(data):
+        raise InvalidRecord(f"{len(data) - position} bytes behind the last of {count} records")
+    return parsed
+
+
+def _parse_into(
+    parsed: list[Record],
+    data: bytes,
+    count: int,
+    base_offset: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    append_time: int | None,
+) -> int:
+    """Append `count` records to `parsed` and return where the last one ends.
+
+    Slices that reach behind the data come back short, so each record's end is compared with its length.
+    """
+    new_record = tuple.__new__
+    append = parsed.append
+    position = 0
+    delta_last = -1
+    for _ in range(count):
+        byte = data[position]
+        position += 1
+        if byte < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+        elif (high := data[position]) < 0x80:
+            byte = byte & 0x7F | high << 7
+            length = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            length, position = read_varint(data, position - 1)
+        end = position + length
+
+        byte = data[position + 1]
+        position += 2
+        if byte < 0x80:
+            timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+        else:
+            timestamp, position = read_varint(data, position - 1)
+            timestamp += base_timestamp
+
+        byte = data[position]
+        position += 1
+        if byte < 0x80:
+            delta = (byte >> 1) ^ -(byte & 1)
+        else:
+            delta, position = read_varint(data, position - 1)
+        if not delta_last < delta <= last_offset_delta:
+            raise InvalidRecord(f"offset delta {delta} behind {delta_last}, the last is {last_offset_delta}")
+        delta_last = delta
+
+        byte = data[position]
+        position += 1
+        if byte == 1:
+            key = None
+        else:
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+            else:
+                size, position = read_varint(data, position - 1)
+            if size < 0:
+                raise InvalidRecord(f"key of {size} bytes")
+            key = data[position : position + size]
+            position += size
+
+        byte = data[position]
+        position += 1
+        if byte == 1:
+            value = None
+        else:
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+            elif (high := data[position]) < 0x80:
+                byte = byte & 0x7F | high << 7
+                size = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                size, position = read_varint(data, position - 1)
+            if size < 0:
+                raise InvalidRecord(f"value of {size} bytes")
+            value = data[position : position + size]
+            position += size
+
+        headers: tuple[Header, ...] = ()
+        if data[position]:
+            headers, position = _parse_headers(data, position)
+        else:
+            position += 1
+        if position != end:
+            raise InvalidRecord(f"record of {length} bytes ends {position - end} bytes later")
+        if append_time is not None:
+            timestamp = append_time
+        append(new_record(Record, (base_offset + delta, timestamp, key, value, headers)))
+    return position
+
+
+def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+    count, position = read_varint(data, position)
+    if count < 0:
+        raise InvalidRecord(f"{count} record headers")
+    headers: list[Header] = []
+    for _ in range(count):
+        byte = data[position]
+        position += 1
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+        else:
+            size, position = read_varint(data, position - 1)
+        if size < 0:
+            raise InvalidRecord("a record header without a key")
+        key = data[position : position + size].decode()
+        position += size
+        byte = data[position]
+        position += 1
+        if byte == 1:
+            headers.append((key, None))
+            continue
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+        else:
+            size, position = read_varint(data, position - 1)
+        if size < 0:
+            raise InvalidRecord(f"record header value of {size} bytes")
+        headers.append((key, data[position : position + size]))
+        position += size
+    return tuple(headers), position

@@ -1,0 +1,1 @@
+"""How codecs are generated; the front door is `wire.codec`."""

@@ -1,0 +1,311 @@
+"""Writes the straight-line source of one encoder: one message class at one version.
+
+The mirror of `codec_decode`, with its runs: neighbouring fields of fixed size, together with the length that
+follows them and the zero that says "no tagged fields", are packed by one `struct.Struct`. A tagged field is
+left out when it has its default, as in Kafka; one whose fields all have a fixed size is packed together with
+its tag and size, any other is encoded on its own first, since its size stands before it.
+
+A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). Of a spill
+only the length is written, and its place is noted for the caller, who sends the object's bytes there.
+
+Fields that the version does not have are left out silently, whatever their value.
+
+An encoder that counts also notes the error codes that it writes: it has them in its hands anyway, and a walk of its
+own over the response would cost as much as half of the encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct, pack
+from struct import error as struct_error
+from typing import Any
+
+from wire.codecs.codec_plan import (
+    FIXED,
+    STRING_LENGTH_MAX,
+    PlannedField,
+    is_flexible,
+    planned_fields,
+    tagged,
+    untagged,
+)
+from wire.errors import LocalProtocolError
+from wire.primitives import write_uvarint
+from wire.structure import Message, Structure
+
+ERROR_FIELDS = frozenset({"error_code", "partition_error_code"})
+"""`topic_config_error_code` is not among them: it only says why configs are left out."""
+
+
+def _write_length(w: bytearray, n: int) -> None:
+    """Append a compact length that takes more than one byte."""
+    if n < 0x4000:
+        w.append(n & 0x7F | 0x80)
+        w.append(n >> 7)
+    else:
+        write_uvarint(w, n)
+
+
+def _write_string_length(w: bytearray, n: int) -> None:
+    """Append a compact string length, one added, that takes more than one byte."""
+    if n > STRING_LENGTH_MAX + 1:
+        raise LocalProtocolError(f"a string of {n - 1} bytes is too long")
+    _write_length(w, n)
+
+
+class _EncoderSource:
+    """Collects the lines of one function, and the names that they use."""
+
+    def __init__(self, cls: type[Message], version: int, counts_errors: bool = False) -> None:
+        self.cls = cls
+        self.version = version
+        self.counts_errors = counts_errors
+        self.flexible = is_flexible(cls, version)
+        self.indent = 2
+        self.lines: list[str] = []
+        self.run: list[tuple[str, str]] = []
+        self.writer = "w"
+        self.variables = 0
+        self.names: dict[str, Any] = {
+            "LocalError": LocalProtocolError,
+            "write_length": _write_length,
+            "write_string_length": _write_string_length,
+            "pack": pack,
+            "buffers": (bytes, bytearray, memoryview),
+            "faults": (struct_error, TypeError, AttributeError, UnicodeEncodeError),
+        }
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def variable(self, prefix: str) -> str:
+        self.variables += 1
+        return f"{prefix}_{self.variables}"
+
+    def packed(self, run: list[tuple[str, str]]) -> str:
+        """The expression that packs a run; an empty expression in it stands for a zero byte."""
+        layout = "".join(code for code, _ in run)
+        values = [value for _, value in run if value]
+        if not values:
+            return repr(bytes(len(run)))
+        name = "pack_" + layout.replace("?", "bool")
+        self.names[name] = Struct(f">{layout}").pack
+        return f"{name}({', '.join(values)})"
+
+    def write(self, run: list[tuple[str, str]]) -> None:
+        if not run:
+            return
+        if len(run) == 1 and run[0][0] in "Bx":
+            self.line(f"{self.writer}.append({run[0][1] or 0})")
+        else:
+            self.line(f"{self.writer} += {self.packed(run)}")
+
+    def flush(self) -> None:
+        self.write(self.run)
+        self.run = []
+
+    def length(self, field: PlannedField, value: str, width: str, run: list[tuple[str, str]]) -> None:
+        """Write a run and the length of `value` behind it."""
+        if not field.compact:
+            self.write([*run, (width, f"len({value})")])
+            return
+        n = self.variable("n")
+        long = "write_string_length" if field.type == "string" and not field.is_array else "write_length"
+        self.line(f"{n} = len({value}) + 1")
+        self.line(f"if {n} < 128:")
+        self.indent += 1
+        self.write([*run, ("B", n)])
+        self.indent -= 1
+        self.line("else:")
+        self.indent += 1
+        self.write(run)
+        self.line(f"{long}({self.writer}, {n})")
+        self.indent -= 1
+
+    def structure(self, structure: type[Structure], source: str) -> None:
+        """Write a structure's fields, which are attributes of `source`; may leave a run open."""
+        fields = planned_fields(structure, self.version, self.flexible)
+        for field in untagged(fields):
+            self.field(field, f"{source}.{field.name}")
+        if self.flexible:
+            self.tags(tagged(fields), source)
+
+    def field(self, field: PlannedField, value: str) -> None:
+        fixed = field.fixed
+        if fixed is not None:
+            self.run.append((fixed[0], value))
+            if self.counts_errors and field.name in ERROR_FIELDS:
+                self.line(f"if {value}: errors[{value}] = errors.get({value}, 0) + 1")
+        elif field.structure is not None and not field.is_array:
+            self.nested(field, field.structure, value)
+        else:
+            self.sized(field, value)
+
+    def nested(self, field: PlannedField, structure: type[Structure], value: str) -> None:
+        local = self.variable(field.name)
+        self.line(f"{local} = {value}")
+        if not field.nullable:
+            self.structure(structure, local)
+            return
+        run, self.run = self.run, []
+        self.line(f"if {local} is None:")
+        self.indent += 1
+        self.write([*run, ("b", "-1") if field.tag < 0 else ("x", "")])
+        self.indent -= 1
+        self.line("else:")
+        self.indent += 1
+        self.run = [*run, ("b", "1")]
+        self.structure(structure, local)
+        self.flush()
+        self.indent -= 1
+
+    def sized(self, field: PlannedField, value: str) -> None:
+        """A string, bytes, records or an array: a length and what it counts."""
+        local = self.variable(field.name)
+        width = "h" if field.type == "string" and not field.is_array else "i"
+        self.line(f"{local} = {value}")
+        run, self.run = self.run, []
+        if field.nullable:
+            self.line(f"if {local} is None:")
+            self.indent += 1
+            self.write([*run, ("x", "") if field.compact else (width, "-1")])
+            self.indent -= 1
+            self.line("else:")
+            self.indent += 1
+        if field.is_array:
+            self.elements(field, local, run)
+        else:
+            if field.type == "string":
+                self.line(f"{local} = {local}.encode()")
+            self.length(field, local, width, run)
+            if field.type == "records":
+                self.records(local)
+            else:
+                self.line(f"{self.writer} += {local}")
+        if field.nullable:
+            self.indent -= 1
+
+    def records(self, local: str) -> None:
+        self.line(f"if type({local}) in buffers: {self.writer} += {local}")
+        self.line(f"elif spills is not None: spills.append((len({self.writer}), {local}))")
+        self.line("else: raise LocalError('records that are no bytes, and no list to note them in')")
+
+    def elements(self, field: PlannedField, local: str, run: list[tuple[str, str]]) -> None:
+        fixed = FIXED.get(field.type)
+        if fixed is not None and field.type != "uuid":
+            if field.compact:
+                self.length(field, local, "i", run)
+                self.line(f"{self.writer} += pack(f'>{{len({local})}}{fixed[0]}', *{local})")
+            else:
+                self.write(run)
+                self.line(f"{self.writer} += pack(f'>i{{len({local})}}{fixed[0]}', len({local}), *{local})")
+            return
+        self.length(field, local, "i", run)
+        element = self.variable(field.name)
+        self.line(f"for {element} in {local}:")
+        self.indent += 1
+        before = len(self.lines)
+        if field.structure is not None:
+            self.structure(field.structure, element)
+        else:
+            self.field(field._replace(is_array=False, nullable=False), element)
+        self.flush()
+        if len(self.lines) == before:
+            self.line("pass")
+        self.indent -= 1
+
+    def tags(self, fields: list[PlannedField], source: str) -> None:
+        if not fields:
+            self.run.append(("x", ""))
+            return
+        flags = []
+        for field in fields:
+            local, flag = self.variable(field.name), self.variable("set")
+            self.line(f"{local} = {source}.{field.name}")
+            self.line(f"{flag} = {self.differs(field, local)}")
+            flags.append((field, local, flag))
+        run, self.run = self.run, []
+        total = " + ".join(flag for _, _, flag in flags)
+        self.write([*run, ("B", total)])
+        for field, local, flag in flags:
+            self.line(f"if {flag}:")
+            self.indent += 1
+            self.tagged_field(field, local)
+            self.indent -= 1
+
+    def tagged_field(self, field: PlannedField, local: str) -> None:
+        run = self.fixed_run(field, local)
+        if run is not None:
+            size = Struct(">" + "".join(code for code, _ in run)).size
+            self.write([("B", str(field.tag)), ("B", str(size)), *run])
+            return
+        outer, self.writer = self.writer, self.variable("w")
+        self.line(f"{self.writer} = bytearray()")
+        self.field(field, local)
+        self.flush()
+        inner, self.writer = self.writer, outer
+        n = self.variable("n")
+        self.line(f"{n} = len({inner})")
+        self.line(f"if {n} < 128:")
+        self.line(f"    {outer}.append({field.tag}); {outer}.append({n})")
+        self.line("else:")
+        self.line(f"    {outer}.append({field.tag}); write_length({outer}, {n})")
+        self.line(f"{outer} += {inner}")
+
+    def fixed_run(self, field: PlannedField, value: str) -> list[tuple[str, str]] | None:
+        """The run of a field that has one size whatever its value; None for others."""
+        if field.fixed is not None:
+            return [(field.fixed[0], value)]
+        if field.structure is None or field.is_array or field.nullable:
+            return None
+        run: list[tuple[str, str]] = []
+        parts = planned_fields(field.structure, self.version, self.flexible)
+        if tagged(parts):
+            return None
+        for part in untagged(parts):
+            inner = self.fixed_run(part, f"{value}.{part.name}")
+            if inner is None:
+                return None
+            run += inner
+        return [*run, ("x", "")]
+
+    def differs(self, field: PlannedField, value: str) -> str:
+        """The expression that is true when a field does not have its default."""
+        if field.default is None:
+            return f"{value} is not None"
+        if field.default is list:
+            other = f"len({value}) != 0"
+        elif field.structure is not None:
+            parts = planned_fields(field.structure, self.version, self.flexible)
+            other = "(" + " or ".join(self.differs(part, f"{value}.{part.name}") for part in parts) + ")"
+        else:
+            return f"{value} != {field.default!r}"
+        return f"({value} is None or {other})" if field.nullable else other
+
+    def source(self) -> str:
+        """The whole function."""
+        self.structure(self.cls, "m")
+        self.flush()
+        parameters = "w, m, spills, errors" if self.counts_errors else "w, m, spills=None"
+        head = [f"def encode({parameters}):", "    try:"]
+        tail = [
+            "        return",
+            "    except faults as fault:",
+            f"        raise LocalError(f'{self.cls.__name__} version {self.version}: {{fault}}') from fault",
+        ]
+        return "\n".join([*head, *self.lines, *tail, ""])
+
+
+def encoder_source(cls: type[Message], version: int, counts_errors: bool = False) -> str:
+    """The source alone, to read and to measure."""
+    return _EncoderSource(cls, version, counts_errors).source()
+
+
+def make_encoder(cls: type[Message], version: int, counts_errors: bool = False) -> Callable[..., None]:
+    """Compile the encoder of one message class at one version; one that counts takes a dictionary to count in."""
+    source = _EncoderSource(cls, version, counts_errors)
+    text = source.source()
+    exec(compile(text, f"<encoder of {cls.__name__} version {version}>", "exec"), source.names)
+    function: Callable[..., None] = source.names["encode"]
+    return function

@@ -1,0 +1,579 @@
+"""One Kafka connection without IO, either end: bytes in, events out.
+
+Theory of operation
+===================
+
+The shape is h11's. The owner of the socket feeds what it received to `receive_data` (b"" at the end of the
+stream) and calls `next_event` until it answers NEED_DATA; `send` turns a message into bytes and leaves sending
+them to the owner. Nothing here waits, and nothing here reads a clock.
+
+Rules that both ends keep:
+
+1. A frame's length is checked before a byte of it is kept (`max_frame_bytes`).
+2. A connection answers in the order in which it was asked. The server refuses to answer out of order; the
+   client takes the oldest unanswered request for each response and compares the correlation ids.
+3. What the peer does wrong raises RemoteProtocolError, from `next_event`, again at each call: the connection
+   can only be closed. What the owner does wrong raises LocalProtocolError and changes nothing.
+4. Unanswered requests are limited. The server then answers PAUSED instead of the next request, until it has
+   sent something; the client's `send` raises.
+
+States and what may happen in them stand in two tables, `SERVER` and `CLIENT`; they differ in one place: a server
+may still answer a peer that has finished sending. Anything that is not in the table is a LocalProtocolError.
+
+ApiVersions is the one API with rules of its own (KIP-511): a server that does not know the requested version
+answers in version 0 with error 35, so `ServerConnection` does not read such a request's body, and
+`ClientConnection` looks at the error code before it decides how to read the answer.
+
+Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and
+throttling, which belong to the owner; and the broker's hot path, which works on the functions of `wire.framing.frames`
+with buffers of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from struct import Struct
+from typing import ClassVar, Final, Literal, NamedTuple
+
+import attrs
+
+from wire.api import request_class, request_header_version, response_class, response_header_version
+from wire.api_keys import ApiKey
+from wire.codec import decode, decoder, encoder
+from wire.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from wire.framing.frame_pool import FramePool
+from wire.framing.frames import (
+    LENGTH_SIZE,
+    Chunk,
+    UnknownApiKey,
+    frame_length,
+    frame_response,
+    is_supported,
+    parse_request_header,
+    parse_response_header,
+)
+from wire.messages.headers import RequestHeader
+from wire.structure import Message
+
+__all__ = [
+    "CLIENT",
+    "NEED_DATA",
+    "PAUSED",
+    "SERVER",
+    "ClientConnection",
+    "ConnectionClosed",
+    "RequestReceived",
+    "ResponseReceived",
+    "ServerConnection",
+    "Signal",
+    "State",
+    "Step",
+    "UnknownApiKey",
+    "frame_length",
+    "parse_request_header",
+    "parse_response_header",
+]
+
+MAX_FRAME_BYTES = 104857600
+"""Kafka's default of `socket.request.max.bytes`."""
+_CORRELATION_ID_MAX = 0x7FFFFFFF
+_LARGE_BYTES = 1 << 17
+"""A response from this size on is received into a buffer of its own, without a copy."""
+
+
+class State(Enum):
+    OPEN = "open"
+    ENDED = "ended"
+    """The peer has finished sending."""
+    FAILED = "failed"
+    """The peer broke the protocol."""
+    CLOSED = "closed"
+
+
+class Step(Enum):
+    RECEIVE = "receive"
+    SEND = "send"
+    END = "end of stream"
+    FAIL = "protocol error"
+    CLOSE = "close"
+
+
+Table = Mapping[State, Mapping[Step, State]]
+
+SERVER: Final[Table] = {
+    State.OPEN: {
+        Step.RECEIVE: State.OPEN,
+        Step.SEND: State.OPEN,
+        Step.END: State.ENDED,
+        Step.FAIL: State.FAILED,
+        Step.CLOSE: State.CLOSED,
+    },
+    State.ENDED: {Step.SEND: State.ENDED, Step.CLOSE: State.CLOSED},
+    State.FAILED: {Step.CLOSE: State.CLOSED},
+    State.CLOSED: {Step.CLOSE: State.CLOSED},
+}
+
+CLIENT: Final[Table] = {
+    State.OPEN: {
+        Step.RECEIVE: State.OPEN,
+        Step.SEND: State.OPEN,
+        Step.END: State.ENDED,
+        Step.FAIL: State.FAILED,
+        Step.CLOSE: State.CLOSED,
+    },
+    State.ENDED: {Step.CLOSE: State.CLOSED},
+    State.FAILED: {Step.CLOSE: State.CLOSED},
+    State.CLOSED: {Step.CLOSE: State.CLOSED},
+}
+
+
+_OPEN: Final = State.OPEN
+_SEND: Final = Step.SEND
+_RECEIVE: Final = Step.RECEIVE
+
+
+class Signal(Enum):
+    NEED_DATA = "need data"
+    PAUSED = "paused"
+
+
+NEED_DATA: Final = Signal.NEED_DATA
+"""No whole frame is here: receive more."""
+PAUSED: Final = Signal.PAUSED
+"""Too many requests are unanswered: answer one before the next is handed out."""
+
+
+@attrs.frozen
+class RequestReceived:
+    """A request; `body` is owned by the event, `body_offset` its place in the frame behind the length."""
+
+    header: RequestHeader
+    body: memoryview
+    body_offset: int
+
+    @property
+    def api_key(self) -> int:
+        return self.header.request_api_key
+
+    @property
+    def api_version(self) -> int:
+        return self.header.request_api_version
+
+    @property
+    def correlation_id(self) -> int:
+        return self.header.correlation_id
+
+    @property
+    def is_supported(self) -> bool:
+        """False: answer UNSUPPORTED_VERSION where the API has a way to say so (ApiVersions), else close."""
+        return is_supported(self.api_key, self.api_version)
+
+    def request(self) -> Message:
+        """Decode the body; bytes behind it are ignored, as Kafka does.
+
+        An ApiVersions request of an unsupported version is an empty one, whatever its body.
+
+        Raises:
+            RemoteProtocolError: an unsupported version, or a body that is none.
+        """
+        cls = request_class(self.api_key)
+        if not self.is_supported:
+            if self.api_key == ApiKey.API_VERSIONS:
+                return cls()
+            raise RemoteProtocolError(f"API {self.api_key} has no version {self.api_version}")
+        return decode(cls, self.api_version, self.body, exact=False)
+
+
+class ResponseReceived(NamedTuple):
+    """The answer to the client's oldest unanswered request; `api_version` is the version it was read in."""
+
+    correlation_id: int
+    api_key: int
+    api_version: int
+    response: Message
+
+
+@attrs.frozen
+class ConnectionClosed:
+    """The peer has finished sending; `unanswered` are the correlation ids that wait for a response, in order."""
+
+    unanswered: tuple[int, ...]
+
+
+@attrs.frozen
+class ConnectionStatistics:
+    """Counts since the connection began, and what it holds now."""
+
+    state: State
+    frames_received: int
+    frames_sent: int
+    bytes_received: int
+    bytes_buffered: int
+    unanswered: int
+
+
+class _Call(NamedTuple):
+    """A request that waits for its response."""
+
+    correlation_id: int
+    api_key: int
+    api_version: int
+
+
+@attrs.define
+class _Connection:
+    """What both ends share: the buffer, the frames in it, and the state."""
+
+    table: ClassVar[Table]
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    unanswered_max: int = 1024
+
+    state: State = attrs.field(default=State.OPEN, init=False)
+    _buffer: bytearray = attrs.field(factory=bytearray, init=False, repr=False)
+    _end_of_stream: bool = attrs.field(default=False, init=False)
+    _fault: str = attrs.field(default="", init=False)
+    _unanswered: deque[_Call] = attrs.field(factory=deque, init=False)
+    _frames_received: int = attrs.field(default=0, init=False)
+    _frames_sent: int = attrs.field(default=0, init=False)
+    _bytes_received: int = attrs.field(default=0, init=False)
+
+    def _step(self, step: Step) -> None:
+        if self.state is _OPEN and (step is _SEND or step is _RECEIVE):
+            # As both tables have it: enums are slow keys.
+            return
+        state = self.table[self.state].get(step)
+        if state is None:
+            raise LocalProtocolError(f"{step.value} on a connection that is {self.state.value}")
+        self.state = state
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what the socket gave; b"" is the end of the stream.
+
+        Raises:
+            LocalProtocolError: the stream has ended or the connection is not open.
+        """
+        if self._end_of_stream or self.state is not _OPEN:
+            raise LocalProtocolError(f"data for a connection that is {self.state.value}")
+        if data:
+            self._bytes_received += len(data)
+            self._keep(data)
+        else:
+            self._end_of_stream = True
+
+    def _keep(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer += data
+
+    def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
+        if self.state is State.FAILED:
+            raise RemoteProtocolError(self._fault)
+        if self.state is State.ENDED:
+            return self._closed()
+        buffer = self._buffer
+        if len(buffer) >= LENGTH_SIZE:
+            end = LENGTH_SIZE + frame_length(buffer, 0, self.max_frame_bytes)
+            if end <= len(buffer):
+                with memoryview(buffer) as view:
+                    frame = bytes(view[LENGTH_SIZE:end])
+                self._step(_RECEIVE)
+                del buffer[:end]
+                self._frames_received += 1
+                return frame
+        if not self._end_of_stream:
+            return NEED_DATA
+        if buffer:
+            raise RemoteProtocolError(f"the stream ended inside a frame, after {len(buffer)} bytes of it")
+        self._step(Step.END)
+        return self._closed()
+
+    def _closed(self) -> ConnectionClosed:
+        return ConnectionClosed(tuple(call.correlation_id for call in self._unanswered))
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        self._fault = str(error)
+        self._buffer.clear()
+        if self.state is State.OPEN:
+            self._step(Step.FAIL)
+
+    def close(self) -> None:
+        """Our side closes; nothing may be sent or received any more."""
+        self._step(Step.CLOSE)
+        self._buffer.clear()
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        """The correlation ids that wait for a response, oldest first."""
+        return tuple(call.correlation_id for call in self._unanswered)
+
+    def statistics(self) -> ConnectionStatistics:
+        return ConnectionStatistics(
+            self.state,
+            self._frames_received,
+            self._frames_sent,
+            self._bytes_received,
+            len(self._buffer),
+            len(self._unanswered),
+        )
+
+
+@attrs.define
+class ServerConnection(_Connection):
+    """A broker's end: requests come in, responses go out in the same order."""
+
+    table: ClassVar[Table] = SERVER
+
+    def next_event(self) -> RequestReceived | ConnectionClosed | Signal:
+        """The next thing that happened; call it until NEED_DATA, PAUSED or ConnectionClosed.
+
+        Raises:
+            UnknownApiKey, RemoteProtocolError: the peer is at fault; close the connection.
+            LocalProtocolError: the connection is closed.
+        """
+        if self.state is State.CLOSED:
+            raise LocalProtocolError("events of a connection that is closed")
+        if len(self._unanswered) >= self.unanswered_max:
+            return PAUSED
+        try:
+            frame = self._next_frame()
+            if not isinstance(frame, bytes | memoryview):
+                return frame
+            api_key, api_version, correlation_id, client_id, body = parse_request_header(frame, 0, len(frame))
+        except RemoteProtocolError as error:
+            self._fail(error)
+            raise
+        self._unanswered.append(_Call(correlation_id, api_key, api_version))
+        header = RequestHeader(api_key, api_version, correlation_id, client_id)
+        return RequestReceived(header, memoryview(frame)[body:], body)
+
+    def send(self, response: Message, correlation_id: int | None = None) -> list[Chunk]:
+        """Answer the oldest unanswered request, in its version; the chunks are to be sent in order.
+
+        An ApiVersions request of an unsupported version is answered in version 0.
+
+        Raises:
+            LocalProtocolError: nothing to answer, another API's response, a `correlation_id` that is not the
+                oldest's, or values that do not fit their fields.
+        """
+        call = self._oldest(correlation_id)
+        if type(response) is not response_class(call.api_key):
+            raise LocalProtocolError(f"{type(response).__name__} is no answer for API {call.api_key}")
+        version = call.api_version
+        if call.api_key == ApiKey.API_VERSIONS and not is_supported(call.api_key, version):
+            version = 0
+        encode = encoder(type(response), version)
+        chunks = frame_response(call.correlation_id, call.api_key, version, encode, response)
+        self._step(Step.SEND)
+        self._unanswered.popleft()
+        self._frames_sent += 1
+        return chunks
+
+    def send_nothing(self, correlation_id: int | None = None) -> None:
+        """The oldest unanswered request gets no response (a Produce with acks=0).
+
+        Raises:
+            LocalProtocolError: as `send`.
+        """
+        self._oldest(correlation_id)
+        self._step(Step.SEND)
+        self._unanswered.popleft()
+
+    def _oldest(self, correlation_id: int | None) -> _Call:
+        if Step.SEND not in self.table[self.state]:
+            raise LocalProtocolError(f"send on a connection that is {self.state.value}")
+        if not self._unanswered:
+            raise LocalProtocolError("no request waits for a response")
+        call = self._unanswered[0]
+        if correlation_id is not None and correlation_id != call.correlation_id:
+            raise LocalProtocolError(f"response {correlation_id} before {call.correlation_id}")
+        return call
+
+
+_request_forms: dict[tuple[type[Message], int], tuple[int, bool, Callable[..., None]]] = {}
+_response_forms: dict[tuple[int, int], tuple[int, Callable[..., tuple[Message, int]]]] = {}
+
+
+def _request_form(cls: type[Message], version: int) -> tuple[int, bool, Callable[..., None]]:
+    """API key, whether the header ends with tagged fields, and the encoder of a request's body."""
+    form = _request_forms.get((cls, version))
+    if form is None:
+        api_key = cls.API_KEY
+        if api_key is None or cls is not request_class(api_key):
+            raise LocalProtocolError(f"{cls.__name__} is no request")
+        form = (api_key, request_header_version(api_key, version) == 2, encoder(cls, version))
+        _request_forms[cls, version] = form
+    return form
+
+
+def _response_form(api_key: int, version: int) -> tuple[int, Callable[..., tuple[Message, int]]]:
+    """The header's version and the decoder of a response's body."""
+    form = _response_forms.get((api_key, version))
+    if form is None:
+        form = (response_header_version(api_key, version), decoder(response_class(api_key), version))
+        _response_forms[api_key, version] = form
+    return form
+
+
+_FRAME_START = Struct(">ihhi")
+_FRAME_LENGTH = Struct(">i")
+_STRING_LENGTH = Struct(">h")
+_ERROR_CODE = Struct(">h")
+
+
+@attrs.define
+class ClientConnection(_Connection):
+    """A client's end: requests go out, pipelined; responses come in the same order."""
+
+    table: ClassVar[Table] = CLIENT
+
+    client_id: str = attrs.field(default="odradek", kw_only=True)
+    next_correlation_id: int = attrs.field(default=0, kw_only=True)
+    _client_id_bytes: bytes = attrs.field(default=b"", init=False, repr=False)
+    _pool: FramePool = attrs.field(factory=FramePool, init=False, repr=False)
+    _large: memoryview | None = attrs.field(default=None, init=False, repr=False)
+    _large_size: int = attrs.field(default=0, init=False)
+    _large_filled: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        name = self.client_id.encode()
+        if len(name) > 0x7FFF:
+            raise LocalProtocolError(f"client id of {len(name)} bytes")
+        self._client_id_bytes = _STRING_LENGTH.pack(len(name)) + name
+
+    def send(self, request: Message, version: int, *, expect_response: bool = True) -> bytearray:
+        """The request's frame; its correlation id is `next_correlation_id` as it was before the call.
+
+        A Produce with acks=0 gets no response: pass `expect_response=False`.
+
+        Raises:
+            LocalProtocolError: the connection is not open, too many requests are unanswered, no such version,
+                or values that do not fit their fields.
+        """
+        if self.state is not _OPEN:
+            raise LocalProtocolError(f"send on a connection that is {self.state.value}")
+        if expect_response and len(self._unanswered) >= self.unanswered_max:
+            raise LocalProtocolError(f"{self.unanswered_max} requests are unanswered already")
+        api_key, is_flexible, encode = _request_form(type(request), version)
+        w = bytearray(_FRAME_START.size)
+        w += self._client_id_bytes
+        if is_flexible:
+            w.append(0)
+        encode(w, request, None)
+        correlation_id = self.next_correlation_id
+        _FRAME_START.pack_into(w, 0, len(w) - LENGTH_SIZE, api_key, version, correlation_id)
+        self._step(_SEND)
+        self._frames_sent += 1
+        self.next_correlation_id = (correlation_id + 1) & _CORRELATION_ID_MAX
+        if expect_response:
+            self._unanswered.append(_Call(correlation_id, api_key, version))
+        return w
+
+    def next_event(self) -> ResponseReceived | ConnectionClosed | Literal[Signal.NEED_DATA]:
+        """The next thing that happened; call it until NEED_DATA or ConnectionClosed.
+
+        Raises:
+            RemoteProtocolError: the peer is at fault; close the connection.
+            LocalProtocolError: the connection is closed.
+        """
+        if self.state is State.CLOSED:
+            raise LocalProtocolError("events of a connection that is closed")
+        try:
+            frame = self._next_frame()
+            if isinstance(frame, (Signal, ConnectionClosed)):
+                return frame
+            return self._response(frame)
+        except RemoteProtocolError as error:
+            self._fail(error)
+            raise
+
+    def _keep(self, data: bytes | bytearray | memoryview) -> None:
+        """As the base, but a large frame goes where it is put together, with one copy."""
+        if self._large is not None:
+            with memoryview(data) as view:
+                start = self._large_filled
+                end = min(self._large_size, start + len(view))
+                self._large[start:end] = view[: end - start]
+                self._large_filled = end
+                self._buffer += view[end - start :]
+            return
+        if not self._buffer and len(data) >= LENGTH_SIZE:
+            size = _FRAME_LENGTH.unpack_from(data)[0]
+            if _LARGE_BYTES <= size <= self.max_frame_bytes:
+                self._begin_large(size)
+                with memoryview(data) as view:
+                    self._keep(view[LENGTH_SIZE:])
+                return
+        self._buffer += data
+
+    def place_for_data(self) -> memoryview | None:
+        """Where the rest of a large response may be received to directly; then call `received_in_place`."""
+        if self._large is None or self._large_filled >= self._large_size:
+            return None
+        return self._large[self._large_filled : self._large_size]
+
+    def received_in_place(self, count: int) -> None:
+        """The first `count` bytes (at least one) of `place_for_data` are the next ones of the stream."""
+        if self._large is None or not 0 < count <= self._large_size - self._large_filled:
+            raise LocalProtocolError(f"{count} bytes received where there was no place for them")
+        self._bytes_received += count
+        self._large_filled += count
+
+    def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
+        large = self._large
+        if large is None or self.state is not _OPEN:
+            frame = super()._next_frame()
+            if frame is NEED_DATA:
+                self._expect_large()
+            return frame
+        if self._large_filled < self._large_size:
+            if self._end_of_stream:
+                raise RemoteProtocolError(
+                    f"the stream ended inside a frame, after {self._large_filled} bytes of it"
+                )
+            return NEED_DATA
+        self._large = None
+        self._step(Step.RECEIVE)
+        self._frames_received += 1
+        return large[: self._large_size].toreadonly()
+
+    @property
+    def bytes_expected(self) -> int:
+        """What is still to come of a large response that has begun; 0 otherwise."""
+        return self._large_size - self._large_filled if self._large is not None else 0
+
+    def _expect_large(self) -> None:
+        """Move the beginning of a large frame to a buffer that takes it whole."""
+        buffer = self._buffer
+        if len(buffer) < LENGTH_SIZE:
+            return
+        size = frame_length(buffer, 0, self.max_frame_bytes)
+        if size >= _LARGE_BYTES:
+            self._begin_large(size)
+            rest = bytes(buffer[LENGTH_SIZE:])
+            buffer.clear()
+            self._keep(rest)
+
+    def _begin_large(self, size: int) -> None:
+        self._large = memoryview(self._pool.take(size))
+        self._large_size = size
+        self._large_filled = 0
+
+    def _response(self, frame: bytes | memoryview) -> ResponseReceived:
+        if not self._unanswered:
+            raise RemoteProtocolError("a response that nobody asked for")
+        expected, api_key, version = self._unanswered[0]
+        header_version, read = _response_form(api_key, version)
+        correlation_id, body = parse_response_header(frame, 0, len(frame), header_version)
+        if correlation_id != expected:
+            raise RemoteProtocolError(f"response {correlation_id} where {expected} is next")
+        if (
+            api_key == ApiKey.API_VERSIONS
+            and len(frame) >= body + 2
+            and _ERROR_CODE.unpack_from(frame, body)[0] == ErrorCode.UNSUPPORTED_VERSION
+        ):
+            version = 0
+            _, read = _response_form(api_key, version)
+        response, _ = read(memoryview(frame), body)
+        self._unanswered.popleft()
+        return ResponseReceived(correlation_id, api_key, version, response)
