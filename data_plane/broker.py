@@ -42,7 +42,7 @@ from metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from metadata_quorum.ports import ControllerPort
-from odradek.env.ports import DiskError, DiskRefused, Env, TaskGroup, Workers
+from odradek.env.ports import DiskError, DiskRefused, Env, Log, TaskGroup, Workers
 from odradek.serving.contract import Context
 from odradek.serving.timers import Timers
 from wire.errors import ErrorCode, KafkaError
@@ -103,7 +103,7 @@ class Broker:
         log_dirs: list[LogDir],
         controller: ControllerPort,
         tasks: TaskGroup,
-        log: Any,
+        log: Log,
         log_levels: LogLevels | None = None,
         unavailable_dirs: Mapping[str, str] | None = None,
     ) -> None:

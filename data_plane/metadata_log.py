@@ -36,9 +36,8 @@ from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin, PartitionLog
 from data_plane.metadata_snapshots import SNAPSHOT_BYTES_MAX, FileSnapshotStore
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.raft.log_state import OffsetAndEpoch
-from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, Snapshot, StoredSnapshot, decode_snapshot
+from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, Snapshot, StoredSnapshot
+from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, decode_snapshot
 from metadata_quorum.replica.metadata_batches import is_whole_batch
 from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY

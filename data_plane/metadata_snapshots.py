@@ -7,14 +7,8 @@ the store is opened.
 
 from __future__ import annotations
 
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.raft.log_state import OffsetAndEpoch
-from metadata_quorum.replica.checkpoint_files import (
-    StoredSnapshot,
-    open_snapshot,
-    parse_snapshot_name,
-    snapshot_name,
-)
+from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
+from metadata_quorum.replica.checkpoint_files import open_snapshot, parse_snapshot_name, snapshot_name
 from metadata_quorum.replica.metadata_batches import is_whole_batch, read_batches
 from odradek.env.ports import Buffer, Dir, DiskError, File, FileMissing
 from wire.errors import ErrorCode, KafkaError

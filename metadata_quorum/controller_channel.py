@@ -27,7 +27,7 @@ from metadata_quorum.replica.describe_quorum import refuse_description
 from metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
 from metadata_quorum.state_machine import Deferred
 from odradek.env.long_work import Share
-from odradek.env.ports import ConnectionLost, Env, Event
+from odradek.env.ports import ConnectionLost, Env, Event, Log
 from wire.api import api_versions, response_class
 from wire.api_keys import ApiKey
 from wire.codec import decode, encode
@@ -194,7 +194,7 @@ async def _wait_released(service: Service, deferred: Deferred) -> None:
 class ControllerChannel:
     """See the module. `node_id` is this node's."""
 
-    def __init__(self, node_id: int, env: Env, service: Service, peers: PeerConnections, *, log: Any) -> None:
+    def __init__(self, node_id: int, env: Env, service: Service, peers: PeerConnections, *, log: Log) -> None:
         self._node_id = node_id
         self._env = env
         self._service = service

@@ -14,15 +14,45 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from odradek.env.ports import Buffer
+from wire.structure import Message
 
 if TYPE_CHECKING:
     from metadata_quorum.envelope import Sender
-    from metadata_quorum.raft.log_state import OffsetAndEpoch
-    from metadata_quorum.replica.checkpoint_files import StoredSnapshot
 
 
 class MetadataLogCorrupt(Exception):
     """The metadata log holds damage that no crash can explain: the node must not go on with what is left."""
+
+
+@attrs.frozen(order=True)
+class OffsetAndEpoch:
+    """The end offset of a log (or of a snapshot) and the epoch of the record before it, -1 for an empty log."""
+
+    offset: int
+    epoch: int
+
+
+@attrs.frozen
+class Snapshot:
+    """What a snapshot holds besides its frame."""
+
+    last_contained_log_timestamp: int
+    control_records: tuple[Message, ...]
+    records: Sequence[Message]
+    """Of a stored snapshot: decoded anew by each iteration, since a large cluster's are ten times their bytes."""
+
+
+@attrs.frozen
+class StoredSnapshot:
+    """A snapshot as it was found on disk; it stands for the log below `end_offset`, whose last epoch is `epoch`."""
+
+    end_offset: int
+    epoch: int
+    contents: Snapshot
+
+    @property
+    def end(self) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.end_offset, self.epoch)
 
 
 class ReplicatedLog(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 TOPIC_NAME_LENGTH_MAX = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")

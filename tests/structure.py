@@ -168,14 +168,15 @@ def mutual_siblings() -> list[tuple[str, str]]:
     )
 
 
-def takings_from_parents() -> list[tuple[str, str]]:
-    """Modules that import of their parent folder something else than its `ports.py`."""
+def circles_through_parents() -> list[tuple[str, str]]:
+    """Modules that import a module of a folder above them which imports that very room: a friend, and no foundation."""
     return sorted(
-        pair
-        for (folder, target), pairs in folder_imports().items()
-        if _folder(folder) == target and target
-        for pair in pairs
-        if not pair[1].endswith(("/ports.py", "/__init__.py"))
+        (module, target)
+        for module, targets in imports().items()
+        for target in targets
+        if _folder(module).startswith(_folder(target) + "/")
+        and not target.endswith("__init__.py")
+        and any(_folder(each).startswith(_folder(module)) for each in imports()[target])
     )
 
 
@@ -241,8 +242,8 @@ def main() -> None:
         for pair in product((one, other), repeat=2):
             for module, target in folder_imports().get((pair[0], pair[1]), ()):
                 print(f"  {module} -> {target}")
-    parents = takings_from_parents()
-    print(f"{len(parents)} imports of a parent folder's modules")
+    parents = circles_through_parents()
+    print(f"{len(parents)} imports of modules above that import the room")
     for module, target in parents:
         print(f"  {module} -> {target}")
     print("widths")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.ports import PeerChannel
-from odradek.env.ports import Clock, ConnectionLost, Event
+from odradek.env.ports import Clock, ConnectionLost, Event, Log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -46,7 +45,7 @@ class DirectoryAssignments:
         image: Callable[[], MetadataImage],
         *,
         request_timeout_ms: int,
-        log: Any,
+        log: Log,
     ) -> None:
         self._node_id = node_id
         self._controller = controller

@@ -21,11 +21,11 @@ former life (which a start finds in the metadata) need no care of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data_plane.log.directory.log_dir import LogDir
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
-from odradek.env.ports import ConnectionLost
+from odradek.env.ports import ConnectionLost, Log
 from wire.disk_troubles import (
     TROUBLED_LOG_DIRS,
     Trouble,
@@ -52,7 +52,7 @@ _SET, _DELETE = 0, 1
 class DirectoryTroubles:
     """What one broker says of its disks."""
 
-    def __init__(self, broker: Broker, *, log: Any) -> None:
+    def __init__(self, broker: Broker, *, log: Log) -> None:
         self._broker = broker
         self._log = log
         self._given_up: dict[bytes, None] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_plane.line_budget import LineBudget
-from odradek.env.ports import Clock
+from odradek.env.ports import Clock, Log
 
 
 class DiskErrors:
@@ -16,7 +16,7 @@ class DiskErrors:
 
     __slots__ = ("_budget", "_log", "errors")
 
-    def __init__(self, clock: Clock, log: Any) -> None:
+    def __init__(self, clock: Clock, log: Log) -> None:
         self._budget = LineBudget(clock)
         self._log = log
         self.errors = 0

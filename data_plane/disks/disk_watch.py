@@ -16,10 +16,9 @@ up the node; only a writer of its own for each disk can prevent that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from data_plane.log.directory.log_dir import LogDir
-from odradek.env.ports import Clock
+from odradek.env.ports import Clock, Log
 from wire.disk_troubles import Trouble
 
 LOOK_SECONDS = 1.0
@@ -38,7 +37,7 @@ class DiskWatch:
         self,
         log_dirs: Sequence[LogDir],
         clock: Clock,
-        log: Any,
+        log: Log,
         changed: Callable[[LogDir], None],
         *,
         hung_seconds: float = HUNG_SECONDS,

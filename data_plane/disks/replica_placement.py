@@ -22,13 +22,12 @@ PURE but for the logs' own files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
-from odradek.env.ports import DiskError, DiskRefused
+from odradek.env.ports import DiskError, DiskRefused, Log
 
 _UNDECIDED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
@@ -40,7 +39,7 @@ class DirectoryAway(Exception):
 class ReplicaPlacement:
     """Finds and makes the logs of one broker."""
 
-    def __init__(self, log_dirs: Sequence[LogDir], unavailable: Mapping[str, str], log: Any) -> None:
+    def __init__(self, log_dirs: Sequence[LogDir], unavailable: Mapping[str, str], log: Log) -> None:
         self.log_dirs = log_dirs
         self.unavailable = unavailable
         """Directories of the configuration that could not be opened at the start: path and reason."""

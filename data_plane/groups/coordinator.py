@@ -34,7 +34,7 @@ from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from odradek.env.ports import DiskError
-from odradek.serving.contract import Context, Delayed
+from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.timers import Timer
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.join_group import JoinGroupRequest
@@ -287,7 +287,7 @@ class GroupCoordinator:
         elif ask.reply is not None:
             ask.reply.complete(refusal(ask, ErrorCode.NOT_COORDINATOR))
 
-    def answer(self, context: Context, group_id: str, request: Any) -> Any:
+    def answer(self, context: Context, group_id: str, request: Any) -> Result:
         """As `submit`, for a handler: the response, or a `Delayed`."""
         caught = _Caught()
         self.submit(

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from data_plane.broker import Broker
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from data_plane.handlers.administration.topic_requests import sender_of
+from data_plane.handlers.availability import availability
 from metadata_quorum.config.effective_config import broker_value
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.envelope import Sender
-from metadata_quorum.image.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.topic_names import invalid_topic_name_reason
+from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.env.ports import ConnectionLost
 from odradek.serving.authorized_operations import (
     BROKERS_ENDPOINT,
@@ -38,7 +39,6 @@ from wire.messages.metadata import (
 )
 from wire.structure import ZERO_UUID
 
-INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 QUERY_BY_ID_SINCE = 12
 CREATED_PER_REQUEST_MAX = 100
 """How many topics one Metadata request creates; whoever names more has the others with the next ones."""
@@ -235,21 +235,6 @@ def _missing(
 ) -> MetadataResponseTopic:
     internal = name in INTERNAL_TOPICS
     return MetadataResponseTopic(code, name, topic_id, internal, [], operations)
-
-
-def _is_offline(node_id: int, partition: PartitionImage, brokers: Mapping[int, BrokerImage]) -> bool:
-    """Whether a replica's broker is away, or the directory that it lies in."""
-    broker = brokers.get(node_id)
-    return broker is None or broker.fenced or not partition.is_online(node_id, broker)
-
-
-def availability(
-    partition: PartitionImage, brokers: Mapping[int, BrokerImage]
-) -> tuple[ErrorCode, list[int]]:
-    """Whether clients find a leader, and the replicas that they would not find."""
-    offline = [node_id for node_id in partition.replicas if _is_offline(node_id, partition, brokers)]
-    led = partition.leader >= 0 and partition.leader not in offline
-    return ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE, offline
 
 
 def _describe_all(

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import attrs
 
@@ -62,7 +61,7 @@ from data_plane.log.segments.segment import (
     remove_if_present,
     write_whole,
 )
-from odradek.env.ports import Dir, FileMissing
+from odradek.env.ports import Dir, FileMissing, Log
 from wire.record_batch import SIZE_PREFIX
 from wire.uuid_text import uuid_from_text, uuid_to_text
 
@@ -83,7 +82,7 @@ class LoadOptions:
     now_ms: int = 0
     random: Random | None = None
     """For `segment.jitter.ms`."""
-    log: Any = None
+    log: Log | None = None
     """A structlog-like logger, told of what had to be repaired."""
     buffer: bytearray | None = None
     """Scratch memory for recovery, shared by the logs of a directory."""

@@ -34,7 +34,7 @@ from data_plane.replication.follower_fetch_session import Replica, ReplicaFetchS
 from data_plane.replication.partition import Partition
 from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, Sync, sync_partitions
 from data_plane.replication.truncation import truncation_offset
-from odradek.env.ports import Conn, ConnectionLost, DiskError, Env
+from odradek.env.ports import Conn, ConnectionLost, DiskError, Env, Log
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 from wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
@@ -122,7 +122,7 @@ class LeaderFetcher:
         sync: Sync,
         timers: Timers,
         buffer: memoryview,
-        log: Any,
+        log: Log,
     ) -> None:
         """`address` is where the leader is now; None while it is not known. `buffer` is for receiving, shared.
 

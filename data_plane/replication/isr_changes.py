@@ -15,7 +15,7 @@ import attrs
 
 from data_plane.replication.isr_state import CommittedIsr, PendingIsr
 from data_plane.replication.partition import Partition
-from odradek.env.ports import Clock, ConnectionLost, TaskGroup
+from odradek.env.ports import Clock, ConnectionLost, Log, TaskGroup
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -59,7 +59,7 @@ class AlterPartitionSender:
         *,
         timeout_ms: int,
         after_answer: Callable[[], None],
-        log: Any,
+        log: Log,
     ) -> None:
         self._after_answer = after_answer
         self._node_id = node_id

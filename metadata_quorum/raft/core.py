@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from metadata_quorum.ports import QuorumState
+from metadata_quorum.ports import OffsetAndEpoch, QuorumState
 from metadata_quorum.raft import election, replication
 from metadata_quorum.raft.effects import (
     Answer,
@@ -41,7 +41,7 @@ from metadata_quorum.raft.effects import (
     SaveState,
     Send,
 )
-from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.messages import (
     BeginEpoch,
     EndEpoch,

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import attrs
 
-from metadata_quorum.ports import QuorumState
-from metadata_quorum.raft.log_state import Batch, OffsetAndEpoch
+from metadata_quorum.ports import OffsetAndEpoch, QuorumState
+from metadata_quorum.raft.log_state import Batch
 from metadata_quorum.raft.messages import Request, Response
 
 __all__ = [

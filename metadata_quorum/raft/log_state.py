@@ -10,17 +10,10 @@ from collections.abc import Sequence
 
 import attrs
 
+from metadata_quorum.ports import OffsetAndEpoch
 from metadata_quorum.raft.voters import VoterSet
 
-__all__ = ["Batch", "LogState", "OffsetAndEpoch"]
-
-
-@attrs.frozen(order=True)
-class OffsetAndEpoch:
-    """The end offset of a log (or of a snapshot) and the epoch of the record before it, -1 for an empty log."""
-
-    offset: int
-    epoch: int
+__all__ = ["Batch", "LogState"]
 
 
 @attrs.frozen

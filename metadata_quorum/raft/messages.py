@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import attrs
 
-from metadata_quorum.raft.log_state import Batch, OffsetAndEpoch
+from metadata_quorum.ports import OffsetAndEpoch
+from metadata_quorum.raft.log_state import Batch
 from metadata_quorum.raft.voters import ReplicaKey
 from wire.errors import ErrorCode
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metadata_quorum.ports import OffsetAndEpoch
 from metadata_quorum.raft import election
 from metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
-from metadata_quorum.raft.log_state import LogState, OffsetAndEpoch
+from metadata_quorum.raft.log_state import LogState
 from metadata_quorum.raft.messages import Fetch, FetchAnswer
 from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from wire.errors import ErrorCode

@@ -14,8 +14,7 @@ from typing import overload
 
 import attrs
 
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.ports import MetadataLogCorrupt, Snapshot
 from metadata_quorum.replica.metadata_batches import (
     batch_of_control_records,
     batch_of_values,
@@ -32,29 +31,6 @@ BOOTSTRAP_FILE = "bootstrap.checkpoint"
 SNAPSHOT_BATCH_RECORDS_MAX = 256
 """What one step of writing encodes: about 3 ms."""
 _FILE_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z")
-
-
-@attrs.frozen
-class Snapshot:
-    """What a snapshot holds besides its frame."""
-
-    last_contained_log_timestamp: int
-    control_records: tuple[Message, ...]
-    records: Sequence[Message]
-    """Of a stored snapshot: decoded anew by each iteration, since a large cluster's are ten times their bytes."""
-
-
-@attrs.frozen
-class StoredSnapshot:
-    """A snapshot as it was found on disk; it stands for the log below `end_offset`, whose last epoch is `epoch`."""
-
-    end_offset: int
-    epoch: int
-    contents: Snapshot
-
-    @property
-    def end(self) -> OffsetAndEpoch:
-        return OffsetAndEpoch(self.end_offset, self.epoch)
 
 
 def snapshot_name(end_offset: int, epoch: int) -> str:

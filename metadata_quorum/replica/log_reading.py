@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import attrs
 
-from metadata_quorum.ports import MetadataLogCorrupt, ReplicatedLog
+from metadata_quorum.ports import MetadataLogCorrupt, ReplicatedLog, StoredSnapshot
 from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.voters import VoterSet
-from metadata_quorum.replica.checkpoint_files import StoredSnapshot
 from metadata_quorum.replica.metadata_batches import read_batches
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.control_records import VotersRecord

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from odradek.env.ports import Conn, ConnectionLost, Env, Event, TaskGroup
+from odradek.env.ports import Conn, ConnectionLost, Env, Event, Log, TaskGroup
 from wire.api import api_versions
 from wire.errors import ErrorCode, KafkaError, LocalProtocolError, RemoteProtocolError
 from wire.framing.connection import MAX_FRAME_BYTES, ClientConnection, ResponseReceived
@@ -359,7 +359,7 @@ class PeerConnections:
         tasks: TaskGroup,
         *,
         client_id: str,
-        log: Any,
+        log: Log,
         frame_bytes_max: int = MAX_FRAME_BYTES,
         addresses: Addresses | None = None,
     ) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 
 from metadata_quorum.image.image_builder import ImageBuilder, Interned
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.replica.checkpoint_files import StoredSnapshot
+from metadata_quorum.ports import MetadataLogCorrupt, StoredSnapshot
 from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.replica.turns import Turns
 from odradek.env.ports import Workers

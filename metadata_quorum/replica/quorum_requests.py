@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from metadata_quorum.features import KRAFT_VERSION, KRAFT_VERSION_LEVEL
+from metadata_quorum.ports import OffsetAndEpoch
 from metadata_quorum.raft import membership
 from metadata_quorum.raft.effects import Answer
-from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.messages import FetchAnswer
 from metadata_quorum.raft.replication import WAIT_MS_MAX
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet

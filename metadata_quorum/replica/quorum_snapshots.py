@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from metadata_quorum.ports import OffsetAndEpoch, StoredSnapshot
 from metadata_quorum.raft.effects import LoadSnapshot
-from metadata_quorum.raft.log_state import OffsetAndEpoch
 from metadata_quorum.raft.roles import Follower
-from metadata_quorum.replica.checkpoint_files import StoredSnapshot
 from metadata_quorum.replica.log_reading import snapshot_voters
 from metadata_quorum.replica.snapshot_transfer import fetch_snapshot
 from odradek.env.ports import ConnectionLost, DiskRefused

@@ -29,7 +29,15 @@ from random import Random
 from typing import Any, TypeVar
 
 from metadata_quorum.features import KRAFT_VERSION_LEVEL
-from metadata_quorum.ports import CommitListener, PeerChannel, QuorumStateStore, ReplicatedLog, SnapshotStore
+from metadata_quorum.ports import (
+    CommitListener,
+    OffsetAndEpoch,
+    PeerChannel,
+    QuorumStateStore,
+    ReplicatedLog,
+    SnapshotStore,
+    StoredSnapshot,
+)
 from metadata_quorum.raft.core import RaftConfig, RaftCore
 from metadata_quorum.raft.effects import (
     Answer,
@@ -43,10 +51,9 @@ from metadata_quorum.raft.effects import (
     TookLeadership,
     Truncate,
 )
-from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.roles import Candidate, Leader, Prospective
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
-from metadata_quorum.replica.checkpoint_files import StoredSnapshot
 from metadata_quorum.replica.log_reading import read_log_state
 from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.quorum_leader import QuorumLeader

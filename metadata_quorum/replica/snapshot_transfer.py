@@ -11,10 +11,14 @@ from collections.abc import Callable
 
 import attrs
 
-from metadata_quorum.ports import MetadataLogCorrupt, PeerChannel, SnapshotStore
-from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.ports import (
+    MetadataLogCorrupt,
+    OffsetAndEpoch,
+    PeerChannel,
+    SnapshotStore,
+    StoredSnapshot,
+)
 from metadata_quorum.raft.voters import ReplicaKey
-from metadata_quorum.replica.checkpoint_files import StoredSnapshot
 from odradek.env.ports import Clock, DiskRefused, Workers
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch_snapshot import (

@@ -24,8 +24,7 @@ import attrs
 
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.ports import SnapshotStore
-from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.ports import OffsetAndEpoch, SnapshotStore
 from metadata_quorum.replica.checkpoint_files import snapshot_chunks
 from odradek.env.ports import Clock, DiskRefused, Event, Workers, never
 from wire.structure import Message

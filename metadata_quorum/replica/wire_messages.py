@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.ports import OffsetAndEpoch
 from metadata_quorum.raft.messages import (
     BeginEpoch,
     EndEpoch,

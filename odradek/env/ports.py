@@ -318,6 +318,19 @@ class Meter(Protocol):
     def cpu_seconds(self) -> float: ...
 
 
+class Log(Protocol):
+    """Where a node tells its operator of events: a name such as `partition.offline`, and fields. docs/logs.md lists them."""
+
+    def info(self, event: str, /, **fields: Any) -> Any: ...
+
+    def warning(self, event: str, /, **fields: Any) -> Any: ...
+
+    def error(self, event: str, /, **fields: Any) -> Any: ...
+
+    def exception(self, event: str, /, **fields: Any) -> Any:
+        """An error, with the traceback of the exception that is being handled."""
+
+
 class Env(Protocol):
     """The world of one node."""
 

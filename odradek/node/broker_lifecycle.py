@@ -21,7 +21,7 @@ import attrs
 
 from data_plane.broker import Broker
 from metadata_quorum.image.metadata_image import BrokerImage
-from odradek.env.ports import ConnectionLost
+from odradek.env.ports import ConnectionLost, Log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import (
@@ -92,7 +92,7 @@ class BrokerLifecycle:
         heartbeat_interval_ms: int,
         session_timeout_ms: int,
         times: LifecycleTimes,
-        log: Any,
+        log: Log,
     ) -> None:
         self._broker = broker
         self._listeners = listeners

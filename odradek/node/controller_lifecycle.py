@@ -7,10 +7,9 @@ keep up; that it votes, or does not, is the quorum's business.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from metadata_quorum.ports import PeerChannel
-from odradek.env.ports import ConnectionLost, Env
+from odradek.env.ports import ConnectionLost, Env, Log
 from odradek.node.broker_lifecycle import RegistrationRefused
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.controller_registration import ControllerRegistrationRequest, Feature, Listener
@@ -27,7 +26,7 @@ async def register_controller(
     node_id: int,
     endpoints: Sequence[tuple[str, str, int]],
     features: Mapping[str, tuple[int, int]],
-    log: Any,
+    log: Log,
 ) -> None:
     """Ask until the active controller has it; `endpoints` are (listener, host, port), `features` the levels it speaks.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 
 from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.log_config import LogConfig
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
-from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, TaskGroup
+from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, Log, TaskGroup
 from odradek.node.configuration.node_config import NodeConfig
 
 __all__ = ["Directories", "NodeCannotStart"]
@@ -27,7 +26,7 @@ class Directories:
         self,
         config: NodeConfig,
         env: Env,
-        log: Any,
+        log: Log,
         *,
         on_offline: Callable[[LogDir, str], None],
         config_for: Callable[[str], LogConfig],

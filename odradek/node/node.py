@@ -27,7 +27,7 @@ from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.service import MetadataService
-from odradek.env.ports import Env, TaskGroup
+from odradek.env.ports import Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.dynamic_config import DynamicConfig
@@ -38,7 +38,6 @@ from odradek.node.configuration.part_settings import (
     raft_config,
     static_voters,
 )
-from odradek.node.configuration.unenforced_rules import UnenforcedRules
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits, client_room
 from odradek.node.connections.connection_services import ConnectionServices
@@ -48,6 +47,7 @@ from odradek.node.directories import Directories, NodeCannotStart
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
 from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
 from odradek.node.quorum_start import check_refusals, tell_role, what_is_missing
+from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.serving.api_table import ApiTable
 from wire.messages.broker_registration import Listener as RegisteredListener
 
@@ -78,7 +78,7 @@ class Node:
         config: NodeConfig,
         env: Env,
         tasks: TaskGroup,
-        log: Any,
+        log: Log,
         log_levels: LogLevels,
         *,
         poison: bool = False,

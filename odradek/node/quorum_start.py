@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.env.ports import Log
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
 from wire.errors import ErrorCode
@@ -58,7 +57,7 @@ def _address(quorum: RaftQuorum, node_id: int) -> str:
     return str(node_id) if address is None else f"{address[0]}:{address[1]}"
 
 
-def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Any) -> None:
+def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
     """Say what an operator would want to know about this node's vote.
 
     Raises `NodeCannotStart` for a broker with the id of a voter.

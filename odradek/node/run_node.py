@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from metadata_quorum.config.log_levels import LogLevels
-from odradek.env.ports import Env, Event
+from odradek.env.ports import Env, Event, Log
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.logging import make_logger
 from odradek.node.node import Node
@@ -24,7 +24,7 @@ async def run_node(
     made: Callable[[Node], None] | None = None,
     started: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Event | None = None,
-    log: Any = None,
+    log: Log | None = None,
     log_levels: LogLevels | None = None,
     poison: bool = False,
     descriptors_max: int = -1,

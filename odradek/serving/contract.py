@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
+from wire.structure import Message
+
 
 class Answer(Protocol):
     """Where a delayed response goes: the connection's slot for it."""
@@ -76,7 +78,7 @@ class Outcome(Enum):
 
 CLOSE = Outcome.CLOSE
 
-Result: TypeAlias = Any
+Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
 """A response message, `Delayed`, `Suspend`, None or `CLOSE`."""
 
 

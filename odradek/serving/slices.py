@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from odradek.env.long_work import LongWork
 from odradek.env.ports import TaskGroup
 from odradek.serving.contract import Result, Suspend
+from wire.structure import Message
 
 T = TypeVar("T")
 
@@ -69,7 +70,10 @@ async def finish(long_work: LongWork, work: Work[T]) -> T:
 def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
     """The response if one slice is enough, otherwise a `Suspend` that goes on with it."""
     result = _first_slice(long_work, work)
-    return Suspend(lambda: finish(long_work, work), is_long=True) if result is UNFINISHED else result
+    if isinstance(result, _Unfinished):
+        return Suspend(lambda: finish(long_work, work), is_long=True)
+    response: Message = result
+    return response
 
 
 def complete_in_slices(

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from odradek.env.ports import Clock, Event
+from odradek.env.ports import Clock, Event, Log
 
 
 class Timer:
@@ -32,7 +32,7 @@ class Timers:
         self,
         clock: Clock,
         new_event: Callable[[], Event],
-        log: Any = None,
+        log: Log | None = None,
         after: Callable[[], None] | None = None,
     ) -> None:
         """`log` is told of actions that raise; without one the error is the caller's. `after` follows the due ones."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from metadata_quorum.ports import QuorumState
+from metadata_quorum.ports import OffsetAndEpoch, QuorumState
 from metadata_quorum.raft.core import RaftConfig, RaftCore
 from metadata_quorum.raft.effects import (
     Answer,
@@ -27,7 +27,7 @@ from metadata_quorum.raft.effects import (
     TookLeadership,
     Truncate,
 )
-from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request, Response, Vote, VoteAnswer
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet

@@ -17,8 +17,8 @@ from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from metadata_quorum.replica.metadata_batches import read_batches
 from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
-from odradek.node.configuration.unenforced_rules import UnenforcedRules
 from odradek.node.directories import NodeCannotStart
+from odradek.node.unenforced_rules import UnenforcedRules
 from tests.node.raw_client import RawClient
 from tests.quorum.node_parts import Journal
 from tests.quorum.test_image import replayed

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_plane.metadata_log import SYNCED_OFFSET_FILE, MetadataLog
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch
 from metadata_quorum.replica.checkpoint_files import encode_snapshot
 from metadata_quorum.replica.metadata_batches import batch_of_values
 from odradek.env.ports import DiskFull, Env

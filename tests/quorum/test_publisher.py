@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
-from metadata_quorum.replica.checkpoint_files import Snapshot, StoredSnapshot
+from metadata_quorum.ports import Snapshot, StoredSnapshot
 from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
 from metadata_quorum.replica.publisher import MetadataPublisher, difference
 from metadata_quorum.replica.turns import Turns

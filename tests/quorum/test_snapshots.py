@@ -17,10 +17,9 @@ from metadata_quorum.features import BOOTSTRAP_FEATURES
 from metadata_quorum.image.image_builder import ImageBuilder
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.ports import MetadataLogCorrupt
-from metadata_quorum.raft.log_state import OffsetAndEpoch
+from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
-from metadata_quorum.replica.checkpoint_files import StoredSnapshot, snapshot_name
+from metadata_quorum.replica.checkpoint_files import snapshot_name
 from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot, fetch_snapshot
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
 from odradek.env.ports import DiskError, DiskFull, Env

@@ -7,9 +7,10 @@ import random
 import attrs
 import pytest
 
+from metadata_quorum.ports import OffsetAndEpoch
 from metadata_quorum.raft.core import RaftConfig, RaftCore
 from metadata_quorum.raft.effects import Answer, Send
-from metadata_quorum.raft.log_state import Batch, LogState, OffsetAndEpoch
+from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.messages import BeginEpoch, EpochAnswer, Fetch, Vote, VoteAnswer
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet

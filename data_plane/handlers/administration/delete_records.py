@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from data_plane.broker import Broker
-from data_plane.handlers.metadata import INTERNAL_TOPICS
 from data_plane.replication.partition import Partition
+from metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.slices import Work, in_slices
 from odradek.serving.timers import Timer

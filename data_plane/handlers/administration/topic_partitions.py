@@ -11,10 +11,10 @@ from data_plane.handlers.administration.topic_requests import (
     refuse_in_turn,
     sender_of,
 )
-from data_plane.handlers.metadata import INTERNAL_TOPICS, availability
+from data_plane.handlers.availability import availability
 from metadata_quorum.controller.partitions.create_partitions import refuse_create_partitions
 from metadata_quorum.image.metadata_image import TopicImage
-from metadata_quorum.topic_names import invalid_topic_name_reason
+from metadata_quorum.topic_names import INTERNAL_TOPICS, invalid_topic_name_reason
 from odradek.serving.authorized_operations import TOPIC_OPERATIONS
 from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.slices import Work, in_slices

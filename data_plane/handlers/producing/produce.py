@@ -8,13 +8,13 @@ from typing import Any
 
 from data_plane.broker import Broker, HostedTopic
 from data_plane.handlers.leader_hints import leader_endpoints
-from data_plane.handlers.metadata import INTERNAL_TOPICS
 from data_plane.handlers.producing.produce_rest import PARTITIONS_PER_TURN, ProduceRest
 from data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
 from data_plane.handlers.producing.recompression_on_append import Batch, are_quick, find_batches
 from data_plane.log.batch_work import BatchWork, OffLoop
 from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
+from metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.env.ports import DiskError
 from odradek.serving.contract import CLOSE, Context, Delayed, Result, Suspend
 from odradek.serving.timers import Timer
@@ -362,7 +362,7 @@ class ProduceHandler:
             list[tuple[Partition, int, bool, PartitionProduceResponse]] | None,
             bool,
         ],
-    ) -> Any:
+    ) -> Result:
         """Nothing more of this request in this turn; `state` are the variables of `handle`.
 
         What was appended waits from now on: a leadership that is lost and won again in between must not pass unseen.

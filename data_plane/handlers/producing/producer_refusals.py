@@ -6,11 +6,9 @@ numbers and the client's address tell which. Lines are bounded (`data_plane.line
 
 from __future__ import annotations
 
-from typing import Any
-
 from data_plane.line_budget import LineBudget
 from data_plane.log.partition_log import PartitionLog
-from odradek.env.ports import Buffer, Clock
+from odradek.env.ports import Buffer, Clock, Log
 from odradek.serving.contract import Context
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import parse_header
@@ -21,7 +19,7 @@ PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.I
 class ProducerRefusals:
     """One for all connections."""
 
-    def __init__(self, clock: Clock, log: Any) -> None:
+    def __init__(self, clock: Clock, log: Log) -> None:
         self._budget = LineBudget(clock)
         self._log = log
 

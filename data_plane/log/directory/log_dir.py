@@ -46,7 +46,17 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
 from metadata_quorum.replica.meta_properties import read_meta_properties
-from odradek.env.ports import Clock, Dir, DiskError, DiskFull, DiskRefused, ResourcesShort, Workers, never
+from odradek.env.ports import (
+    Clock,
+    Dir,
+    DiskError,
+    DiskFull,
+    DiskRefused,
+    Log,
+    ResourcesShort,
+    Workers,
+    never,
+)
 from wire.disk_troubles import Trouble
 
 DELETE_SUFFIX = "-delete"
@@ -72,7 +82,7 @@ class LogDirContext:
     clock: Clock
     workers: Workers
     random: Random
-    log: Any
+    log: Log
     """A structlog-like logger."""
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
     producer_id_expiration_ms: int = 86_400_000

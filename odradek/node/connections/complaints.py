@@ -6,7 +6,7 @@ told as a number, by the next line about that peer or by the server's round a se
 
 from __future__ import annotations
 
-from typing import Any
+from odradek.env.ports import Log
 
 INTERVAL_SECONDS = 1.0
 PEERS_MAX = 1024
@@ -28,7 +28,7 @@ class _Peer:
 class Complaints:
     """One for all connections; several listeners share it."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._peers: dict[str, _Peer] = {}
         self.protocol_errors = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek.env.long_work import LongWork
-from odradek.env.ports import Clock, Event, TaskGroup
+from odradek.env.ports import Clock, Event, Log, TaskGroup
 from odradek.node.connections.answers import HeldAnswers
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.complaints import Complaints
@@ -44,7 +44,7 @@ class ConnectionServices:
         long_work: LongWork,
         tasks: TaskGroup,
         new_event: Callable[[], Event],
-        log: Any,
+        log: Log,
         frame_bytes_max: int,
         after_turn: Callable[[], None],
         poison: bool = False,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any
 
-from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, TaskGroup
+from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
 from odradek.node.metrics.metrics_page import LoopLateness
 from odradek.node.metrics.metrics_text import CONTENT_TYPE
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
@@ -34,7 +33,7 @@ class MetricsServer:
     """Answers scrapes with what `render` gives."""
 
     def __init__(
-        self, listener: Listener, *, clock: Clock, tasks: TaskGroup, log: Any, render: Callable[[], bytes]
+        self, listener: Listener, *, clock: Clock, tasks: TaskGroup, log: Log, render: Callable[[], bytes]
     ) -> None:
         self._listener = listener
         self._clock = clock

@@ -8,9 +8,8 @@ cluster of both) end no node that runs, since all would end at once: each says s
 
 from __future__ import annotations
 
-from typing import Any
-
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.env.ports import Log
 from odradek.node.configuration.node_config import START_WITHOUT_ACLS, NodeConfig
 from odradek.node.directories import NodeCannotStart
 
@@ -20,7 +19,7 @@ __all__ = ["UnenforcedRules"]
 class UnenforcedRules:
     """`check` at the start, then `apply` for every image."""
 
-    def __init__(self, config: NodeConfig, log: Any) -> None:
+    def __init__(self, config: NodeConfig, log: Log) -> None:
         self._config = config
         self._log = log
         self._acls = 0
