@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
 import trio
 
 from bench.small_requests import KINDS, request_frame
@@ -88,7 +89,7 @@ def make_services(env: RealEnv) -> ConnectionServices:
         long_work=env.long_work,
         tasks=Nobody(),
         new_event=env.event,
-        log=None,
+        log=structlog.get_logger(),
         frame_bytes_max=1 << 24,
         after_turn=lambda: None,
     )

@@ -34,8 +34,9 @@ import attrs
 
 from jepsen_tests.cycles import ORDERS, Order, Step, cycles, operations
 from jepsen_tests.history import CORRUPT, Assign, Commit, History, Own, Poll, Restart, Send
+from jepsen_tests.version_order import VersionOrder
 
-__all__ = ["ALLOWED", "CHECKERS", "Anomaly", "VersionOrder", "check", "observe"]
+__all__ = ["ALLOWED", "CHECKERS", "Anomaly", "check", "observe"]
 
 
 @attrs.frozen
@@ -45,28 +46,6 @@ class Anomaly:
     name: str
     key: str
     detail: str
-
-
-class VersionOrder:
-    """The records of one key: what each offset holds, and the indices of offsets and values."""
-
-    def __init__(self) -> None:
-        self.values_at: dict[int, dict[int, None]] = {}
-        """offset -> the values seen there (a dict for its order); more than one is an anomaly."""
-        self.offsets_of: dict[int, dict[int, None]] = {}
-        """value -> the offsets where it was seen."""
-        self._indices: dict[int, int] = {}
-
-    def see(self, offset: int, value: int) -> None:
-        self.values_at.setdefault(offset, {})[value] = None
-        self.offsets_of.setdefault(value, {})[offset] = None
-
-    def close(self) -> None:
-        """Number the offsets, once everything has been seen."""
-        self._indices = {offset: index for index, offset in enumerate(sorted(self.values_at))}
-
-    def index(self, offset: int) -> int:
-        return self._indices[offset]
 
 
 Orders = dict[str, VersionOrder]

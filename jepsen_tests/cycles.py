@@ -16,14 +16,12 @@ isolated from those of others; `order_cycles` tells them to people, `check` does
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import attrs
 
 from jepsen_tests.history import CORRUPT, History, Poll, Send
-
-if TYPE_CHECKING:
-    from jepsen_tests.checkers import VersionOrder
+from jepsen_tests.version_order import VersionOrder
 
 Order = Literal["", "-process", "-realtime"]
 ORDERS: tuple[Order, ...] = ("", "-process", "-realtime")

@@ -25,7 +25,7 @@ import attrs
 from sim.machine.cluster_members import Shape
 from sim.machine.weather import Weather
 from sim.storm.breakage import BREAKAGES
-from sim.storm.storm import StormPlan
+from sim.storm.storm_plan import StormPlan
 
 PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}

@@ -39,6 +39,7 @@ from odradek.serving.timers import Timer
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.join_group import JoinGroupRequest
 from wire.messages.sync_group import SyncGroupRequest
+from wire.structure import Message
 
 if TYPE_CHECKING:
     from data_plane.broker import Broker
@@ -302,7 +303,8 @@ class GroupCoordinator:
             ),
         )
         if caught.response is not None:
-            return caught.response
+            response: Message = caught.response
+            return response
         caught.later = delayed = Delayed()
         return delayed
 

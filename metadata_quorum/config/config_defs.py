@@ -271,7 +271,7 @@ def _check_choice(choices: tuple[str, ...], ignore_case: bool, name: str, value:
 
 @functools.cache
 def _table() -> dict[str, dict[str, ConfigDef]]:
-    data = pkgutil.get_data("metadata_quorum", "config_defs.tsv")
+    data = pkgutil.get_data("metadata_quorum.config", "config_defs.tsv")
     assert data is not None, "config_defs.tsv is part of the package"
     scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}}
     for line in data.decode().splitlines()[1:]:

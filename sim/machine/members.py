@@ -42,13 +42,13 @@ class TraceLog:
         self.errors = 0
         """What it has told at this level."""
 
-    def _note(self, event: str, **fields: object) -> None:
+    def _note(self, event: str, /, **fields: object) -> None:
         self._world.trace.record(self._world.now, self._who, "log", event, sorted(fields.items()))
         if event == "directory.offline":
             self.directory_is_offline = True
             self._on_offline(fields)
 
-    def error(self, event: str, **fields: object) -> None:
+    def error(self, event: str, /, **fields: object) -> None:
         self.errors += 1
         self._note(event, **fields)
 

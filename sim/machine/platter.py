@@ -7,12 +7,8 @@ of what a power loss leaves are in `sim.machine.disk`.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 import attrs
-
-if TYPE_CHECKING:
-    from sim.machine.disk_files import SimDir
 
 SECTOR_BYTES = 512
 
@@ -84,7 +80,8 @@ class Folder:
     pending: list[tuple[str, Inode | Folder | None, str | None]] = attrs.Factory(list)
     """Changes in order: (name, node, None) links, (name, None, None) unlinks, (name, node, old name) renames."""
     modified_ms: int = 0
-    locked_by: SimDir | None = None
+    locked_by: object | None = None
+    """The open directory that holds the lock."""
 
     def change(self, name: str, node: Inode | Folder | None, old_name: str | None = None) -> None:
         _apply(self.entries, name, node, old_name)

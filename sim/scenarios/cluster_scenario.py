@@ -39,7 +39,9 @@ from sim.replicas import (
     end_of,
     first_difference,
 )
-from sim.storm.storm import REPLICAS, Storm, StormPlan
+from sim.storm.registry import ALL_TROUBLES
+from sim.storm.storm import REPLICAS, Storm
+from sim.storm.storm_plan import StormPlan
 from sim.storm.upgrade import level_must_be_decided
 
 TOPIC = "replicated"
@@ -118,7 +120,9 @@ class ClusterScenario:
         self._churners = CHURNERS if "churn" in options.workloads else ()
         self._pipeliners = PIPELINERS if "pipeline" in options.workloads else ()
         others = ("reader", FOLLOWER, *MEMBERS, *self._churners, *self._pipeliners)
-        self._storm = Storm(self.cluster, self.plan, (*self._producers, *others), operator, self._whole)
+        self._storm = Storm(
+            self.cluster, self.plan, (*self._producers, *others), operator, ALL_TROUBLES, self._whole
+        )
 
     @classmethod
     def of(cls, seed: int, options: RunOptions) -> ClusterScenario:

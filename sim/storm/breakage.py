@@ -14,15 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from sim.machine.members import Member
+from sim.storm.storm import Storm, Trouble
 from wire.record_batch import iter_batches
-
-if TYPE_CHECKING:
-    from sim.storm.storm import Storm
-    from sim.storm.troubles import Trouble
 
 CALM_SECONDS_MAX = 6.0
 

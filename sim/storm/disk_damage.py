@@ -5,14 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
 from sim.machine.members import Member
 from sim.storm.fault_atlas import places_to_rot
-
-if TYPE_CHECKING:
-    from sim.storm.storm import Storm
-    from sim.storm.troubles import Trouble
+from sim.storm.storm import Storm, Trouble
 
 HANG_SECONDS = 30.0
 """Longer than a session, than what a follower may lag, and than clients wait for an answer."""

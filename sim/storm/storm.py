@@ -18,21 +18,16 @@ whose disk reports errors may stop, if it says why; one whose disk is full, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
-
-import attrs
 
 from odradek.env.ports import Event
 from sim.history import Partition
 from sim.load.operators import Operator
 from sim.machine.cluster_members import Cluster
 from sim.machine.members import Member
-from sim.storm.breakage import BREAKAGES
-from sim.storm.disk_damage import DISK_TROUBLES
 from sim.storm.fault_atlas import FaultAtlas
-from sim.storm.troubles import TROUBLES
-from sim.storm.upgrade import rolling_upgrade
+from sim.storm.storm_plan import StormPlan
 
 CLOCK_OFF_MS_MAX = 1_800_000
 """Within what Kafka takes of a producer's timestamps ahead of the broker's clock: an hour."""
@@ -41,38 +36,14 @@ LONG_SECONDS_MAX = 15.0
 """The longest trouble: longer than a broker's session."""
 REPLICAS = 3
 """The replication factor of everything in the storm."""
-KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
-RARE_KINDS = ("full", "wipes", "voters")
-MORE_TROUBLES = {**TROUBLES, **DISK_TROUBLES}
-ALL_TROUBLES = {**MORE_TROUBLES, **BREAKAGES, "upgrade": rolling_upgrade}
-MORE_KINDS = tuple(MORE_TROUBLES)
-"""Drawn by a stream of their own: see `with_more`."""
-MORE_PROBABILITY = 0.3
 FOLLOWS_PROBABILITY = 0.4
 """How often all other brokers' processes die after one broker's disk was replaced."""
 FULL_BYTES_MAX = 5000
 """What still fits on a disk that is filling up."""
 
 
-@attrs.frozen
-class StormPlan:
-    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it."""
-
-    seconds: float
-    kinds: tuple[str, ...]
-    power: bool = True
-
-    @classmethod
-    def draw(cls, random: Random, seconds: float | None = None) -> StormPlan:
-        drawn = random.uniform(10.0, 40.0)
-        kinds = tuple(kind for kind in KINDS if random.random() < 0.6)
-        kinds += tuple(kind for kind in RARE_KINDS if random.random() < 0.35)
-        return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
-
-    def with_more(self, random: Random) -> StormPlan:
-        """The same with some of `MORE_KINDS`."""
-        more = tuple(kind for kind in MORE_KINDS if random.random() < MORE_PROBABILITY)
-        return attrs.evolve(self, kinds=self.kinds + more)
+Trouble = Callable[["Storm", Random], Awaitable[None]]
+"""A kind of trouble: a task that makes it until the storm is over."""
 
 
 class Storm:
@@ -84,9 +55,11 @@ class Storm:
         plan: StormPlan,
         clients: tuple[str, ...],
         operator: Operator,
+        troubles: Mapping[str, Trouble],
         partitions: Sequence[Partition] = (),
     ) -> None:
-        """`partitions` are those of the load, whose bytes may rot."""
+        """`troubles` are those beside the storm's own, by kind. `partitions` are those of the load, whose bytes may rot."""
+        self._troubles = troubles
         self.atlas = FaultAtlas()
         self.partitions = partitions
         self._operator = operator
@@ -129,7 +102,7 @@ class Storm:
             if kind in makers:
                 tasks.append(world.spawn(makers[kind], random))
             else:
-                tasks.append(world.spawn(ALL_TROUBLES[kind], self, random))
+                tasks.append(world.spawn(self._troubles[kind], self, random))
         for task in tasks:
             await task.wait()
         await world.sleep(max(0.0, self._ends_at - world.now))

@@ -7,12 +7,10 @@ from the seed (`sim.options`). Each is a task of its own, as in `sim.storm.storm
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sim.storm.storm import Storm
+from sim.storm.storm import Storm, Trouble
 
 NARROW_BYTES_PER_SECOND = (20_000.0, 200_000.0)
 SLOW_MACHINE_SECONDS = (0.02, 0.2)
@@ -21,8 +19,6 @@ SLOW_WORK_FACTORS = (5.0, 50.0)
 DRIFT_MAX = 0.05
 """How fast a wall clock may run away: an hour a day is more than any machine's, and less than an operator's hand."""
 RATE_OFF_MAX = 0.001
-
-Trouble = Callable[["Storm", Random], Awaitable[None]]
 
 
 def _machines(storm: Storm) -> list[str]:

@@ -12,7 +12,6 @@ not counted, and is refused when it comes.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
@@ -21,12 +20,10 @@ from metadata_quorum.features import (
 from odradek.client.admin.admin_quorum import update_features
 from odradek.client.errors import ClientError
 from sim.history import SafetyViolation
+from sim.machine.cluster_members import Cluster
 from sim.machine.world import Liveness
+from sim.storm.storm import Storm
 from wire.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from sim.machine.cluster_members import Cluster
-    from sim.storm.storm import Storm
 
 NEW_LEVELS = {ELIGIBLE_LEADER_REPLICAS: 1}
 CALL_SECONDS = 5.0

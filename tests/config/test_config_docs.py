@@ -27,7 +27,7 @@ def test_every_key_is_told_of() -> None:
 
 def test_no_sentence_is_about_nothing() -> None:
     """A key that is gone takes its sentence along."""
-    data = pkgutil.get_data("metadata_quorum", "config_docs.tsv")
+    data = pkgutil.get_data("metadata_quorum.config", "config_docs.tsv")
     assert data is not None
     for line in data.decode().splitlines()[1:]:
         scope, key, text = line.split("\t")

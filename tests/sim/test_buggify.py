@@ -11,7 +11,7 @@ from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
 from sim.machine.sim_env import RARITY
 from sim.machine.weather import Weather
 from sim.scenarios.cluster_scenario import ClusterScenario
-from sim.storm.storm import StormPlan
+from sim.storm.storm_plan import StormPlan
 
 ROOT = Path(__file__).resolve().parents[2]
 POINTS = {

@@ -11,7 +11,7 @@ from sim.machine.cluster_members import QUICK_SETTINGS, SETTINGS, Shape
 from sim.machine.weather import Weather
 from sim.options import RunOptions
 from sim.scenarios.cluster_scenario import ClusterScenario
-from sim.storm.storm import StormPlan
+from sim.storm.storm_plan import StormPlan
 
 CALM = Weather()
 NO_STORM = StormPlan(3.0, ())

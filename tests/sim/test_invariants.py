@@ -25,7 +25,7 @@ from sim.machine.cluster_members import SETTINGS, Shape
 from sim.machine.disk_files import SimFile
 from sim.machine.weather import Weather
 from sim.scenarios.cluster_scenario import ClusterScenario
-from sim.storm.storm import StormPlan
+from sim.storm.storm_plan import StormPlan
 
 KEY = (b"id", 0)
 

@@ -9,7 +9,9 @@ import pytest
 from sim.load.operators import Operator
 from sim.machine.cluster_members import Cluster, Shape
 from sim.machine.world import World
-from sim.storm.storm import KINDS, MORE_KINDS, REPLICAS, Storm, StormPlan
+from sim.storm.registry import ALL_TROUBLES
+from sim.storm.storm import REPLICAS, Storm
+from sim.storm.storm_plan import KINDS, MORE_KINDS, StormPlan
 from sim.storm.troubles import TROUBLES
 
 
@@ -26,7 +28,11 @@ def storm(seed: int, *kinds: str, seconds: float = 60.0, power: bool = True) -> 
     """A storm over three brokers with controllers of their own."""
     cluster = QuietCluster(World(seed), Shape(controllers=3))
     made = Storm(
-        cluster, StormPlan(seconds, kinds, power), ("client",), Operator(cluster, [("t", 0)], REPLICAS)
+        cluster,
+        StormPlan(seconds, kinds, power),
+        ("client",),
+        Operator(cluster, [("t", 0)], REPLICAS),
+        ALL_TROUBLES,
     )
     return made, cluster
 

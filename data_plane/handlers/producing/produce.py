@@ -216,7 +216,7 @@ class ProduceHandler:
         request: ProduceRequest,
         may_recompress: bool = True,
         rest: ProduceRest | None = None,
-    ) -> Result:
+    ) -> Any:
         """Append, or go on with the `rest`. `GO_ON` asks for another turn for it."""
         broker = self._broker
         if broker.recompressed_topics and may_recompress:
@@ -336,7 +336,7 @@ class ProduceHandler:
             context.listener,
         )
 
-    def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Result:
+    def _recompress(self, context: Context, request: ProduceRequest, batches: list[Batch]) -> Any:
         """Give batches their topics' codec, then append: a large one in a worker, while the connection waits."""
         if are_quick(batches):
             for batch in batches:
@@ -362,7 +362,7 @@ class ProduceHandler:
             list[tuple[Partition, int, bool, PartitionProduceResponse]] | None,
             bool,
         ],
-    ) -> Result:
+    ) -> Any:
         """Nothing more of this request in this turn; `state` are the variables of `handle`.
 
         What was appended waits from now on: a leadership that is lost and won again in between must not pass unseen.

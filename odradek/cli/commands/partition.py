@@ -43,7 +43,13 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser(
         "partition", help="list, move, balance partitions, elect their leaders"
     ).add_subparsers(metavar="COMMAND", required=True)
+    _register_list(commands)
+    _register_move(commands)
+    _register_balance(commands)
+    _register_elect(commands)
 
+
+def _register_list(commands: Groups) -> None:
     listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
     _add_topics(listing, "only of these topics, or these partitions of them (default: all)")
     listing.add_argument("--broker", type=natural, metavar="ID", help="only those with a replica there")
@@ -53,6 +59,8 @@ def register(groups: Groups) -> None:
     which.add_argument("--offline", action="store_true", help="only those without a leader")
     add_connection_options(listing)
 
+
+def _register_move(commands: Groups) -> None:
     move = add_command(commands, "move", _move, "give partitions other replicas, or stop what is moving")
     _add_topics(move, "topics, or some of their partitions, like words:0-3,7")
     how = move.add_mutually_exclusive_group(required=True)
@@ -79,6 +87,8 @@ def register(groups: Groups) -> None:
     add_plan_options(move)
     add_connection_options(move, plans=True)
 
+
+def _register_balance(commands: Groups) -> None:
     balance = add_command(
         commands, "balance", _balance, "even the load of the brokers, by as few bytes as can be"
     )
@@ -93,6 +103,8 @@ def register(groups: Groups) -> None:
     add_plan_options(balance)
     add_connection_options(balance, plans=True)
 
+
+def _register_elect(commands: Groups) -> None:
     elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
     _add_topics(elect, "only of these topics, or these partitions of them (default: all)")
     elect.add_argument(

@@ -137,6 +137,34 @@ def _info(args: argparse.Namespace) -> int:
     return 1 if any(document["problem"] for document in documents) else 0
 
 
+def _who_votes(
+    config: NodeConfig, standalone: bool, initial_controllers: str | None, no_initial_controllers: bool
+) -> tuple[VoterEndpoint | None, VoterSet | None]:
+    """The one voter, or all of them; nobody where `controller.quorum.voters` says it. Raises `StorageError`."""
+    from metadata_quorum.replica.storage_format import StorageError, initial_voters
+
+    voter: VoterEndpoint | None = None
+    voters: VoterSet | None = None
+    if (standalone or initial_controllers is not None) and config.static_voters:
+        raise StorageError(
+            "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
+            "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
+            "controller.quorum.bootstrap.servers instead."
+        )
+    if standalone and config.voter is None:
+        raise StorageError("You can only use --standalone on a controller.")
+    if initial_controllers is not None:
+        voters = initial_voters(initial_controllers, config.controller_listener_names[0])
+    elif standalone or (not no_initial_controllers and _is_alone(config)):
+        voter = config.voter
+    elif config.is_controller and not config.static_voters and not no_initial_controllers:
+        raise StorageError(
+            "Because controller.quorum.voters is not set on this controller, you must specify one of the "
+            "following: --standalone, --initial-controllers, or --no-initial-controllers."
+        )
+    return voter, voters
+
+
 def format_storage_of(
     config_path: str,
     *,
@@ -152,7 +180,6 @@ def format_storage_of(
         StorageError,
         bootstrap_features,
         format_storage,
-        initial_voters,
         random_cluster_id,
         storage_info,
     )
@@ -162,25 +189,7 @@ def format_storage_of(
     config = _load(config_path)
     env = RealEnv()
     try:
-        voter: VoterEndpoint | None = None
-        voters: VoterSet | None = None
-        if (standalone or initial_controllers is not None) and config.static_voters:
-            raise StorageError(
-                "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
-                "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and specify "
-                "controller.quorum.bootstrap.servers instead."
-            )
-        if standalone and config.voter is None:
-            raise StorageError("You can only use --standalone on a controller.")
-        if initial_controllers is not None:
-            voters = initial_voters(initial_controllers, config.controller_listener_names[0])
-        elif standalone or (not no_initial_controllers and _is_alone(config)):
-            voter = config.voter
-        elif config.is_controller and not config.static_voters and not no_initial_controllers:
-            raise StorageError(
-                "Because controller.quorum.voters is not set on this controller, you must specify one of the "
-                "following: --standalone, --initial-controllers, or --no-initial-controllers."
-            )
+        voter, voters = _who_votes(config, standalone, initial_controllers, no_initial_controllers)
         paths = _directories(config)
         directories = [env.open_dir(path, create=True) for path in paths]
         if cluster_id is None:

@@ -25,7 +25,13 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     add_connection_options(add_command(commands, "list", _list, "list the topics"))
+    _register_create(commands)
+    _register_describe(commands)
+    _register_alter(commands)
+    _register_delete(commands)
 
+
+def _register_create(commands: Groups) -> None:
     create = add_command(commands, "create", _create, "create a topic")
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument(
@@ -49,11 +55,15 @@ def register(groups: Groups) -> None:
     create.add_argument("--validate-only", action="store_true", help="check everything, create nothing")
     add_connection_options(create)
 
+
+def _register_describe(commands: Groups) -> None:
     describe = add_command(commands, "describe", _describe, "show a topic's partitions and settings")
     describe.add_argument("topics", metavar="TOPIC", nargs="+")
     describe.add_argument("--offsets", action="store_true", help="show where each partition begins and ends")
     add_connection_options(describe)
 
+
+def _register_alter(commands: Groups) -> None:
     alter = add_command(commands, "alter", _alter, "give a topic more partitions or other settings")
     alter.add_argument("topic", metavar="TOPIC")
     alter.add_argument("--partitions", type=positive, metavar="N", help="have so many partitions in all")
@@ -75,6 +85,8 @@ def register(groups: Groups) -> None:
     alter.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
     add_connection_options(alter)
 
+
+def _register_delete(commands: Groups) -> None:
     delete = add_command(commands, "delete", _delete, "delete topics with all their records")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
     delete.add_argument("--if-exists", action="store_true", help="succeed for topics that do not exist")

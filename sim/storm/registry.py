@@ -1,0 +1,16 @@
+"""All kinds of trouble that are modules of their own, by the word in `StormPlan.kinds`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sim.storm.breakage import BREAKAGES
+from sim.storm.disk_damage import DISK_TROUBLES
+from sim.storm.storm import Trouble
+from sim.storm.storm_plan import MORE_KINDS
+from sim.storm.troubles import TROUBLES
+from sim.storm.upgrade import rolling_upgrade
+
+ALL_TROUBLES: Mapping[str, Trouble] = {**TROUBLES, **DISK_TROUBLES, **BREAKAGES, "upgrade": rolling_upgrade}
+
+assert (*TROUBLES, *DISK_TROUBLES) == MORE_KINDS, "every seed draws its kinds in this order"

@@ -1,0 +1,44 @@
+"""What a storm is made of, drawn from a seed: how long it lasts, and which kinds of trouble it has. PURE."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+KINDS = ("deaths", "deaths", "links", "pauses", "clocks", "slow", "operator")
+RARE_KINDS = ("full", "wipes", "voters")
+MORE_KINDS = (
+    "narrow",
+    "closed",
+    "forgotten",
+    "slow_machines",
+    "drift",
+    "configurations",
+    "hang",
+    "dying",
+    "rot",
+)
+"""Drawn by a stream of their own: see `StormPlan.with_more`."""
+MORE_PROBABILITY = 0.3
+
+
+@attrs.frozen
+class StormPlan:
+    """`seconds` of trouble by `kinds`, a task for each mention; `power` says whether machines may lose it."""
+
+    seconds: float
+    kinds: tuple[str, ...]
+    power: bool = True
+
+    @classmethod
+    def draw(cls, random: Random, seconds: float | None = None) -> StormPlan:
+        drawn = random.uniform(10.0, 40.0)
+        kinds = tuple(kind for kind in KINDS if random.random() < 0.6)
+        kinds += tuple(kind for kind in RARE_KINDS if random.random() < 0.35)
+        return cls(drawn if seconds is None else seconds, kinds or ("deaths",), random.random() < 0.7)
+
+    def with_more(self, random: Random) -> StormPlan:
+        """The same with some of `MORE_KINDS`."""
+        more = tuple(kind for kind in MORE_KINDS if random.random() < MORE_PROBABILITY)
+        return attrs.evolve(self, kinds=self.kinds + more)
