@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 
-from metadata_quorum.config.describe_configs import DescribeConfigsHandler
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.log_levels import LogLevels
 from metadata_quorum.controller_channel import (
@@ -22,6 +21,7 @@ from metadata_quorum.controller_channel import (
     answer_request,
     takes_long,
 )
+from metadata_quorum.describe_configs import DescribeConfigsHandler
 from metadata_quorum.envelope import Enclosed, open_request, seal_response
 from metadata_quorum.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from metadata_quorum.image.config_layers import layers_for

@@ -40,7 +40,7 @@ from data_plane.handlers.grouping.group_requests import (
 from data_plane.handlers.metadata import DescribeClusterHandler, MetadataHandler
 from data_plane.handlers.producing.produce import ProduceHandler
 from data_plane.handlers.producing.producers import DescribeProducersHandler
-from metadata_quorum.config.describe_configs import (
+from metadata_quorum.describe_configs import (
     DescribeConfigsHandler,
     ListConfigResourcesHandler,
 )

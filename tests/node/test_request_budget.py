@@ -29,7 +29,7 @@ from data_plane.handlers.fetching.fetch import READ_UNITS
 from data_plane.handlers.grouping.gathering import DECISION_UNITS
 from data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
 from data_plane.log.batch_work import RATION
-from metadata_quorum.config.describe_configs import RESOURCE_UNITS
+from metadata_quorum.describe_configs import RESOURCE_UNITS
 from wire.api import request_class, request_header_version, response_class, response_header_version
 from wire.api_keys import ApiKey
 from wire.batches.compression import CHUNK_BYTES

@@ -16,7 +16,7 @@ from data_plane.log.record_rules import RecordsRefused
 from data_plane.replication.partition import Partition
 from metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.env.ports import DiskError
-from odradek.serving.contract import CLOSE, Context, Delayed, Result, Suspend
+from odradek.serving.contract import CLOSE, Context, Delayed, Suspend
 from odradek.serving.timers import Timer
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
