@@ -33,7 +33,18 @@ import attrs
 
 from bench.budget.attackers import ATTACKERS, Attack, Attackers, attackers, sink
 from bench.budget.beside import Asker, askers
-from bench.budget.figures import LEFT_MIB_MAX, SIZES, Cost, Frame, by_line, line_table, row, write_rows
+from bench.budget.figures import (
+    BACK_TO_BACK_SHARE_MIN,
+    LEFT_MIB_MAX,
+    PACED_SHARE_MIN,
+    SIZES,
+    Cost,
+    Frame,
+    by_line,
+    line_table,
+    row,
+    write_rows,
+)
 from bench.budget.frames import framed
 from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node

@@ -108,13 +108,13 @@ class NodeClock:
     runs away; all settable.
     """
 
-    def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float, wall_offset_ms: int) -> None:
+    def __init__(self, agenda: Agenda, owner: ClockOwner, *, rate: float) -> None:
         self._agenda = agenda
         self._owner = owner
         self._rate = rate
         self._virtual_base = agenda.now
         self._local_base = agenda.now
-        self.wall_offset_ms = wall_offset_ms
+        self.wall_offset_ms = 0
         self._drift = 0.0
         self._drifted_base = self._drifted_seconds = 0.0
 

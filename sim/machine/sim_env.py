@@ -50,7 +50,6 @@ class SimEnv:
         live_points: Callable[[str], bool],
         *,
         clock_rate: float,
-        wall_offset_ms: int,
     ) -> None:
         self.host = host
         self.alive = True
@@ -68,7 +67,7 @@ class SimEnv:
         self._trace = trace
         self._live_points = live_points
         self._ports_random = Random(f"{random.random()}")
-        self.clock = NodeClock(agenda, self, rate=clock_rate, wall_offset_ms=wall_offset_ms)
+        self.clock = NodeClock(agenda, self, rate=clock_rate)
         self.network = SimNetwork(fabric, self)
         self.workers = SimWorkers(self, self._ports_random)
         self.meter = SimMeter(self)

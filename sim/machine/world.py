@@ -140,9 +140,9 @@ class World:
                 self._stream(f"node {name} {machine.starts}"),
                 self._is_live_point,
                 clock_rate=machine.clock_rate,
-                wall_offset_ms=machine.wall_offset_ms,
             )
             machine.env.clock.wall_drift = machine.wall_drift
+            machine.env.clock.wall_offset_ms = machine.wall_offset_ms
             machine.env.work_factor = machine.work_factor
         return machine.env
 

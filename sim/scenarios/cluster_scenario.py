@@ -62,6 +62,8 @@ QUIET_SECONDS_MAX = 60.0
 """From the last acknowledgement until all replicas are equal."""
 READ_SECONDS_MAX = 120.0
 """From the end of all writing until every reader has read everything."""
+CLIENTS = 2
+"""Producers of a run whose options are not given."""
 STOP_SECONDS_MAX = 120.0
 VIRTUAL_SECONDS_MAX = 3600.0
 
@@ -75,23 +77,19 @@ class ClusterScenario:
         self,
         seed: int,
         *,
-        nodes: int = 3,
-        controllers: int | None = None,
-        seconds: float | None = None,
-        clients: int = 2,
         shape: Shape | None = None,
         plan: StormPlan | None = None,
         weather: Weather | None = None,
         options: RunOptions | None = None,
     ) -> None:
         if options is None:
-            options = RunOptions.draw(seed, nodes=nodes, controllers=controllers, seconds=seconds)
+            options = RunOptions.draw(seed)
             options = attrs.evolve(
                 options,
                 shape=options.shape if shape is None else shape,
                 storm=options.storm if plan is None else plan,
                 weather=options.weather if weather is None else weather,
-                clients=clients,
+                clients=CLIENTS,
             )
         self.options = options
         self.world = World(seed, options.weather)
@@ -210,8 +208,12 @@ class ClusterScenario:
         await self._replicas_must_be_equal()
         admin.close()
         await self._stop()
+        return {**summary, **self._figures()}
+
+    def _figures(self) -> dict[str, int]:
+        """What the run was besides its load."""
+        world, cluster = self.world, self.cluster
         return {
-            **summary,
             "starts": sum(world.machine(member.name).starts for member in cluster.members),
             "committed": self.committed.high_watermark,
             "troubles": sum(self._storm.counts.values()),

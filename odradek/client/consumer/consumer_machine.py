@@ -109,22 +109,25 @@ class ConsumerMachine:
         self.delivery = Delivery(settings, self._fetching.ready)
         self.handout: Handout | None = None
         """What an iterator is yielding."""
-        self.membership: GroupMembership | None = None
-        if self.coordinator is not None:
-            self.membership = GroupMembership(
-                core,
-                settings,
-                self.subscription,
-                self.coordinator,
-                changed=self._arrived,
-                failed=self._refused,
-            )
+        self.membership = self._new_membership()
         self._event: RebalanceEvent | None = None
         self._on_told: Callable[[], None] | None = None
         self._gave_up = False
         self._commit_at = core.now + settings.auto_commit_interval_ms / 1000
         self.last_commit_error: Exception | None = None
         self.records_taken = 0
+
+    def _new_membership(self) -> GroupMembership | None:
+        if self.coordinator is None:
+            return None
+        return GroupMembership(
+            self.core,
+            self.settings,
+            self.subscription,
+            self.coordinator,
+            changed=self._arrived,
+            failed=self._refused,
+        )
 
     def background(self) -> list[Operation[None]]:
         """The operations to start once."""

@@ -13,8 +13,9 @@ For the same reason UNKNOWN_TOPIC_OR_PARTITION is retried only when a leader say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
@@ -88,19 +89,14 @@ def scatter(
     outcomes: dict[K, V | CallError] = {}
     pending = wanted
     attempt = 0
+    ask = partial(core.call, deadline=deadline, version_max=version_max)
     while pending:
         routed = yield from route(core, pending, deadline)
-        retry: dict[K, CallError] = {}
+        retry: dict[K, CallError] = dict(routed.errors)
         outcomes.update(routed.missing)
-        retry |= routed.errors
         timeout_ms = max(1, int((deadline - core.now) * 1000))
         calls = [
-            (
-                core.call(
-                    request(of_node, timeout_ms), node=node, deadline=deadline, version_max=version_max
-                ),
-                of_node,
-            )
+            (ask(request(of_node, timeout_ms), node=node), of_node)
             for node, of_node in routed.by_node.items()
         ]
         if calls:
@@ -113,11 +109,7 @@ def scatter(
                 (retry if again else outcomes).update(dict.fromkeys(of_node, error))
                 continue
             for item, outcome in _answered(take(call.response, of_node), of_node).items():
-                if (
-                    isinstance(outcome, KafkaError)
-                    and outcome.code.retriable
-                    and outcome.code not in final_codes
-                ):
+                if _may_change(outcome, final_codes):
                     retry[item] = outcome
                 else:
                     outcomes[item] = outcome
@@ -130,6 +122,11 @@ def scatter(
         if pending:
             yield Wait(until=wake_at)
     return {item: outcomes[item] for item in wanted}
+
+
+def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuard[KafkaError]:
+    """Whether the next attempt may hear something else."""
+    return isinstance(outcome, KafkaError) and outcome.code.retriable and outcome.code not in final_codes
 
 
 def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:

@@ -196,13 +196,9 @@ def move_partitions(
     while (waiting or moving) and (deadline is None or core.now < deadline):
         wave, waiting = waiting[: at_once - len(moving)], waiting[at_once - len(moving) :]
         if wave:
-            wanted = {(move.topic, move.partition): move.after for move in wave}
-            moving |= {(move.topic, move.partition): move for move in wave}
-            asked = yield from alter_partition_reassignments(core, wanted, timeout=_left(core, deadline))
-            for key, error in asked.items():
-                if error is not None:
-                    outcomes[key] = error
-                    del moving[key]
+            refused = yield from _begun(core, wave, _left(core, deadline))
+            outcomes |= refused
+            moving |= {(m.topic, m.partition): m for m in wave if (m.topic, m.partition) not in refused}
         under_way = yield from list_partition_reassignments(core, list(moving), timeout=_left(core, deadline))
         ended = [key for key in moving if key not in under_way]
         for key in ended:
@@ -232,6 +228,15 @@ def move_partitions(
         core, [(move.topic, move.partition) for move in done], timeout=_left(core, deadline)
     )
     return {(move.topic, move.partition): outcomes[move.topic, move.partition] for move in moves}
+
+
+def _begun(
+    core: ClientCore, wave: Sequence[Move], timeout: float | None
+) -> Operation[dict[TopicPartition, CallError]]:
+    """Have these moves begin; those that the controller refused."""
+    wanted = {(move.topic, move.partition): move.after for move in wave}
+    asked = yield from alter_partition_reassignments(core, wanted, timeout=timeout)
+    return {key: error for key, error in asked.items() if error is not None}
 
 
 def _left(core: ClientCore, deadline: float | None) -> float | None:
