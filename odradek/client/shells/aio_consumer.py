@@ -30,6 +30,7 @@ from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
 from odradek.client.core.operation import Operation
 from odradek.client.shells.aio import AsyncClient
+from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.env.ports import Env, TaskGroup
 
 __all__ = ["AsyncConsumer"]
@@ -39,7 +40,7 @@ _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
 
 
-class AsyncConsumer:
+class AsyncConsumer(ConsumerSteering):
     """See the module. Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both."""
 
     def __init__(
@@ -100,20 +101,6 @@ class AsyncConsumer:
         self._machine.settle()
         await self._give_up(self._timeout)
         await self.client.run(self._machine.leave("the consumer unsubscribed", self._timeout))
-
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without a group's say; its commits are used if there is a `group.id`."""
-        self._machine.settle()
-        self._machine.assign_manually(_keys(partitions))
-        self.client.step()
-
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions of this consumer."""
-        return set(self._machine.subscription.partitions)
-
-    def subscription(self) -> set[str]:
-        """The topics subscribed to, or those that match the pattern."""
-        return set(self._machine.subscription.topics)
 
     # Reading
 
@@ -193,44 +180,6 @@ class AsyncConsumer:
 
     # Positions
 
-    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
-        self._machine.settle()
-        self._machine.seek(TopicPartition(*partition), offset, leader_epoch)
-        self.client.step()
-
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the first offset; no partitions: all that are assigned."""
-        self._machine.settle()
-        self._machine.reset(_keys(partitions), "earliest")
-        self.client.step()
-
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on behind the last offset; no partitions: all that are assigned."""
-        self._machine.settle()
-        self._machine.reset(_keys(partitions), "latest")
-        self.client.step()
-
-    def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these; the group is not told."""
-        self._machine.settle()
-        self._machine.pause(_keys(partitions), paused=True)
-        self.client.step()
-
-    def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with partitions that were paused."""
-        self._machine.settle()
-        self._machine.pause(_keys(partitions), paused=False)
-        self.client.step()
-
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        return self._machine.paused()
-
-    def lag(self, partition: tuple[str, int]) -> int | None:
-        """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
-        return self._machine.lag(TopicPartition(*partition))
-
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
         operation = self._machine.position(TopicPartition(*partition), self._seconds(timeout))
@@ -240,14 +189,14 @@ class AsyncConsumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        keys, seconds = _keys(partitions), self._seconds(timeout)
+        keys, seconds = keys_of(partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record that this consumer may see, of each partition."""
-        keys, seconds = _keys(partitions), self._seconds(timeout)
+        keys, seconds = keys_of(partitions), self._seconds(timeout)
         return await self.client.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     async def offsets_for_times(
@@ -287,40 +236,22 @@ class AsyncConsumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's commits; None where there is none."""
-        return await self.client.run(self._machine.committed(_keys(partitions), self._seconds(timeout)))
+        return await self.client.run(self._machine.committed(keys_of(partitions), self._seconds(timeout)))
 
-    def _offsets(
-        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        if offsets is None:
-            self._machine.committed_by_hand()
-            return self._machine.positions()
-        return {
-            TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for key, offset in offsets.items()
-        }
-
-    @property
-    def member_id(self) -> str:
-        """The id that the coordinator gave this member; empty while it is none."""
-        return self._machine.membership.member_id if self._machine.membership is not None else ""
-
-    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Have the group assign again, beginning with the next poll."""
-        if self._machine.membership is not None:
-            self._machine.membership.want_rejoin(reason)
+    def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
+        if settles:
+            self._machine.settle()
+        change()
         self.client.step()
 
-    def statistics(self) -> dict[str, int | str]:
-        """Figures of this moment."""
-        return self._machine.statistics()
+    def _look(self, question: Callable[[], T]) -> T:
+        return question()
+
+    def _peek(self, question: Callable[[], T]) -> T:
+        return question()
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._env.clock.monotonic())
 
     def _seconds(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout
-
-
-def _keys(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    return [TopicPartition(*partition) for partition in partitions]

@@ -38,6 +38,7 @@ from odradek.client.consumer.consumer_types import (
 )
 from odradek.client.core.client_keys import ConsumerSettings, merged_properties
 from odradek.client.core.known_cluster import Partition
+from odradek.client.shells.consumer_steering import ConsumerSteering, keys_of
 from odradek.client.shells.io_thread import IoThread
 
 __all__ = ["Consumer"]
@@ -68,7 +69,7 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
     return guarded
 
 
-class Consumer:
+class Consumer(ConsumerSteering):
     """See the module. Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -151,26 +152,6 @@ class Consumer:
         self._settle()
         self._give_up(self._timeout)
         self._io.run(self._machine.leave("the consumer unsubscribed", self._timeout))
-
-    @_alone
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without a group's say; its commits are used if there is a `group.id`."""
-        self._settle()
-        with self._io.lock:
-            self._machine.assign_manually(_keys(partitions))
-        self._io.wake()
-
-    @_alone
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions of this consumer."""
-        with self._io.lock:
-            return set(self._machine.subscription.partitions)
-
-    @_alone
-    def subscription(self) -> set[str]:
-        """The topics subscribed to, or those that match the pattern."""
-        with self._io.lock:
-            return set(self._machine.subscription.topics)
 
     # Reading
 
@@ -264,53 +245,16 @@ class Consumer:
     # Positions
 
     @_alone
-    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
-        self._change(lambda: self._machine.seek(TopicPartition(*partition), offset, leader_epoch))
-
-    @_alone
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go on at the first offset; no partitions: all that are assigned."""
-        self._change(lambda: self._machine.reset(_keys(partitions), "earliest"))
-
-    @_alone
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on behind the last offset of the moment of the next poll; no partitions: all that are assigned."""
-        self._change(lambda: self._machine.reset(_keys(partitions), "latest"))
-
-    @_alone
-    def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these; the group is not told."""
-        self._change(lambda: self._machine.pause(_keys(partitions), paused=True))
-
-    @_alone
-    def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with partitions that were paused."""
-        self._change(lambda: self._machine.pause(_keys(partitions), paused=False))
-
-    @_alone
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        with self._io.lock:
-            return self._machine.paused()
-
-    @_alone
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The next offset that `poll` returns. Raises `RequestTimedOut` when it cannot be found out in time."""
         return self._io.run(self._machine.position(TopicPartition(*partition), self._seconds(timeout)))
-
-    @_alone
-    def lag(self, partition: tuple[str, int]) -> int | None:
-        """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
-        with self._io.lock:
-            return self._machine.lag(TopicPartition(*partition))
 
     @_alone
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        keys, seconds = _keys(partitions), self._seconds(timeout)
+        keys, seconds = keys_of(partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=False, timeout=seconds))
 
     @_alone
@@ -318,7 +262,7 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record that this consumer may see, of each partition."""
-        keys, seconds = _keys(partitions), self._seconds(timeout)
+        keys, seconds = keys_of(partitions), self._seconds(timeout)
         return self._io.run(self._machine.offsets_at(keys, end=True, timeout=seconds))
 
     @_alone
@@ -368,46 +312,25 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's commits; None where there is none."""
-        return self._io.run(self._machine.committed(_keys(partitions), self._seconds(timeout)))
-
-    def _offsets(
-        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        if offsets is None:
-            with self._io.lock:
-                self._machine.committed_by_hand()
-                return self._machine.positions()
-        return {
-            TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for key, offset in offsets.items()
-        }
+        return self._io.run(self._machine.committed(keys_of(partitions), self._seconds(timeout)))
 
     # The group
 
-    @property
-    def member_id(self) -> str:
-        """The id that the coordinator gave this member; empty while it is none."""
-        with self._io.lock:
-            return self._machine.membership.member_id if self._machine.membership is not None else ""
-
     @_alone
-    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Have the group assign again, beginning with the next poll."""
-        with self._io.lock:
-            if self._machine.membership is not None:
-                self._machine.membership.want_rejoin(reason)
-        self._io.wake()
-
-    def statistics(self) -> dict[str, int | str]:
-        """Figures of this moment."""
-        with self._io.lock:
-            return self._machine.statistics()
-
-    def _change(self, change: Callable[[], None]) -> None:
-        self._settle()
+    def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
+        if settles:
+            self._settle()
         with self._io.lock:
             change()
         self._io.wake()
+
+    @_alone
+    def _look(self, question: Callable[[], T]) -> T:
+        return self._peek(question)
+
+    def _peek(self, question: Callable[[], T]) -> T:
+        with self._io.lock:
+            return question()
 
     def _seconds(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout
@@ -415,10 +338,6 @@ class Consumer:
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-def _keys(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    return [TopicPartition(*partition) for partition in partitions]
 
 
 def _wall_ms() -> int:

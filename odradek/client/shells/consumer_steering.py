@@ -1,0 +1,118 @@
+"""What a consumer is told without waiting: what to read, from where, what to hold back. Shared by both shells. PURE.
+
+A shell says how a change gets to its core: under a lock and from one thread at a time, or at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from odradek.client.consumer.consumer_machine import ConsumerMachine
+from odradek.client.consumer.consumer_types import OffsetAndMetadata, TopicPartition
+
+T = TypeVar("T")
+
+
+class ConsumerSteering(ABC):
+    """The calls that do not wait; `_machine` is the shell's."""
+
+    _machine: ConsumerMachine
+
+    @abstractmethod
+    def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
+        """Change the machine and have the core look at it; with `settles`, what was yielded counts as done first."""
+
+    @abstractmethod
+    def _look(self, question: Callable[[], T]) -> T:
+        """Ask the machine, as a call of the one thread that uses the consumer."""
+
+    @abstractmethod
+    def _peek(self, question: Callable[[], T]) -> T:
+        """Ask the machine, from any thread."""
+
+    # What to read
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions, without a group's say; its commits are used if there is a `group.id`."""
+        self._change(lambda: self._machine.assign_manually(keys_of(partitions)))
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions of this consumer."""
+        return self._look(lambda: set(self._machine.subscription.partitions))
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to, or those that match the pattern."""
+        return self._look(lambda: set(self._machine.subscription.topics))
+
+    # Positions
+
+    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        """Go on at `offset`. Raises `ValueError` unless the partition is assigned."""
+        self._change(lambda: self._machine.seek(TopicPartition(*partition), offset, leader_epoch))
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Go on at the first offset; no partitions: all that are assigned."""
+        self._change(lambda: self._machine.reset(keys_of(partitions), "earliest"))
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Go on behind the last offset of the moment of the next poll; no partitions: all that are assigned."""
+        self._change(lambda: self._machine.reset(keys_of(partitions), "latest"))
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Hand out nothing of these; the group is not told."""
+        self._change(lambda: self._machine.pause(keys_of(partitions), paused=True))
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Go on with partitions that were paused."""
+        self._change(lambda: self._machine.pause(keys_of(partitions), paused=False))
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return self._look(self._machine.paused)
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        """How many offsets the position is behind the partition's end, by the last fetch; None: not known yet."""
+        return self._look(lambda: self._machine.lag(TopicPartition(*partition)))
+
+    # The group
+
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave this member; empty while it is none."""
+        membership = self._machine.membership
+        return "" if membership is None else self._peek(lambda: membership.member_id)
+
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Have the group assign again, beginning with the next poll."""
+        membership = self._machine.membership
+        if membership is not None:
+            self._change(lambda: membership.want_rejoin(reason), settles=False)
+
+    def statistics(self) -> dict[str, int | str]:
+        """Figures of this moment."""
+        return self._peek(self._machine.statistics)
+
+    def _offsets(
+        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata | int] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is to be committed: these, or all positions."""
+        if offsets is None:
+            return self._peek(self._all_positions)
+        return {
+            TopicPartition(*key): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for key, offset in offsets.items()
+        }
+
+    def _all_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._machine.committed_by_hand()
+        return self._machine.positions()
+
+
+def keys_of(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Pairs as the named tuples that the machine has for keys."""
+    return [TopicPartition(*partition) for partition in partitions]
+
+
+__all__ = ["ConsumerSteering", "keys_of"]
