@@ -37,3 +37,8 @@ def blocks(page: str, language: str) -> list[Block]:
         if match[1] == language:
             result.append(Block(language, match[2], output, text.count("\n", 0, match.start()) + 1))
     return result
+
+
+def prose(page: str) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -16,11 +16,10 @@ import pytest
 from odradek.cli.__main__ import build_parser
 from tests.cli.running import environment, odradek
 from tests.docs.log_events import EVENT, sources_of_a_node
-from tests.docs.markdown import ROOT, blocks
+from tests.docs.markdown import ROOT, blocks, prose
 from tests.node_process import RunningNode
 
 PAGE = "docs/operations.md"
-PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 TIMEOUT_SECONDS = 60.0
 KEYS = ("log.dirs", "node.id")
 """Configuration keys that look like events."""
@@ -28,11 +27,7 @@ KEYS = ("log.dirs", "node.id")
 
 def _code(page: str) -> list[str]:
     """What a page shows as code within its sentences."""
-    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", _prose(page))]
-
-
-def _prose(page: str) -> str:
-    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose(page))]
 
 
 def test_every_command_runs(node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path) -> None:
@@ -91,7 +86,7 @@ def test_every_metric_and_event_that_it_names_is_there() -> None:
 
 def test_the_words_of_a_node_that_does_not_start_are_its_own() -> None:
     """What the page quotes of a node's last line stands in the sources, in one piece."""
-    section = _prose(PAGE).partition("\n## A node does not start\n")[2].partition("\n## ")[0]
+    section = prose(PAGE).partition("\n## A node does not start\n")[2].partition("\n## ")[0]
     quoted = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert len(quoted) > 5
     texts = [
@@ -101,23 +96,3 @@ def test_the_words_of_a_node_that_does_not_start_are_its_own() -> None:
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
     assert [words for words in quoted if not any(words in text for text in texts)] == []
-
-
-@pytest.mark.parametrize("page", [*PAGES, "README.md", "ARCHITECTURE.md", "STYLE.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    """A link to a file of ours finds the file, and a heading of it where it names one."""
-    text = _prose(page)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"\w+:", target):
-            continue
-        path, _, heading = target.partition("#")
-        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
-        assert file.exists(), target
-        if heading:
-            assert heading in _headings(file), target
-
-
-def _headings(file: Path) -> set[str]:
-    """As GitHub names them in addresses."""
-    titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

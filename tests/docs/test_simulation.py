@@ -1,4 +1,4 @@
-"""docs/simulation.md: its example of a workload, as printed, and what it names."""
+"""docs/simulation.md: its example of a workload, as printed, and what it and docs/simulation-findings.md name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.docs.markdown import ROOT, blocks
 from tests.mutants.bugs import MUTANTS
 
 PAGE = "docs/simulation.md"
+FINDINGS = "docs/simulation-findings.md"
 CALM = ["--profile", "calm", "--seconds", "2", "--options", '{"workloads": ["produce"]}']
 
 
@@ -54,10 +55,19 @@ def test_a_file_without_a_workload_is_refused(tmp_path: Path) -> None:
     assert ended.value.code == 64
 
 
-def test_the_page_names_every_mutant_and_only_files_that_are_there() -> None:
+def test_the_findings_have_every_mutant() -> None:
     """The table of seeds to detection is of the mutants that there are."""
-    page = (ROOT / PAGE).read_text()
-    assert [mutant.name for mutant in MUTANTS if f"| {mutant.name} |" not in page] == []
-    named = re.findall(r"`((?:sim|tests)/[\w/]+\.py)`", page)
+    rows = re.findall(r"^\| ([a-z-]+) \| .* \|$", (ROOT / FINDINGS).read_text(), re.MULTILINE)
+    named = {mutant.name for mutant in MUTANTS}
+    assert [row for row in rows if row in named] == [mutant.name for mutant in MUTANTS]
+
+
+@pytest.mark.parametrize("page", [PAGE, FINDINGS])
+def test_the_pages_name_only_files_that_are_there(page: str) -> None:
+    """With their folder, or, in the table of promises, by the name of the module alone."""
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
-    assert len(named) > 5
+    modules = {path.name for path in (ROOT / "sim").rglob("*.py")}
+    alone = set(re.findall(r"`(\w+\.py)`", text)) - {"ledger.py"}
+    assert sorted(alone - modules) == []
