@@ -131,159 +131,176 @@ OVER_BUDGET = (
 )
 """Where a request is longer than a node decodes or decides at once. What is bounded otherwise stands in `NOT_SEEN`."""
 
-NOT_SEEN = (
-    Remark(
-        "Records of a batch",
-        "are not parsed unless the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
-        "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "
-        "sound, is accepted. The header must not count more records than the bytes can hold (INVALID_RECORD).",
+NOT_SEEN = {
+    "Connections and requests": (
+        Remark(
+            "Several requests of one connection",
+            "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
+            "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "
+            "is not read on until there is room. All connections together hold 64 MiB of such answers: "
+            "beyond that those with more than 64 KiB are not read on, and closed if they hold it for ten "
+            "seconds.",
+        ),
+        Remark(
+            "A request of which only a part has come",
+            "is given up while another has waited for memory (`queued.max.request.bytes`, 256 MiB where it "
+            "is unset) for five seconds: the slowest of the address that holds the most goes first. A "
+            "quarter of that memory is for requests up to 2 MiB alone, and the brokers' own listener has as "
+            "much again. Kafka lets everybody wait.",
+        ),
+        Remark(
+            "`socket.send.buffer.bytes`",
+            "is 256 KiB unless the file sets it (Kafka: 100 KiB), and the receive buffer is left to the kernel: measured.",
+        ),
+        Remark(
+            "Partitions of a topic that has just been created",
+            "by the dozen may answer NOT_LEADER_OR_FOLLOWER for a moment, as in Kafka, while their logs are made.",
+        ),
+        Remark(
+            "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
+            "tell of one thing as often as a request names it, up to about 2 MiB of such repetitions; what is named again "
+            "beyond that gets INVALID_REQUEST. Kafka builds whatever a small request that names one group a thousand times "
+            "asks for.",
+        ),
     ),
-    Remark(
-        "Several requests of one connection",
-        "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
-        "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "
-        "is not read on until there is room. All connections together hold 64 MiB of such answers: "
-        "beyond that those with more than 64 KiB are not read on, and closed if they hold it for ten "
-        "seconds.",
+    "Writing and reading": (
+        Remark(
+            "Records of a batch",
+            "are not parsed unless the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
+            "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "
+            "sound, is accepted. The header must not count more records than the bytes can hold (INVALID_RECORD).",
+        ),
+        Remark(
+            "The batches of one Produce request",
+            "may decompress to 128 MiB and to 16 times their size besides, one of them to 128 MiB. Where a rule needs each record "
+            "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. Partitions beyond "
+            "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
+        ),
+        Remark(
+            "A Produce with null records",
+            "gets INVALID_RECORD; Kafka 4.3 never answers it.",
+        ),
+        Remark(
+            "ListOffsets by time",
+            "goes through no batch of more than 262,144 records (INVALID_RECORD). One request at a time looks on a disk; when "
+            "64 wait for it, the next gets OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE) and asks again.",
+        ),
+        Remark(
+            "A follower that has started",
+            "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
+            "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
+            "speak of records that were never committed.",
+        ),
     ),
-    Remark(
-        "A request of which only a part has come",
-        "is given up while another has waited for memory (`queued.max.request.bytes`, 256 MiB where it "
-        "is unset) for five seconds: the slowest of the address that holds the most goes first. A "
-        "quarter of that memory is for requests up to 2 MiB alone, and the brokers' own listener has as "
-        "much again. Kafka lets everybody wait.",
+    "Groups": (
+        Remark(
+            "A member that joins with more metadata than its group's record can hold",
+            "(1 MiB for all its protocols together) gets UNKNOWN_SERVER_ERROR at once. Kafka finds out when it writes the "
+            "record, and has the same error for it. Of a subscription only the topics are read.",
+        ),
+        Remark(
+            "A static member that returns with more metadata than its group's record can hold",
+            "gets UNKNOWN_SERVER_ERROR before anything is written. Where all static members ask for no rebalance timeout, "
+            "the coordinator looks for them once a second.",
+        ),
+        Remark(
+            "A group member with broken metadata",
+            "of the protocol type `consumer` is a member like others; in Kafka 4.3 the rebalance of its group does not end.",
+        ),
     ),
-    Remark(
-        "`socket.send.buffer.bytes`",
-        "is 256 KiB unless the file sets it (Kafka: 100 KiB), and the receive buffer is left to the kernel: measured.",
+    "Topics and what the controller decides": (
+        Remark(
+            "CreatePartitions by more than 10,000",
+            "is refused with POLICY_VIOLATION, like CreateTopics. Kafka 4.3 answers with UNKNOWN_SERVER_ERROR and creates "
+            "10,000 of them.",
+        ),
+        Remark(
+            "A request to the controller that names more than 20,000 things",
+            "(topics, partitions, resources, configurations; replicas are not counted) gets POLICY_VIOLATION for all of "
+            "them. Kafka refuses so what would write more than 10,000 records, after it has looked at everything.",
+        ),
+        Remark(
+            "A request to the controller about hundreds of things",
+            "is decided in parts, one after the other, so that it holds nobody up. If the controller dies halfway, what it has "
+            "committed stays, and the rest is asked again of the next one. Kafka's CreateTopics and CreatePartitions are all "
+            "or nothing then.",
+        ),
     ),
-    Remark(
-        "Listeners, their security and plugins",
-        "(`listeners`, `listener.*`, `ssl.engine.factory.class`, `principal.builder.class`, `config.providers`, "
-        "`metric.reporters`) cannot be changed while a node runs. What docs/configuration.md calls refused gets "
-        "INVALID_REQUEST.",
+    "Configurations": (
+        Remark(
+            "Listeners, their security and plugins",
+            "(`listeners`, `listener.*`, `ssl.engine.factory.class`, `principal.builder.class`, `config.providers`, "
+            "`metric.reporters`) cannot be changed while a node runs. What docs/configuration.md calls refused gets "
+            "INVALID_REQUEST.",
+        ),
+        Remark(
+            "`controlled.shutdown.max.retries` and `controlled.shutdown.retry.backoff.ms`,",
+            "which Kafka has no more since version 4, are taken: how often and how far apart a stopping broker asks a "
+            "controller that does not answer.",
+        ),
+        Remark(
+            "A controller judges the values of brokers",
+            "by type and valid values when it is asked at its own listener (INVALID_CONFIG); Kafka's takes any text.",
+        ),
+        Remark(
+            "An AlterConfigs that names a resource twice",
+            "gets INVALID_REQUEST for both, like an IncrementalAlterConfigs; Kafka 4.3 never answers it.",
+        ),
+        Remark(
+            "A broker named `01` or `+1`",
+            "is broker 1. Kafka stores what it is told under that name, where nobody looks.",
+        ),
+        Remark(
+            "An answered change of a configuration",
+            "holds from the next request on; a Kafka broker learns of it a moment later.",
+        ),
     ),
-    Remark(
-        "`controlled.shutdown.max.retries` and `controlled.shutdown.retry.backoff.ms`,",
-        "which Kafka has no more since version 4, are taken: how often and how far apart a stopping broker asks a "
-        "controller that does not answer.",
+    "Disks and replicas": (
+        Remark(
+            "A disk that is full or does not answer",
+            "stays online (Kafka takes a full one offline, and waits for one that hangs): writes get KAFKA_STORAGE_ERROR, and after "
+            "a few seconds a replica elsewhere that is in sync leads, if there is one (docs/disks.md). Brokers tell of it in the "
+            "configuration `odradek.troubled.log.dirs` of their own, which DescribeConfigs shows while it is set.",
+        ),
+        Remark(
+            "A replica that has rotted on its disk",
+            "is replaced while other replicas are in sync (Kafka serves the bytes on, and its followers stop there): when a "
+            "follower cannot take what its leader sends, the leader checks its own file, gives up the lead by assigning the "
+            "replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything anew. The log "
+            "says `log.rotten` with file, position and offset, then `partition.set_aside`. For the controller a replica that "
+            "is LOST while others are in sync is no eligible leader either. The last replica in sync keeps its log, leads on, "
+            "and says `log.rotten_and_the_last_in_sync`.",
+        ),
+        Remark(
+            "A replica on a disk that took the place of another",
+            "is empty, and no clean election finds it (`unclean.leader.election.enable=false`). Kafka elects it where it was the "
+            "last known leader, and the other replicas are cut to nothing. Here such a partition waits for an operator; an "
+            "unclean election looks at this replica last, so the controller moves it to the end of the assignment.",
+        ),
+        Remark(
+            "A bit flip below the recovery point",
+            "of a data log is not looked for at start. `odradek log dump --verify` finds it, and so does every client that "
+            "checks CRCs.",
+        ),
     ),
-    Remark(
-        "A controller judges the values of brokers",
-        "by type and valid values when it is asked at its own listener (INVALID_CONFIG); Kafka's takes any text.",
+    "Security": (
+        Remark(
+            "ACLs, SCRAM credentials, client quotas and delegation tokens",
+            "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced. A node whose "
+            "metadata log holds ACLs starts only with `odradek.start.without.acls=true`. ACLs that arrive while it runs "
+            "(from Kafka's controllers) end no node: it says `rules.not_enforced` in its log, as an error, and asks at its "
+            "next start.",
+        ),
     ),
-    Remark(
-        "CreatePartitions by more than 10,000",
-        "is refused with POLICY_VIOLATION, like CreateTopics. Kafka 4.3 answers with UNKNOWN_SERVER_ERROR and creates "
-        "10,000 of them.",
+    "Commands": (
+        Remark(
+            "`odradek storage format` of a controller whose file names no other",
+            "needs no `--standalone`; where others are named it asks for one of Kafka's three options, as `kafka-storage` "
+            "does. `--feature kraft.version` is refused, since the level follows from them.",
+        ),
     ),
-    Remark(
-        "An AlterConfigs that names a resource twice",
-        "gets INVALID_REQUEST for both, like an IncrementalAlterConfigs; Kafka 4.3 never answers it.",
-    ),
-    Remark(
-        "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
-        "tell of one thing as often as a request names it, up to about 2 MiB of such repetitions; what is named again "
-        "beyond that gets INVALID_REQUEST. Kafka builds whatever a small request that names one group a thousand times "
-        "asks for.",
-    ),
-    Remark(
-        "A request to the controller that names more than 20,000 things",
-        "(topics, partitions, resources, configurations; replicas are not counted) gets POLICY_VIOLATION for all of "
-        "them. Kafka refuses so what would write more than 10,000 records, after it has looked at everything.",
-    ),
-    Remark(
-        "A request to the controller about hundreds of things",
-        "is decided in parts, one after the other, so that it holds nobody up. If the controller dies halfway, what it has "
-        "committed stays, and the rest is asked again of the next one. Kafka's CreateTopics and CreatePartitions are all "
-        "or nothing then.",
-    ),
-    Remark(
-        "A member that joins with more metadata than its group's record can hold",
-        "(1 MiB for all its protocols together) gets UNKNOWN_SERVER_ERROR at once. Kafka finds out when it writes the "
-        "record, and has the same error for it. Of a subscription only the topics are read.",
-    ),
-    Remark(
-        "ListOffsets by time",
-        "goes through no batch of more than 262,144 records (INVALID_RECORD). One request at a time looks on a disk; when "
-        "64 wait for it, the next gets OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE) and asks again.",
-    ),
-    Remark(
-        "A static member that returns with more metadata than its group's record can hold",
-        "gets UNKNOWN_SERVER_ERROR before anything is written. Where all static members ask for no rebalance timeout, "
-        "the coordinator looks for them once a second.",
-    ),
-    Remark(
-        "A broker named `01` or `+1`",
-        "is broker 1. Kafka stores what it is told under that name, where nobody looks.",
-    ),
-    Remark(
-        "An answered change of a configuration",
-        "holds from the next request on; a Kafka broker learns of it a moment later.",
-    ),
-    Remark(
-        "The batches of one Produce request",
-        "may decompress to 128 MiB and to 16 times their size besides, one of them to 128 MiB. Where a rule needs each record "
-        "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. Partitions beyond "
-        "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
-    ),
-    Remark(
-        "A Produce with null records",
-        "gets INVALID_RECORD; Kafka 4.3 never answers it.",
-    ),
-    Remark(
-        "A group member with broken metadata",
-        "of the protocol type `consumer` is a member like others; in Kafka 4.3 the rebalance of its group does not end.",
-    ),
-    Remark(
-        "A bit flip below the recovery point",
-        "of a data log is not looked for at start. `odradek log dump --verify` finds it, and so does every client that "
-        "checks CRCs.",
-    ),
-    Remark(
-        "A replica that has rotted on its disk",
-        "is replaced while other replicas are in sync (Kafka serves the bytes on, and its followers stop there): when a "
-        "follower cannot take what its leader sends, the leader checks its own file, gives up the lead by assigning the "
-        "replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything anew. The log "
-        "says `log.rotten` with file, position and offset, then `partition.set_aside`. For the controller a replica that "
-        "is LOST while others are in sync is no eligible leader either. The last replica in sync keeps its log, leads on, "
-        "and says `log.rotten_and_the_last_in_sync`.",
-    ),
-    Remark(
-        "A replica on a disk that took the place of another",
-        "is empty, and no clean election finds it (`unclean.leader.election.enable=false`). Kafka elects it where it was the "
-        "last known leader, and the other replicas are cut to nothing. Here such a partition waits for an operator; an "
-        "unclean election looks at this replica last, so the controller moves it to the end of the assignment.",
-    ),
-    Remark(
-        "A disk that is full or does not answer",
-        "stays online (Kafka takes a full one offline, and waits for one that hangs): writes get KAFKA_STORAGE_ERROR, and after "
-        "a few seconds a replica elsewhere that is in sync leads, if there is one (docs/disks.md). Brokers tell of it in the "
-        "configuration `odradek.troubled.log.dirs` of their own, which DescribeConfigs shows while it is set.",
-    ),
-    Remark(
-        "ACLs, SCRAM credentials, client quotas and delegation tokens",
-        "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced. A node whose "
-        "metadata log holds ACLs starts only with `odradek.start.without.acls=true`. ACLs that arrive while it runs "
-        "(from Kafka's controllers) end no node: it says `rules.not_enforced` in its log, as an error, and asks at its "
-        "next start.",
-    ),
-    Remark(
-        "A follower that has started",
-        "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
-        "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
-        "speak of records that were never committed.",
-    ),
-    Remark(
-        "Partitions of a topic that has just been created",
-        "by the dozen may answer NOT_LEADER_OR_FOLLOWER for a moment, as in Kafka, while their logs are made.",
-    ),
-    Remark(
-        "`odradek storage format` of a controller whose file names no other",
-        "needs no `--standalone`; where others are named it asks for one of Kafka's three options, as `kafka-storage` "
-        "does. `--feature kraft.version` is refused, since the level follows from them.",
-    ),
-)
+}
+"""By what a client or an operator is about."""
 
 
 @attrs.frozen

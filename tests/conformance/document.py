@@ -41,9 +41,9 @@ def render() -> str:
         *(f"| {each.apis} | {each.limit} | {each.gets} |" for each in OVER_BUDGET),
         "\n## Other differences\n",
         "Those that answers to single requests do not show:\n",
-        *map(_remark, NOT_SEEN),
+        *(_area(area, remarks) for area, remarks in NOT_SEEN.items()),
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _served(api: str, answers: int) -> str:
@@ -63,5 +63,5 @@ def _ranges(keys: tuple[int, ...]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _remark(remark: Remark) -> str:
-    return f"- **{remark.subject}** {remark.text}"
+def _area(area: str, remarks: tuple[Remark, ...]) -> str:
+    return "\n".join([f"### {area}\n", *(f"- **{each.subject}** {each.text}" for each in remarks), ""])
