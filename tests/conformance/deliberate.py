@@ -86,7 +86,7 @@ DELIBERATE = (
     Deliberate(
         "Metadata",
         r"^metadata by id: \[[38]\]",
-        "answers a topic with neither name nor id with UNKNOWN_SERVER_ERROR, and from version 13 on nothing else",
+        "answers a topic of empty name and zero id with UNKNOWN_SERVER_ERROR, and from version 13 on with that alone",
         "UNKNOWN_TOPIC_ID for that topic, the brokers as ever",
         "In Kafka it is an exception on the way; the brokers are what a client needs most.",
     ),
@@ -143,8 +143,8 @@ NOT_SEEN = {
         ),
         Remark(
             "A request of which only a part has come",
-            "is given up while another has waited for memory (`queued.max.request.bytes`, 256 MiB where it "
-            "is unset) for five seconds: the slowest of the address that holds the most goes first. A "
+            "is given up once another has waited for memory for five seconds (`queued.max.request.bytes`, 256 MiB "
+            "where it is unset). The slowest of the address that holds the most goes first. A "
             "quarter of that memory is for requests up to 2 MiB alone, and the brokers' own listener has as "
             "much again. Kafka lets everybody wait.",
         ),
@@ -154,7 +154,7 @@ NOT_SEEN = {
         ),
         Remark(
             "Partitions of a topic that has just been created",
-            "by the dozen may answer NOT_LEADER_OR_FOLLOWER for a moment, as in Kafka, while their logs are made.",
+            "by the dozen may answer NOT_LEADER_OR_FOLLOWER while their logs are made. So it is in Kafka.",
         ),
         Remark(
             "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
@@ -166,7 +166,7 @@ NOT_SEEN = {
     "Writing and reading": (
         Remark(
             "Records of a batch",
-            "are not parsed unless the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
+            "are parsed only where the topic is compacted, bounds old timestamps (`message.timestamp.before.max.ms`) or has "
             "a codec of its own. A batch whose records contradict each other, but whose header, CRC and compression are "
             "sound, is accepted. The header must not count more records than the bytes can hold (INVALID_RECORD).",
         ),
@@ -264,9 +264,9 @@ NOT_SEEN = {
         ),
         Remark(
             "A replica that has rotted on its disk",
-            "is replaced while other replicas are in sync (Kafka serves the bytes on, and its followers stop there): when a "
-            "follower cannot take what its leader sends, the leader checks its own file, gives up the lead by assigning the "
-            "replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything anew. The log "
+            "is replaced while other replicas are in sync. (Kafka serves the bytes on, and its followers stop there.) When a "
+            "follower cannot take what its leader sends, the leader checks its own file. It gives up the lead by assigning "
+            "the replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything anew. The log "
             "says `log.rotten` with file, position and offset, then `partition.set_aside`. For the controller a replica that "
             "is LOST while others are in sync is no eligible leader either. The last replica in sync keeps its log, leads on, "
             "and says `log.rotten_and_the_last_in_sync`.",
@@ -295,7 +295,7 @@ NOT_SEEN = {
     "Commands": (
         Remark(
             "`odradek storage format` of a controller whose file names no other",
-            "needs no `--standalone`; where others are named it asks for one of Kafka's three options, as `kafka-storage` "
+            "may leave `--standalone` out; where others are named it asks for one of Kafka's three options, as `kafka-storage` "
             "does. `--feature kraft.version` is refused, since the level follows from them.",
         ),
     ),
