@@ -143,8 +143,8 @@ NOT_SEEN = {
         ),
         Remark(
             "A request of which only a part has come",
-            "is given up once another has waited for memory for five seconds (`queued.max.request.bytes`, 256 MiB "
-            "where it is unset). The slowest of the address that holds the most goes first. A "
+            "is given up once another has waited for memory for five seconds. That memory is `queued.max.request.bytes`, "
+            "256 MiB where it is unset. The slowest of the address that holds the most goes first. A "
             "quarter of that memory is for requests up to 2 MiB alone, and the brokers' own listener has as "
             "much again. Kafka lets everybody wait.",
         ),
