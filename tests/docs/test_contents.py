@@ -12,6 +12,13 @@ from tests.docs.markdown import ROOT, prose
 PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 
 
+def _readmes() -> list[str]:
+    """The README of the repository and those of its folders; what tools keep has a name that begins with a dot."""
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    found = {ROOT / "README.md", *(path for folder in folders for path in folder.rglob("README.md"))}
+    return sorted(str(path.relative_to(ROOT)) for path in found if path.parent != ROOT / "docs")
+
+
 def test_the_contents_name_every_page_once() -> None:
     """docs/README.md has a line for each page, and for no other."""
     lines = re.findall(r"^\| \[([\w-]+\.md)\]\(([\w-]+\.md)\) \|", prose("docs/README.md"), re.MULTILINE)
@@ -19,7 +26,7 @@ def test_the_contents_name_every_page_once() -> None:
     assert sorted(f"docs/{name}" for name, _ in lines) == [page for page in PAGES if page != "docs/README.md"]
 
 
-@pytest.mark.parametrize("page", [*PAGES, "README.md", "ARCHITECTURE.md", "STYLE.md"])
+@pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md", "STYLE.md", *_readmes()])
 def test_links_lead_somewhere(page: str) -> None:
     """A link to a file of ours finds the file, and a heading of it where it names one."""
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
