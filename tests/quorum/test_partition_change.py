@@ -1,7 +1,7 @@
 """What happens to a partition when brokers come and go: properties over random histories of one partition.
 
-The rules are those of ARCHITECTURE.md ("Eligible leader replicas"): a leader is always in sync and acceptable, the last in-sync replica
-is never given up except after its unclean restart, and then only its return elects it again.
+The rules are those of metadata_quorum/controller/README.md ("Eligible leader replicas"). A leader is always in sync and
+acceptable. The last in-sync replica is given up only after its unclean restart; then only its return elects it again.
 """
 
 from __future__ import annotations
