@@ -1,6 +1,6 @@
 """The broker: which partitions live here, what the metadata log says about them, and what its handlers share.
 
-Metadata reaches a broker only as images of the metadata log (`apply_metadata`); it asks the controller for changes
+Metadata reaches a broker only as images of the metadata log (`apply_metadata`). It asks the controller for changes
 with messages over a `ControllerPort`, also when both run in one process.
 """
 
@@ -126,8 +126,8 @@ class Broker:
         """What the loop itself does to check clients' batches."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """For those who watch from within the process: told of each batch that a client's request has appended, with
-        the connection's context (the same for all its requests) and the request's number on it."""
+        """For observers within the process: called with each batch that a client's request has appended. The context is
+        the connection's, the same for all its requests; the number is that of the request."""
         self.sessions = FetchSessions(
             settings.fetch_session_slots_max,
             settings.fetch_session_eviction_ms,
@@ -472,7 +472,7 @@ class Broker:
             self._delete_replica(hosted, index, partition)
 
     def set_strays_aside(self) -> None:
-        """Logs that the metadata does not know (or knows under another id) are renamed, never removed."""
+        """Rename the logs that the metadata lacks, or has under another id; remove none."""
         for log_dir in self.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):
                 image = self.image.topics.get(topic)
@@ -531,7 +531,7 @@ class Broker:
         self.run_woken()
 
     def stop(self) -> None:
-        """Answer for no group, make no log and follow nobody any more: the directories are about to be closed."""
+        """End the groups, the making of logs and all following: the directories are about to be closed."""
         self.maker.stop()
         self.replication.stop()
         self.groups.stop()

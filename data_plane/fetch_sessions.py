@@ -1,19 +1,18 @@
 """Incremental fetch sessions by KIP-227. PURE.
 
-A session remembers which partitions a client fetches and what it was last told about each, so that a request names
-only changes and a response only news. Request epochs: -1 asks for no session (and ends the one it names), 0 for a
-new one, N > 0 continues. The cache is bounded; a session may push out another only if that one has been idle for
-`eviction_ms` or if it holds more partitions and the other is past its first minutes (KIP-227, "Fetch Session
-Caching").
+A session remembers which partitions a client fetches, and what it was last told about each. So a request names only
+changes, and a response only news. Request epochs: -1 asks for no session (and ends the one it names), 0 for a new
+one, N > 0 continues. The cache is bounded. A session may push out another that has been idle for `eviction_ms`. It
+may also push out one with fewer partitions that is past its first minutes (KIP-227, "Fetch Session Caching").
 
-Two things bound what a session costs that nothing here is worth. Partitions that are not hosted are kept, since they may
-come, but only `UNKNOWN_MAX` of them in all sessions together: beyond that there is no session, and the client goes on with
-full requests. And whoever only says that it is a replica gets none either (`is_follower` judges); a replica has
+Two limits hold for sessions that are of no use here. Partitions that are not hosted are kept, since they may come.
+There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes on with full requests. A
+client that falsely claims to be a replica gets no session either (`is_follower` judges). A replica has
 `SESSIONS_PER_REPLICA_MAX`, of which the stalest makes room.
 
-A follower's session holds a `FollowerCursor` for each partition, which the partition stirs when its log grows, its high
-watermark moves or its leadership changes. Only those that were stirred or named since are looked at, so that a round
-costs what moves and not what is followed (a thousand partitions took 5 ms of each round otherwise).
+A follower's session holds a `FollowerCursor` for each partition, which the partition stirs when its log grows, its
+high watermark moves or its leadership changes. Only those that were stirred or named since are looked at. So a round
+costs what moves, instead of what is followed (a thousand partitions took 5 ms of each round).
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class FetchedPartition:
 
 
 class FollowerCursor(FetchedPartition):
-    """One partition of a follower's session; see the module."""
+    """One partition of a follower's session; the partition marks it when there is news."""
 
     __slots__ = ("is_stirred", "session")
 
@@ -106,7 +105,7 @@ class FollowerCursor(FetchedPartition):
         self.stir(wakes=False)
 
     def end(self) -> None:
-        """The session fetches this no more. The partition may still know the cursor: what it tells leads nowhere."""
+        """The session fetches this no more. The partition may still hold this cursor; its calls have no effect."""
         self.settle()
         self.is_stirred = True
 
@@ -133,7 +132,7 @@ class FetchSession:
     fetched_at_ms: int = 0
     """Monotonic, of the last request."""
     wake: Callable[[], None] | None = None
-    """Of the parked request."""
+    """Wakes the parked request."""
     replica_id: int = NO_REPLICA
     """Whose it is, if it is a follower's."""
     unknown: int = 0

@@ -2,12 +2,12 @@
 
 Rot and torn writes
 -------------------
-The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts a
-damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open` tells
-them apart before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was synced,
-written at every start and stop and every few seconds in between. Most writes are a single batch. Before one of several
-(a follower that catches up) the file is written too, with the offset at which that write ends: a crash may tear any of
-these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when
+The quorum syncs what it has written before it writes on, so a crash can tear only the last write. The log class cuts
+a damaged tail off at recovery, which is right for a torn write and would be silent loss for rot. `MetadataLog.open`
+tells them apart before the log class sees the files. `synced-offset-checkpoint` holds a lower bound of what was
+synced, written at every start and stop and every few seconds in between. Most writes are a single batch. Before one
+of several (a follower that catches up) the file is written too, with the offset at which that write ends. A crash may
+tear any of these batches and leave a later one of them whole. So the log is refused (`MetadataLogCorrupt`) when
 
 * a damaged batch has a sound one behind it, in its segment or in a later one, unless both are of that one write, or
 * the log ends below the lower bound.
@@ -319,10 +319,10 @@ class MetadataLog:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """Whoever writes hears it, and tries again."""
+        """The writer hears it, and tries again."""
 
     def recovery_point_lowered(self, log: PartitionLog) -> None:
-        """Of what was synced something is taken back: the lower bound must not say too much."""
+        """Lower the bound too: something that was synced is taken back."""
         self._write_synced_offset(log.recovery_point)
 
     def remove_later(self, log: PartitionLog, names: list[str]) -> None:

@@ -411,4 +411,4 @@ CHECKERS: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (
     lost_commit,
 )
 ALLOWED: tuple[Callable[[History, Orders], Iterator[Anomaly]], ...] = (sends_apart, order_cycles)
-"""What is told to people only."""
+"""Figures for people only."""

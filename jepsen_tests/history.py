@@ -1,6 +1,6 @@
 """What the clients of a run did and saw: sends, polls, assignments, commits, and how each of them ended.
 
-An operation begins with outcome `info` ("it may or may not have happened") and is completed once, by whoever began
+An operation begins with outcome `info` ("it may or may not have happened") and is completed once, by the client that began
 it; what nobody completes stays `info`, as an operation of a client that crashed does. Times are seconds since the
 run began, on one clock for all clients.
 

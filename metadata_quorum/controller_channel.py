@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The quorum knows who leads. Is it this node and its controller active, a request is decided here; otherwise it goes to
-the leader's address. As in Kafka a request is asked again, until its deadline, when there is no leader yet, the one
-asked says NOT_CONTROLLER, or the connection breaks: what a broker asks may be done twice, and a client whose topic
-was created just before the controller died learns TOPIC_ALREADY_EXISTS.
+The quorum knows who leads. If this node leads and its controller is active, it decides the request; otherwise the
+request goes to the leader's address. As in Kafka, a request is repeated until its deadline in three cases: there is
+no leader yet, the node that was asked says NOT_CONTROLLER, or the connection breaks. What a broker asks may be done
+twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
 
 **A new leader ends the questions to the old one.** It may be paused or cut off, and never answer; the change of
 leadership, which the quorum tells, fails what waits for it, and that is asked anew.
@@ -192,7 +192,7 @@ async def _wait_released(service: Service, deferred: Deferred) -> None:
 
 
 class ControllerChannel:
-    """See the module. `node_id` is this node's."""
+    """A node's way to the active controller. `node_id` is this node's."""
 
     def __init__(self, node_id: int, env: Env, service: Service, peers: PeerConnections, *, log: Log) -> None:
         self._node_id = node_id
@@ -289,7 +289,7 @@ class ControllerChannel:
             del self._calls[call]
 
     def _on_change(self) -> None:
-        """Leadership moved: whoever waits looks again."""
+        """Leadership moved: those who wait look again."""
         changed, self._changed = self._changed, self._env.event()
         changed.set()
         quorum = self._service.quorum

@@ -39,7 +39,7 @@ class Snapshot:
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
     records: Sequence[Message]
-    """Of a stored snapshot: decoded anew by each iteration, since a large cluster's are ten times their bytes."""
+    """The records; those of a stored snapshot are decoded anew by each iteration, since objects take ten times their bytes."""
 
 
 @attrs.frozen

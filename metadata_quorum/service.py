@@ -1,15 +1,15 @@
 """The metadata of a node at work: quorum, publisher and, where this node decides, the controller's machine. PORTED.
 
 One `MetadataService` per node. `start` opens the log and joins the quorum; `caught_up` waits until the image is as new
-as the leader's log was. Observers take `committed_image` once and then follow with `subscribe`, whoever decides.
+as the leader's log was. Observers take `committed_image` once and then follow with `subscribe`, whichever node decides.
 
 Who has the image
 -----------------
 `_follow` is the only task that replays: as long as this node does not decide, what is committed goes through the
-publisher. When the quorum leads, has committed in its epoch, and the publisher has replayed all of the log, the
-controller's machine begins with the publisher's image; its first decision is `Activate`. From then on the machine's
-committed states are published. When the lead is lost the machine resigns (whoever waits hears NOT_CONTROLLER) and the
-publisher goes on behind the machine's committed state.
+publisher. The controller's machine begins with the publisher's image when three things hold: the quorum leads, it has
+committed in its epoch, and the publisher has replayed all of the log. Its first decision is `Activate`. From then on
+the machine's committed states are published. When the lead is lost the machine resigns (those who wait hear
+NOT_CONTROLLER) and the publisher goes on behind the machine's committed state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ _Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta]
 
 
 class MetadataService:
-    """See the module. `start`, then use; `stop` before the log is closed."""
+    """Quorum, publisher and controller of one node, wired together.
+
+    `start`, then use; `stop` before the log is closed.
+    """
 
     def __init__(
         self,
@@ -380,7 +383,7 @@ class MetadataService:
                 has_more = task.has_more(response)
 
     async def _check_sessions(self, period: float) -> None:
-        """Fence whoever has not been heard of, one after the other.
+        """Fence the silent brokers, one after the other.
 
         Nothing waits for commits here: they are slow when a disk or a node is ill, which is when brokers die. By how
         much the timer is late is what the controller itself has slept.

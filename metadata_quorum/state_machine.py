@@ -3,29 +3,27 @@
 Theory of operation
 -------------------
 A machine has two functions. `decide(state, request, context)` looks at the state and answers with records and a
-response; it changes nothing that is replicated. `replay(state, records)` gives the state after the records; it
-is the only way in which state changes, the same on the leader, on a follower and after a restart.
+response; it changes nothing that is replicated. `replay(state, records)` gives the state after the records. It is the
+only way in which state changes: on the leader, on a follower and after a restart.
 
 On the leader, `ReplicatedStateMachine.submit`
 
 1. decides, against the newest state (which may not be committed yet),
 2. replays the records at the offsets that they will get,
 3. appends them, as one atomic batch, and takes the state that the replay gave: the next decision sees it,
-4. returns a `Deferred` that holds the response until the high watermark reaches the end of what the state held
-   when the answer was made.
+4. returns a `Deferred` that holds the response until everything that the state contained at the time of the answer
+   is committed.
 
-What cannot be replayed is thus never in the log, where it would stop every other node and each restart. A replay that
-fails is a bug of `decide`, and so is a log that gives other offsets: `fail` is told, which ends the node, and nothing is
-decided any more.
+So every decision in the log can be replayed; one that cannot would stop every other node and each restart. A replay
+that fails is a bug of `decide`, and so is a log that gives other offsets. Then `fail` ends the node, and the machine
+decides nothing more.
 
-The fourth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"), and
-if that state were taken back, so would have to be the answer. Answers are released in the order in which they
-were made.
+The fourth step is for every answer. A read or an error tells of the state that it saw ("that topic exists"). If that
+state were taken back, the answer would be wrong. Answers are released in the order in which they were made.
 
-**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end
-offset; the committed state is the newest of which all is below the high watermark. A leader that resigns goes
-back to it and fails what waits. (An undo log would have to be kept right beside every replay; keeping values
-cannot go wrong.)
+**Undo.** States are immutable values. The leader keeps every state above the high watermark with its end offset. The
+committed state is the newest one that lies wholly below the high watermark. A leader that resigns goes back to it and
+fails what waits. (An undo log would have to be kept right beside every replay; keeping values cannot go wrong.)
 
 Soft state (sessions, timers) belongs to the machine, may be lost at any moment, and is rebuilt from nothing.
 
@@ -158,7 +156,7 @@ class ReplicatedStateMachine(Generic[S, D]):
     ) -> None:
         """`state` is the replay of everything that `log` holds below its log end offset.
 
-        `fail` is told of a bug after which this node must not go on. `submit` raises the same, to whoever asked.
+        `fail` is told of a bug after which this node must not go on. `submit` raises the same, to its caller.
         """
         self._machine = machine
         self._log = log
@@ -224,7 +222,7 @@ class ReplicatedStateMachine(Generic[S, D]):
         return deferred
 
     def _append_all(self, records: Sequence[Any]) -> None:
-        """Replay first, append then: see the module."""
+        """Replay the records, then append them: what cannot be replayed must stay out of the log."""
         try:
             for some, version in self._replay_all(records):
                 self._append(some, version)

@@ -37,19 +37,19 @@ class DefaultSource(DataSource):
         return schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch query."""
+        """The reader of a batch query."""
         from spark.source import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Of a streaming query."""
+        """The reader of a streaming query."""
         from spark.source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch query's rows."""
+        """The writer of a batch query's rows."""
         from spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
@@ -57,7 +57,7 @@ class DefaultSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Of a streaming query's rows."""
+        """The writer of a streaming query's rows."""
         from spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

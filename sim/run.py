@@ -22,7 +22,7 @@ from sim.options import RunOptions
 from sim.scenarios.cluster_scenario import ClusterScenario
 
 EXIT_STATUS: Mapping[str, int] = {"ok": 0, "safety": 1, "liveness": 2, "crash": 3}
-"""Of `python -m sim`, by verdict."""
+"""The exit status of `python -m sim`, by verdict."""
 EVENT_WORDS = ("log", "boot", "exit", "poll", "group")
 """Words of the trace that a human wants to read; those that begin with `crash` too."""
 EVENTS_MAX = 50_000

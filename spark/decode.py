@@ -181,7 +181,7 @@ class _Group:
     looked_at: int = 0
     places: array[int] = attrs.field(factory=lambda: array("q"))
     headers: list[BatchHeader] = attrs.field(factory=list)
-    """Of the batches that have records."""
+    """The headers of the batches that have records."""
 
     def add(
         self, buf: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int, *, visible: bool

@@ -113,7 +113,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """See the module."""
+    """The writer of a batch query."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -132,7 +132,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """See the module."""
+    """The writer of a streaming query."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

@@ -147,7 +147,7 @@ class SourceOptions:
         """Check and take in what Spark hands over.
 
         Raises:
-            OptionError: see the module.
+            OptionError: an option is unknown, or its value is refused.
         """
         return _Parser({name.lower(): value for name, value in options.items()}).parse(query)
 

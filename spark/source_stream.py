@@ -1,4 +1,4 @@
-"""The reader of a streaming query: where it starts, how far a batch goes, what is told of it. SHELL.
+"""The reader of a streaming query: where it starts, how far a batch goes, what Spark is told of it. SHELL.
 
 Theory of operation
 -------------------
@@ -73,7 +73,7 @@ class _Seen:
 
 
 class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module."""
+    """The reader of a streaming query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

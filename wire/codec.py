@@ -45,7 +45,7 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
     """The function that decodes one message: (buffer, offset) -> (message, offset behind it).
 
     The message may use the buffer up to its end: give it a view of one frame. `records` fields are memoryviews
-    into the buffer; whoever keeps a message longer than its buffer copies them. The function raises
+    into the buffer; a caller that keeps a message longer than its buffer copies them. The function raises
     MalformedMessage for bytes that are no such message; `decoder` itself raises LocalProtocolError for a version
     that the class does not have.
     """

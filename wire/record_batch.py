@@ -3,11 +3,10 @@
 Theory of operation
 ===================
 
-A batch is a 61-byte header (`wire.batches.batch_header`) and its records, compressed as one block or not
-(`wire.batches.records`, `wire.batches.compression`). Brokers keep batches as bytes: a produced batch is checked by its header,
-gets its base offset and leader epoch patched in place (the checksum leaves these two out), and goes to disk
-and to consumers as it came. Records are parsed only where somebody needs them: clients, compacted topics,
-lookups by timestamp.
+A batch is a 61-byte header (`wire.batches.batch_header`) and its records, compressed as one block or not (`wire.batches.records`,
+`wire.batches.compression`). Brokers keep batches as bytes. A produced batch is checked by its header. Its base offset and
+leader epoch are patched in place (the checksum leaves these two out). Otherwise it goes to disk and to consumers as
+it came. Records are parsed only where somebody needs them: clients, compacted topics, lookups by timestamp.
 
 What a broker checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
@@ -163,7 +162,7 @@ class Inflation(Protocol):
 
 
 class _AtOnce:
-    """Whoever asks decompresses."""
+    """The caller decompresses."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         return decompressed_size(compression_type, data, size_max)

@@ -1,4 +1,4 @@
-"""`make costs`: what the most expensive legal frames cost a node, and whoever uses it beside them.
+"""`make costs`: what the most expensive legal frames cost a node and its other clients.
 
     python -m bench.budget.costs                                     # every API, version and size: 40 minutes
     python -m bench.budget.costs --ends-only --size 1M               # the oldest and newest versions: 25 minutes

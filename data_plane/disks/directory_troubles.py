@@ -14,8 +14,8 @@ Theory of operation
 * A **full** directory stays online. Its replicas serve what they have, leave the ISRs when they lag, and get no new
   replicas beside them: it is cordoned (KIP-1066).
 
-What is listed is compared with the metadata until both agree, so a lost answer, a new controller or the list of this broker's
-former life (which a start finds in the metadata) need no care of their own.
+The list is compared with the metadata until both agree. So three things need no care of their own: a lost answer, a
+new controller, and the list of this broker's former life, which a start finds in the metadata.
 """
 
 from __future__ import annotations

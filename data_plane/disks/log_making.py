@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 Making a log is a directory and two files: a fraction of a millisecond on a quiet disk, several on a busy one. A few
 are made at once, when the metadata that asks for them is applied. What goes beyond `INLINE_LOGS_MAX` of one change
-waits here, in a queue of its directory, which a task works off: a few dozen at a time in a worker, and then the broker
-looks at the metadata again (as it is by then), finds the logs and hosts them. Until then the replica is answered for as
-one whose broker has not heard of it: NOT_LEADER_OR_FOLLOWER, which clients retry.
+waits here, in a queue of its directory. A task works it off, a few dozen logs at a time in a worker. Then the broker
+looks at the metadata of that moment, finds the logs and hosts them. Until then the replica is answered for as one
+whose broker has not heard of it: NOT_LEADER_OR_FOLLOWER, which clients retry.
 
 Rules
 * A directory that hangs holds up its own queue alone.
@@ -55,7 +55,7 @@ class _Wanted:
 
 
 class LogMaker:
-    """See the module. `hosted(topics)` has the broker look at these partitions again."""
+    """The tasks that make logs, one per directory. `hosted(topics)` has the broker look at these partitions again."""
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ A group is in one of four states:
       +---nobody left---+        +------join, leave, lost member--------+-------------------------------------+
 
 Members and their metadata are soft state while a rebalance goes on. The generation that a rebalance produced becomes
-replicated when its leader hands in the assignment, and when the group becomes empty; a coordinator that takes over
-begins with that: members keep their ids, their sessions start anew.
+replicated when its leader hands in the assignment, and when the group becomes empty. A coordinator that takes over
+begins with that. Members keep their ids; their sessions start anew.
 
 Requests that wait for the others (JoinGroup, SyncGroup) leave their reply in the member: `join_reply`, `sync_reply`.
 What is deliberately absent: deadlines and records, which are the machine's (`membership`, `machine`).
@@ -141,7 +141,7 @@ def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
 
 
 class ClassicGroup:
-    """See the module docstring. Members are kept in the order in which they came."""
+    """One group in memory. Members are kept in the order in which they came."""
 
     __slots__ = (
         "awaiting_join",

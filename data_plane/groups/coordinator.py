@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-A `Shard` is the coordinator of one partition. It begins when the partition's leadership comes: the log is read in a
-worker (requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS), and a `GroupMachine` runs over it in a
-`ReplicatedStateMachine`. It ends when leadership goes, the leader epoch moves or the disk fails: whoever waits is told
-NOT_COORDINATOR, and nothing of it is kept. After a failed append the log may have less than the machine decided, so
-the shard begins anew from the log; a full disk is thus waited out. A record that does not decode does not keep it from
-that: whoever may write to the topic could stop its groups for ever otherwise.
+A `Shard` is the coordinator of one partition. It begins when the partition's leadership comes. The log is read in a
+worker; requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS. Then a `GroupMachine` runs over it in a
+`ReplicatedStateMachine`. It ends when leadership goes, the leader epoch moves or the disk fails: those who wait are
+told NOT_COORDINATOR, and nothing of it is kept. After a failed append the log may have less than the machine decided.
+So the shard begins anew from the log; a full disk is thus waited out. A record that fails to decode is skipped.
+Otherwise any client that may write to the topic could stop its groups for ever.
 
-A request is submitted with a reply. One decision may answer many (a rebalance), and all its answers are given when
-the log has committed it; what the caller gets back is a response if that was at once, otherwise the `Delayed`.
+A request is submitted with a reply. One decision may answer many (a rebalance). All its answers are given when the
+log has committed it. The caller gets back a response if that was at once, otherwise the `Delayed`.
 
 Deadlines are the machine's (`Deadlines`); a shard keeps one timer of the broker at the earliest of them.
 """
@@ -172,7 +172,7 @@ class Shard:
             self._watch_commits()
 
     def _end_node(self, error: BaseException) -> None:
-        """What was decided cannot be replayed: whoever asked catches what it does not know, so a task of the node raises."""
+        """What was decided cannot be replayed: a caller would catch the error, so a task of the node raises it."""
 
         async def end() -> None:
             raise error
@@ -187,7 +187,7 @@ class Shard:
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.clock.wall_ms()))
 
     def _watch_commits(self) -> None:
-        """While something waits for the high watermark, tell whoever waits for too long."""
+        """While something waits for the high watermark, tell those who wait for too long."""
         oldest = next((ask for ask in self._unanswered.values() if isinstance(ask.request, _WRITES)), None)
         if oldest is not None:
             at = oldest.asked_at + self._settings.offsets_commit_timeout_ms / 1000
@@ -242,7 +242,7 @@ class Shard:
             self._set_timer()
 
     def stop(self) -> None:
-        """Leadership is gone: whoever waits asks another coordinator."""
+        """Leadership is gone: those who wait ask another coordinator."""
         self._stopped = True
         self.partition.unwatch(self._log.catch_up)
         for timer in (self._timer, self._commit_timer):
@@ -371,7 +371,7 @@ class GroupCoordinator:
                     self._broker.log.exception("groups.expiry_failed", partition=index)
 
     def stop(self) -> None:
-        """The node goes: whoever waits is told to look for another coordinator."""
+        """The node goes: those who wait are told to look for another coordinator."""
         self._is_open = False
         self.match_leadership()
 

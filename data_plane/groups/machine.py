@@ -1,9 +1,9 @@
 """The group coordinator of one partition of `__consumer_offsets`, as a machine for the replicated runtime. PURE.
 
-`decide` takes an `Ask`, finds out what is due by now, lets one of the parts (`membership`, `offsets`, `listing`)
-decide, and returns the records with everybody who is to be answered once these are committed: the answers of a turn
-may be to requests that came long before. What is replicated is `GroupsState`; members in a rebalance, sessions and
-timers are soft and begin anew with a new coordinator.
+`decide` takes an `Ask` and finds out what is due by now. It lets one of the parts (`membership`, `offsets`,
+`listing`) decide. It returns the records, and the answers to give once these are committed. The answers of a turn may
+be to requests that came long before. What is replicated is `GroupsState`; members in a rebalance, sessions and timers
+are soft and begin anew with a new coordinator.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TimePasses:
 
 
 class GroupMachine:
-    """See the module docstring. One per led partition, made anew whenever leadership comes."""
+    """The state machine of the groups of one partition. One per led partition, made anew whenever leadership comes."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.deadlines = Deadlines()

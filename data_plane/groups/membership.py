@@ -14,7 +14,7 @@ Rules
   a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without an id takes the place of its old self. In a stable group whose chosen
   protocol stays the same nobody else notices.
-* Whoever waits in a rebalance cannot be expected to send heartbeats; its session goes on when it is answered.
+* A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
 
@@ -383,7 +383,7 @@ class Membership:
         )
 
     def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
-        """Whoever has joined must also sync within the rebalance timeout, or is dropped."""
+        """A member that has joined must also sync within the rebalance timeout, or is dropped."""
 
         def expire(later: Turn) -> None:
             if group.sync_timer is not token or group.is_gone:
@@ -493,7 +493,7 @@ class Membership:
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
 
     def leave_many(self, turn: Turn, ask: Ask) -> None:
-        """As `leave`; whoever asked describes the members."""
+        """As `leave`; the caller describes the members."""
         request: LeaveMembers = ask.request
         turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))
 

@@ -41,7 +41,7 @@ from wire.structure import ZERO_UUID
 
 QUERY_BY_ID_SINCE = 12
 CREATED_PER_REQUEST_MAX = 100
-"""How many topics one Metadata request creates; whoever names more has the others with the next ones."""
+"""How many topics one Metadata request creates; the next requests create the others."""
 CREATED_AT_ONCE_MAX = 500
 """How many topics may be under way to the controller for all clients together."""
 

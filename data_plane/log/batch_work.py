@@ -7,7 +7,7 @@ An append asks for two things that cost more than the bytes that came: what comp
 (`wire.record_batch.Inflation`), and a look at each record where a rule needs it. Kilobytes can ask for 128 MiB of the
 one and a quarter of a million records of the other. Who appends says by a `BatchWork` who does it:
 
-- `AT_ONCE`: whoever appends. For tests and for worlds without a loop.
+- `AT_ONCE`: the caller of the append. For tests and for worlds without a loop.
 - `LoopWork`: the loop, up to a ration for each turn of it. What would take more raises `OffLoop` before anything has changed.
 - `HandedOff`: a worker did it for this one batch, and the append hears the outcome; all else is checked anew.
 
@@ -75,7 +75,7 @@ class BatchWork(Protocol):
 
 
 class _AtOnce:
-    """Whoever asks does it."""
+    """The caller does it."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         return decompressed_size(compression_type, data, size_max)

@@ -12,12 +12,12 @@ truncation that the crash undid.
 
 Compaction leaves gaps between segments, and so does a crash that takes the tail of a finished segment, exactly at a
 batch's end, but not the next one. A log may have been compacted under another policy than its topic has today, so the
-log decides: a gap that begins below the recovery point was there when all of it was synced, and one in a log that has gaps
-within its segments is like those. Any other gap is a lost tail: the log ends before it, as a replica with a hole would
-never fetch what it lacks. What is sound behind it is kept beside the log.
-What follows the first damage is not a part of the log: the file is cut there and later segments
-are removed. Where the damage lies in what had been synced, no crash has done it, and what is cut is kept beside the log
-(`salvage`). Indexes, leader epochs and producer state of that part are derived anew on the way.
+log decides. A gap that begins below the recovery point was there when all of it was synced. A gap in a log that has
+gaps within its segments is like those. Any other gap is a lost tail: the log ends before it, as a replica with a hole
+would never fetch what it lacks. What is sound behind it is kept beside the log. What follows the first damage is not
+a part of the log: the file is cut there and later segments are removed. Where the damage lies in what had been
+synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs and producer
+state of that part are derived anew on the way.
 
 Foreign files and directories are left alone. Kafka's `.swap` files (a compaction that had finished, but not yet
 replaced its sources) are put in place; `.deleted` and `.cleaned` ones are removed.

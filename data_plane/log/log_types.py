@@ -41,7 +41,7 @@ class AppendResult(NamedTuple):
 class LogRead:
     """What a read found: `count` bytes of whole batches at `position` of `file`, which is pinned; or nothing.
 
-    `next_offset` is where to read on. Whoever receives it calls `release` once (or hands the pin on).
+    `next_offset` is where to read on. Its receiver calls `release` once (or hands the pin on).
     """
 
     __slots__ = ("count", "file", "next_offset", "position")

@@ -11,19 +11,18 @@ business of `flush` (and of replication). Four offsets matter, always in this or
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there.
 
 Rules
-* What an append refuses (`KafkaError`) has left no trace. After `DiskRefused` (no room, no descriptor) the file is cut
-  back to where it was, and appends work again once there is some. What fails because the log was closed meanwhile is
-  nobody's failure. Any other `DiskError` takes the whole log directory offline.
-* A new segment's base offset is the log end offset, so segments join without gaps, and recovery can tell a
-  lost tail from a log that goes on. Compaction makes gaps within segments only.
+* What an append refuses (`KafkaError`) has left no trace. After `DiskRefused` (a want of room or descriptors) the
+  file is cut back to where it was, and later appends may succeed. A call that fails because the log was closed
+  meanwhile is no failure. Any other `DiskError` takes the whole log directory offline.
+* A new segment's base offset is the log end offset, so segments join without gaps. By that, recovery tells a lost
+  tail from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
-* One task (the loop) changes a log. `read`, the lookups by time and `flush` may run in a worker at the same time:
-  what they share with the loop (segment lists, indexes, epochs, remembered places) is replaced as a whole or only
-  grows. `flush` notices a truncation that overtook it.
+* One task (the loop) changes a log. `read`, the lookups by time and `flush` may run in a worker at the same time.
+  They share segment lists, indexes, epochs and remembered places with the loop. All of these are replaced as a whole,
+  or only grow. `flush` notices a truncation that overtook it.
 
-Loading and recovery are in `loading`, producers in `producer_state`, leader epochs in `leader_epochs`; what
-does not belong to a leader's hot path in `replica_append`, `log_upkeep` (flush, retention, truncation) and
-`time_lookup`.
+Loading and recovery are in `loading`, producers in `producer_state`, leader epochs in `leader_epochs`. What is off a
+leader's hot path is in `replica_append`, `log_upkeep` (flush, retention, truncation) and `time_lookup`.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ _CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
 
 
 class PartitionLog:
-    """See the module docstring. Made by `loading.open_partition_log`."""
+    """The log of one partition. Made by `loading.open_partition_log`."""
 
     __slots__ = (
         "_truncated_to",

@@ -37,7 +37,7 @@ class Suspected:
     position: int
     end: int
     base_offset: int
-    """Of the segment."""
+    """Where the segment begins."""
     offset: int
     truncations: int
 

@@ -2,24 +2,24 @@
 
 Theory of operation
 -------------------
-A round is one Fetch request and its answer: the answer's batches go to the logs as they are, one write per partition,
-and the next request's offsets say that they are there. Nothing is parsed, and nothing is synced, since a replica that
-restarts uncleanly leaves every ISR before it may lead; but for topics with `flush.messages` (`synced_promises`).
+A round is one Fetch request and its answer. The answer's batches go to the logs as they are, one write per partition.
+The next request's offsets say that they are there. Batches are not parsed. They are synced only for topics with
+`flush.messages` (`synced_promises`), since a replica that restarts uncleanly leaves every ISR before it may lead.
 
 * **An answer counts only for the state that it was asked in**: same leader epoch, same log end offset. What has
   changed meanwhile (a truncation, another leader, a log set aside) is asked anew.
-* **Logs are cut by epoch only** (`truncation`), when the leader says that they diverge. An offset outside the leader's
-  log is settled with ListOffsets as Kafka does: a follower ahead of its leader (after an unclean election) is cut to
-  the leader's end, one that is behind the leader's start begins anew there.
+* **Logs are cut by epoch only** (`truncation`), when the leader says that they diverge. An offset outside the
+  leader's log is settled with ListOffsets, as in Kafka. A follower ahead of its leader (after an unclean election) is
+  cut to the leader's end. One that is behind the leader's start begins anew there.
 * A partition that cannot be served backs off by itself, outside the session; the others go on. A broken connection
   backs off as a whole and begins a new session.
-* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up, unless it
-  has everything that it knows to be committed.
-* Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept; that one is asked
-  for again and again, by which the leader sees that it should look at its own disk (`rotten_replicas`).
+* A partition that `follower.replication.throttled.*` slows waits in the same way while the quota is used up. It goes
+  on if it has everything that it knows to be committed.
+* Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept. The rotten one
+  is asked for again and again; by that the leader sees that it should check its own disk (`rotten_replicas`).
 
 No task and no timer per partition. What changes from round to round is kept in `_changed`, so a round costs what
-moves, not what is followed. The next request leaves before whoever waits here for what has come is woken: the leader
+moves, not what is followed. The next request leaves before those are woken who wait here for what has come: the leader
 waits for it. One timer watches over all answers of a connection, since a timeout of its own costs a round as much as
 its bytes.
 """
@@ -55,7 +55,7 @@ FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
 RECEIVE_BYTES = 64 * 1024
-"""Of an answer that is larger this is its beginning; what follows is received where it stays."""
+"""The beginning of a larger answer; what follows is received where it stays."""
 APPEND_BYTES_PER_TURN = 1 << 20
 """After so much has been written other tasks get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
@@ -106,7 +106,10 @@ class Followed:
 
 
 class LeaderFetcher:
-    """See the module docstring. `run` lives while `followed` is not empty."""
+    """The follower of one leader, for all partitions that this broker follows there.
+
+    `run` lives while `followed` is not empty.
+    """
 
     def __init__(
         self,
@@ -398,7 +401,7 @@ class LeaderFetcher:
                 raise ConnectionLost("closed by the leader")
 
     def _look_for_answer(self) -> None:
-        """Give up a connection whose answer is overdue; whoever waits for it hears that it is closed."""
+        """Give up a connection whose answer is overdue; those who wait for it hear that it is closed."""
         self._watch = None
         due = self._answer_due
         if due == NEVER:

@@ -1,8 +1,8 @@
 """What a leader knows of its in-sync replicas: told by the controller, or proposed and not yet decided. PURE.
 
-While a proposal is under way nobody knows which of the two sets holds, so the *maximal* one counts for the high
-watermark: a record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's
-`PartitionState`). The gate of `min.insync.replicas` counts the committed set, the one that certainly was in force.
+While a proposal is under way, either of the two sets may hold. So the *maximal* one counts for the high watermark: a
+record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's `PartitionState`). The
+gate of `min.insync.replicas` counts the committed set, the one that certainly was in force.
 
     CommittedIsr --propose--> PendingExpandIsr | PendingShrinkIsr --answered--> CommittedIsr (larger or as before)
                                      |

@@ -6,17 +6,17 @@ The high watermark is the offset below which every in-sync replica has the log; 
 leader it is the least log end offset of the replicas in the *maximal* ISR (see `isr_state`), and it advances
 
 * only while the in-sync replicas number at least `effective_min_isr` (ARCHITECTURE.md, "Invariants"), whatever the acks;
-* never past a follower that has just caught up and is about to join: else the follower would chase a high watermark
-  that runs ahead of it for ever.
+* never past a follower that has just caught up and is about to join. Otherwise the follower would chase a high
+  watermark that runs ahead of it for ever.
 
-A follower's fetch offset is its promise that it has everything below. It joins the ISR when its promise reaches both
-the high watermark and the start of the leader's epoch (then it has every record that may have been acknowledged), if
-its broker is neither fenced nor leaving, and if the broker epoch of its fetch is the one that the metadata knows
-(KIP-903: a replica that restarted without its data must not be let in by its former self). A fetch with any other
-broker epoch promises nothing: an earlier one comes from a former self, a later one is ahead of the metadata here (it may
-copy meanwhile), or made up by a stranger. Only the metadata moves the epoch, no request speaks for the next ones.
+A follower's fetch offset is its promise that it has everything below. It joins the ISR when three things hold. Its
+promise reaches both the high watermark and the start of the leader's epoch; then it has every record that may have
+been acknowledged. Its broker is neither fenced nor leaving. And the broker epoch of its fetch is the one that the
+metadata knows. Otherwise a fetch of its former self could let in a replica that restarted without its data (KIP-903).
+A fetch with any other broker epoch promises nothing. An earlier one comes from a former self. A later one is ahead of
+the metadata here (it may copy meanwhile), or made up by a stranger. Only the metadata moves the epoch.
 
-A partition without followers (replication factor 1) has no such state at all: `followers` is None.
+A partition without followers (replication factor 1) needs none of this: `followers` is None.
 
 PURE: the log's files are reached only through its own methods, brokers and the controller through `Cluster`.
 """
@@ -81,7 +81,7 @@ class Cluster(Protocol):
         """Whether its broker lists this directory as one that takes no records now."""
 
     def registered_epoch(self, broker_id: int) -> int:
-        """Of this broker's registration; -1 for one that is not registered."""
+        """The epoch of this broker's registration; -1 for one that is not registered."""
 
     def is_alive(self, broker_id: int) -> bool:
         """Whether this broker is registered and not fenced."""
@@ -165,7 +165,7 @@ class Partition:
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1
-        """Of the controller's last word, by metadata or by its answer to us, whichever came first."""
+        """That of the controller's last word, by metadata or by its answer to us, whichever came first."""
         self.has_min_isr = True
         """Whether enough replicas are in sync for an acks=all write; kept, not derived, for the hot path."""
         self.advances_alone = False
@@ -276,7 +276,10 @@ class Partition:
     # -- the leader's log -----------------------------------------------------------------------------------------
 
     def append_as_leader(self, batch: memoryview, now_ms: int, work: BatchWork = AT_ONCE) -> AppendResult:
-        """Append one batch of a client. Raises `KafkaError`, `DiskError` and what `work` raises; nothing is appended then."""
+        """Append one batch of a client.
+
+        Raises `KafkaError`, `DiskError` and what `work` raises; nothing is appended then.
+        """
         result = self.log.append(batch, Origin.CLIENT, self.leader_epoch, now_ms, None, work)
         if self.advances_alone:
             if self.has_min_isr:
@@ -327,7 +330,10 @@ class Partition:
         )
 
     def _lag_ms_max(self, replica: RemoteReplica) -> int:
-        """How long this replica may be behind. On a disk that takes no records it cannot catch up: nobody waits for that."""
+        """How long this replica may be behind.
+
+        On a disk that takes no records it cannot catch up: nobody waits for that.
+        """
         image, cluster = self.image, self._cluster
         if image is not None and cluster.is_troubled(image.directory_of(replica.broker_id)):
             return min(TROUBLED_LAG_MS_MAX, cluster.lag_ms_max)

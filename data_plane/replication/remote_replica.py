@@ -50,8 +50,8 @@ class RemoteReplica:
         self.stuck_count = 0
 
     def log_grew(self) -> None:
-        """The leader has appended. A follower that was not looked at because it had everything was so until now:
-        each request of its session was a fetch at the log's end."""
+        """The leader has appended. A follower whose cursor was settled had everything until this append: each request of
+        its session was a fetch at the log's end."""
         cursor = self.cursor
         if cursor is not None:
             if not cursor.is_stirred and cursor.fetched_at_ms > self.last_fetch_ms:

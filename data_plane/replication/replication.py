@@ -26,14 +26,14 @@ NO_BROKER_EPOCH = -1
 
 
 class Replication:
-    """See the module docstring."""
+    """What a broker does for its replicas."""
 
     def __init__(self, broker: Broker, settings: ReplicationSettings) -> None:
         self._broker = broker
         self.settings = settings
         self.node_id = broker.settings.node_id
         self.broker_epoch = NO_BROKER_EPOCH
-        """Of this broker's registration; nothing is fetched before it has one."""
+        """The epoch of this broker's registration; nothing is fetched before it has one."""
         self.leader_throttle = ReplicationThrottle(self.node_id, LEADER)
         self.follower_throttle = ReplicationThrottle(self.node_id, FOLLOWER)
         self.isr_changes = AlterPartitionSender(
@@ -236,7 +236,7 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """The partitions with followers. A copy: whoever is woken may change what is hosted."""
+        """The partitions with followers. A copy: a woken request may change what is hosted."""
         return [
             partition
             for hosted in self._broker.topics.values()

@@ -22,7 +22,7 @@ class ReplicationSettings:
     fetch_wait_ms_max: int
     fetch_bytes_min: int
     fetch_bytes_max: int
-    """Of one partition (`replica.fetch.max.bytes`)."""
+    """The bytes of one partition (`replica.fetch.max.bytes`)."""
     response_bytes_max: int
     backoff_ms_max: int
     socket_timeout_ms: int

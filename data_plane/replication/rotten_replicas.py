@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A disk may give back other bytes than it took, and say nothing. Nobody reads all logs again and again for that; but
-whoever reads checks: a follower each batch before it appends, a client before it uses a record. So a replica is
+readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
 *suspected* when a follower fetches at one offset over and over although there is something behind it, or when its
 bytes make no batches. A worker then holds what that fetch gets against its checksums. Only what is wrong there too is
 rot; everything else was the follower's own trouble.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from data_plane.log.directory.log_dir import LogDir
 
 AGAIN_SECONDS = 2.0
-"""A replica is not checked more often, whoever suspects it."""
+"""A replica is checked at most so often, whatever suspects it."""
 
 Replica: TypeAlias = "tuple[bytes, int]"
 """Topic id and partition."""
@@ -53,7 +53,7 @@ class Fate(Enum):
 
     FOLLOW = "it has begun anew already: the controller will hear of it"
     BEGIN_ANEW = "others have everything: set it aside"
-    RETURN = "others have not: take the word back"
+    RETURN = "others lack records: withdraw, and lead again"
     WAIT = "nobody leads whom it could follow"
 
 
@@ -67,7 +67,7 @@ class _Case:
 
 
 class RottenReplicas:
-    """Of one broker. See the module docstring."""
+    """The rotten replicas of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -30,7 +30,7 @@ def replicas_key(side: str) -> str:
 
 
 class ReplicationThrottle:
-    """Of one broker, in one role (`side`). Rates in bytes a second, times in monotonic milliseconds."""
+    """The throttle of one broker in one role (`side`). Rates in bytes a second, times in monotonic milliseconds."""
 
     def __init__(self, node_id: int, side: str) -> None:
         self._node_id = node_id

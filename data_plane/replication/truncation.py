@@ -1,9 +1,9 @@
 """Where a follower cuts its log when its leader says that they diverge (KIP-101, KIP-279, KIP-595). PURE.
 
 A fetch names the epoch of the follower's last record. The leader answers with the largest epoch not above it that the
-leader knows, and where that epoch ends in the leader's log. The follower's log agrees with the leader's at least up to
-the smaller of the two ends of that epoch; if the follower does not know that epoch either, it cuts to where its own
-next smaller one ends and asks again.
+leader knows, and where that epoch ends in the leader's log. The follower's log agrees with the leader's at least up
+to the smaller of the two ends of that epoch. If the follower lacks that epoch, too, it cuts to where its own next
+smaller one ends, and asks again.
 
 Never by the high watermark: it arrives late, so a follower that has become leader meanwhile may know a lower one than
 what has been acknowledged (KIP-101's example of a lost record).

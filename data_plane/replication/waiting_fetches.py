@@ -2,7 +2,7 @@
 
 Each says what it waits for: an offset that the high watermark or the log end must reach, or a place that the log must
 have grown to. An append looks at the smallest of each kind alone, so that it costs the same beside one waiting fetch as
-beside thousands, and wakes only those whose mark is reached. Whoever is woken waits no more: if there is still not
+beside thousands, and wakes only those whose mark is reached. A woken fetch waits no more: if there is still not
 enough for it, it waits anew.
 
 A log that was cut does not reach a place again for a while, which may hold such a fetch up until its time is over.

@@ -76,7 +76,7 @@ def _check_broker_value(key: str, text: str) -> None:
 
 
 def _check_metrics_value(key: str, text: str) -> None:
-    """The patterns of `match` are left to whoever takes a change: how deep one may nest depends on the stack."""
+    """The patterns of `match` are left to the node that takes a change: how deep one may nest depends on the stack."""
     if key == "match":
         CLIENT_METRICS_DEFS[key].parse(text)
     elif key in CLIENT_METRICS_DEFS:

@@ -36,7 +36,7 @@ from wire.structure import ZERO_UUID, Message
 
 TOPIC_DELETION_DISABLED_SINCE = 3
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""What is told of new topics' configurations: topics with the same overrides share it."""
+"""The answer about new topics' configurations: topics with the same overrides share it."""
 
 
 def create_topics(

@@ -1,9 +1,9 @@
 """An immutable map whose next version costs what changed, not what it holds.
 
-A version is a big `base` dict that many versions share and a small `overlay` with what has changed since. When
-the overlay outgrows the square root of the base, the two are merged into a new base: a change in a map of n
-keys costs O(sqrt n) amortised, and copying a dict is fast enough that 10,000 topics are as cheap as ten. A
-lookup is one or two dict lookups.
+A version is a big `base` dict that many versions share and a small `overlay` with what has changed since. When the
+overlay outgrows the square root of the base, the two are merged into a new base. A change in a map of n keys costs
+O(sqrt n) amortised. Copying a dict is fast enough that 10,000 topics are as cheap as ten. A lookup is one or two dict
+lookups.
 
 Iteration has no order that decisions may rely on (it depends on when layers were merged): sort first. A plain
 HAMT would hash keys, and hashes of text differ between processes.

@@ -4,9 +4,9 @@ All cluster state is the replay of one log. `MetadataImage` is the state after a
 `metadata_quorum.image.image_builder` makes the next image from the records that follow. The controller's replicated
 state *is* a MetadataImage, and brokers serve from the same class.
 
-* **Images are never changed.** Readers keep one for as long as they like. An image shares all that did not
-  change with the one before it, so a change costs what changed: `LayeredMap`s for what grows with the cluster,
-  plain copied dicts for what is small (brokers, features, the partitions of one topic).
+* **Images are never changed.** Readers keep one for as long as they like. An image shares all that did not change
+  with the one before it, so a change costs what changed. `LayeredMap`s hold what grows with the cluster. Plain copied
+  dicts hold what is small: brokers, features, the partitions of one topic.
 * **Undo is keeping the older image.** The leader's state machine keeps the images above the high watermark;
   resigning means to go back to the newest committed one. There is no undo log.
 

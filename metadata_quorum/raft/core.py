@@ -6,20 +6,20 @@ The driver reports what happens (`receive_request`, `receive_response`, `request
 `snapshot_installed`, `tick`) with the time, and performs the `effects` it finds afterwards, in their order. The core
 knows the shape of the log (`LogState`), never its bytes.
 
-Records flow by fetching: a follower asks for what comes behind its log, and the offset it asks from is its promise
+Records flow by fetching: a follower asks for what comes behind its log. The offset that it asks from is its promise
 that everything below is on its disk. So an appended batch costs one sync before the next Fetch goes out, and the
 leader counts itself only up to what it has synced. The high watermark is the largest offset that a majority of voters
-has promised, and it moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
+has promised. It moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
 
-Parts: `roles.py` what a replica is at the moment, `election.py` how a leader comes about, `replication.py` how the
-log gets to the others, `membership.py` when voters may change. This module holds what they share: time, transitions,
-what must be remembered, who is being asked.
+Parts: `roles.py` says what a replica is at the moment, `election.py` how a leader comes about. `replication.py` says
+how the log gets to the others, `membership.py` when voters may change. This module holds what they share: time,
+transitions, what must be remembered, who is being asked.
 
 Rules
 -----
 * A transition goes through `enter`; it alone emits `SaveState`, and nothing that tells of it precedes that.
 * An answer of an earlier epoch, or to a question that is no longer asked, is dropped.
-* One question of a kind is under way to a node; a failed one is asked again after a pause, as long as the role asks.
+* One question of a kind is under way to a node. A failed one is asked again after a pause, as long as the role asks.
 
 Deliberately absent: bytes, addresses, leases (reads are released by the high watermark, see `state_machine.py`).
 """
@@ -81,7 +81,10 @@ class RaftConfig:
 
 
 class RaftCore:
-    """See the module. `stored` is what `SaveState` saved last; `bootstrap` are nodes to ask for the leader."""
+    """One replica of the quorum, without IO.
+
+    `stored` is what `SaveState` saved last; `bootstrap` are nodes to ask for the leader.
+    """
 
     def __init__(
         self,
@@ -342,7 +345,7 @@ class RaftCore:
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
         """`source` says that there is this epoch, and maybe who leads it.
 
-        Who has lost the leader that it knows hears of it again only from the leader itself: the others may not
+        A replica that has lost its leader follows it again only after a message from that leader. The others may not
         have noticed yet, and would talk each other into following the dead.
         """
         role = self.role
@@ -367,7 +370,7 @@ class RaftCore:
                     return
 
     def _kept_election_deadline(self) -> float:
-        """A higher epoch alone is no reason to wait longer: whoever raised it may not be electable."""
+        """A higher epoch alone is no reason to wait longer: the one that raised it may not be electable."""
         if isinstance(self.role, Unattached | Prospective | Candidate):
             return self.role.election_deadline
         return self.random_election_deadline()

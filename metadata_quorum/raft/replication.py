@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metadata_quorum.raft.core import RaftCore
 
 REPLICAS_MAX = 2000
-"""Of which a leader remembers how far they are; of each it keeps one fetch waiting."""
+"""How many replicas a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
 """No fetch is parked for longer, whatever it asks for: its connection may be gone."""
 
@@ -110,7 +110,7 @@ def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
 
 
 def _forget_one(core: RaftCore, role: Leader) -> None:
-    """Whoever asks under many names must not fill the memory: the observer that was silent for longest goes."""
+    """Forget the observer that was silent for longest: one that asks under many names must not fill the memory."""
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         silent = min(observers, key=lambda each: (each.last_fetch, each.key))
@@ -172,7 +172,7 @@ def answer_parked(core: RaftCore) -> None:
 
 
 def refuse_parked(core: RaftCore, leader: Leader) -> None:
-    """This replica leads no more: whoever waits shall look for the next leader."""
+    """This replica leads no more: those who wait shall look for the next leader."""
     for request_id in leader.parked:
         answer = FetchAnswer(core.epoch, core.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         core.emit(Answer(request_id, answer))
@@ -221,7 +221,7 @@ def ask(core: RaftCore) -> None:
 
 
 def on_fetch_answer(core: RaftCore, node_id: int, answer: FetchAnswer) -> None:
-    """Of the leader of the present epoch, or it is dropped."""
+    """Take the answer of the present epoch's leader; drop any other."""
     role = core.role
     if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
         return

@@ -7,8 +7,8 @@ requests at a time (answers come in their order), and forgets its connection whe
 connects anew. Both ends are of one cluster, so there is no ApiVersions round trip: a request goes out in the newest
 version that we know, unless the caller names one.
 
-A server answers in the order of its requests, so whoever parks long polls on a connection keeps others waiting, and
-whoever is late may cost others the connection: what must not touch each other takes different lanes to one address.
+A server answers in the order of its requests, so a long poll keeps the calls behind it waiting, and a late answer may
+cost others the connection. Calls that must stay apart take different lanes to one address.
 
 **A request that is overdue takes a silent connection along.** Behind a cut cable a connection looks healthy for minutes,
 and all that time a new one might get through. (Kafka's clients close it in any case; here deadlines may be as short as
@@ -351,7 +351,7 @@ class Peer:
 
 
 class PeerConnections:
-    """See the module. `tasks` is the node's: connections end with it at the latest."""
+    """A node's connections to other nodes. `tasks` is the node's: connections end with it at the latest."""
 
     def __init__(
         self,
@@ -372,7 +372,7 @@ class PeerConnections:
         self.frame_bytes_max = frame_bytes_max
         self.closed = False
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
-        """Of all channels: nothing awaits between a receive and the end of its parsing."""
+        """Shared by all channels: nothing awaits between a receive and the end of its parsing."""
         self._peers: dict[tuple[str, int, str], Peer] = {}
 
     def channel(self, host: str, port: int, lane: str = "") -> Peer:

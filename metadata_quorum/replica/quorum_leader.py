@@ -66,7 +66,7 @@ class QuorumLeader:
         self._decisions = 0
         self._elections = 0
         self.written_bytes = 0
-        """Of all batches that this node has written as a leader."""
+        """Bytes of all batches that this node has written as a leader."""
 
     # -- what the core says ---------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class QuorumLeader:
         self._epoch_to_begin = epoch
 
     def lost(self) -> None:
-        """What waits is forgotten: whoever asked for it is told by the state machine."""
+        """What waits is forgotten: the state machine tells those who asked for it."""
         self._epoch_to_begin = self.epoch = NO_EPOCH
         self._waiting.clear()
         self.waiting_bytes = 0

@@ -50,7 +50,7 @@ class QuorumPeers:
         return tuple(self._bootstrap)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """See the module."""
+        """How to reach a node; None while nobody has said."""
         quorum = self._quorum
         if node_id == quorum.me.node_id and quorum.endpoints:
             return quorum.endpoints[0][1:]

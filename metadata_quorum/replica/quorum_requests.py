@@ -1,8 +1,8 @@
 """What others ask of the quorum over the controller listener: Raft's own requests, and those about the quorum. PORTED.
 
 Raft's requests go to the core, whose answers come as effects. The others are answered here: snapshots by chunk, the
-state of the quorum, changes of the voters (answered when they are committed), and reads of the committed log by
-whoever is no replica (a negative replica id; any node that has the log answers).
+state of the quorum, changes of the voters (answered when they are committed). Readers that are no replicas (a
+negative replica id) get the committed log; any node that has it answers.
 """
 
 from __future__ import annotations

@@ -3,19 +3,20 @@
 Theory of operation
 -------------------
 The core (`raft/core.py`) decides, this driver reports to it and does what it wants done. Every report is followed by
-`_pump`, which performs effects in their order. Most of them are done at once; those that must be on the disk before
-anything behind them happens (a vote, a cut of the log, a leader's batches) wait for `run`, the only task that touches
-the log's end: so the disk never holds more than one write that a crash may tear.
+`_pump`, which performs effects in their order. Most of them are done at once. Others must be on the disk before
+anything behind them happens: a vote, a cut of the log, a leader's batches. They wait for `run`, the only task that
+touches the log's end. So the disk holds at most one write that a crash may tear.
 
 **Leading.** Decisions get their offsets at once and wait in memory (`DecisionLog`). `run` takes all that wait, writes
-them as one batch, tells the core (followers that wait get it while our own sync is under way) and syncs: group commit
-without a timer (`quorum_leader.py`). The high watermark moves when a majority has synced.
+them as one batch, tells the core, and syncs: group commit without a timer (`quorum_leader.py`). Followers that wait
+get the batch while our own sync is under way. The high watermark moves when a majority has synced.
 
-**Not leading.** What waits is forgotten with `LostLeadership`; whoever asked is told by the state machine above.
+**Not leading.** What waits is forgotten with `LostLeadership`; the state machine above tells those who asked.
 
-**Failures.** A full disk is weather, and so is a want of descriptors (`DiskRefused`): nothing was written, and the write is
-tried again every second; when too much waits, `has_room` turns false; a leader with other voters gives up its lead. Any
-other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the node.
+**Failures.** A full disk is weather, and so is a want of descriptors (`DiskRefused`). Nothing was written, and the
+write is tried again every second. When too much waits, `has_room` turns false. A leader with other voters gives up
+its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
+node.
 
 What this node asks others is in `quorum_peers.py`, what they ask in `quorum_requests.py`, and what snapshots do to the
 log in `quorum_snapshots.py`.
@@ -86,7 +87,10 @@ ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow | E
 
 
 class RaftQuorum:
-    """See the module. `open`, then keep `run` running. Implements `DecisionLog` while this node leads."""
+    """One replica of the metadata quorum at work.
+
+    `open`, then keep `run` running. Implements `DecisionLog` while this node leads.
+    """
 
     def __init__(
         self,
@@ -156,7 +160,7 @@ class RaftQuorum:
 
     @property
     def log_end_offset(self) -> int:
-        """Of all that is decided while this node leads, else of the log."""
+        """The end of all that is decided while this node leads, else of the log."""
         return self._leader.end_offset if self._leader.epoch >= 0 else self.core.log.end_offset
 
     @property
@@ -191,12 +195,12 @@ class RaftQuorum:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of decisions that have offsets and are not written yet."""
+        """Bytes of decisions that have offsets and wait to be written."""
         return self._leader.waiting_bytes
 
     @property
     def written_bytes(self) -> int:
-        """Of all batches that this node has written as a leader."""
+        """Bytes of all batches that this node has written as a leader."""
         return self._leader.written_bytes
 
     # -- who leads --------------------------------------------------------------------------------------------------
@@ -569,7 +573,10 @@ class RaftQuorum:
                 return result
 
     def tell_no_room(self, error: DiskRefused) -> None:
-        """Nothing was written, it will be tried again. A leader that others can stand in for does not keep them waiting."""
+        """Nothing was written, it will be tried again.
+
+        A leader that others can stand in for does not keep them waiting.
+        """
         if not self._told_no_room:
             self._told_no_room = True
             self.logger.error(

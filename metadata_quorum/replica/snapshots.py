@@ -8,7 +8,7 @@ each committed image and of the log's bytes that led to it (`note`). A snapshot 
 `metadata.log.max.snapshot.interval.ms`.
 
 An image never changes, so it is written while the node goes on: batch by batch in a worker, and between two batches
-whoever else wants the interpreter has it. `written` is told when the file is durable: only then the log below may go.
+other threads have the interpreter. `written` is told when the file is durable: only then the log below may go.
 
 The image that is written is the newest when the task gets its turn. That is the end of a batch, since the high
 watermark moves by whole batches and all its images are noted before the task runs (a snapshot that ended within a

@@ -7,7 +7,7 @@ A formatted node has `meta.properties` in every log directory, and in its metada
 * by a snapshot at offset 0 of the metadata log (kraft.version 1, KIP-853), equal on all nodes that begin with it
   (`--standalone`, `--initial-controllers`);
 * by `controller.quorum.voters` (kraft.version 0): nothing about voters is written;
-* by whoever leads (`--no-initial-controllers`, and every broker): a node that joins what exists already.
+* by the leader (`--no-initial-controllers`, and every broker): a node that joins what exists already.
 
 A directory that holds anything else than a formatted node's files, or an empty one, is never touched.
 """

@@ -2,7 +2,7 @@
 
 Every one of these RPCs names a topic and a partition; here they are always the metadata log's. An error that is about
 the request as a whole (another cluster, another topic) is a `KafkaError`; the core knows only errors of the partition.
-Node endpoints travel beside the core's messages: whoever names a leader says how to reach it (KIP-853).
+Node endpoints travel beside the core's messages: a message that names a leader says how to reach it (KIP-853).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 """Kafka's reserved id of the metadata topic."""
 NOBODY = -1
 NO_HIGH_WATERMARK = (1 << 63) - 1
-"""Of a Fetch by somebody who does not say (KIP-1166)."""
+"""The high watermark of a Fetch whose sender does not tell one (KIP-1166)."""
 
 Endpoint = tuple[str, str, int]
 """(listener name, host, port)."""

@@ -1,8 +1,8 @@
 """The entrance: `odradek GROUP COMMAND ...`.
 
-Only the module of the group that is asked for is imported, and nothing heavy here or at the top of such a module: a
-command imports what it needs when it runs, so that every command answers at once (no trio, no cattrs;
-tests/cli/test_import_budget.py).
+Only the module of the group that is asked for is imported. Neither this module nor the top of such a module imports
+anything heavy, such as trio or cattrs (tests/cli/test_import_budget.py). A command imports what it needs when it
+runs, so that every command answers at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What commands print: aligned tables and named values for people, one JSON document per line for scripts.
 
-On a terminal headers are bold, troubles red, and all is as wide as the terminal at most (80 columns where that is not
-known): columns that matter less are left out, cells that do not fit are cut, with an ellipsis, named values go on below.
-Into a file or a pipe everything goes whole and plain.
+On a terminal headers are bold and troubles red. All is as wide as the terminal at most (80 columns where that is
+unknown). Columns that matter less are left out, long cells are cut with an ellipsis, named values go on below. Into a
+file or a pipe everything goes whole and plain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns for work that takes milliseconds, so that whoever asks for little is served in between. PORTED.
+"""Turns for work that takes milliseconds, so that small requests are served in between. PORTED.
 
 Theory of operation
 ===================
@@ -7,8 +7,8 @@ milliseconds (`Share.on_loop`), or one thread beside it for as long as it takes 
 under way at a time. Two rules say when the next one begins:
 
 * **Others first.** A connection has had a turn since the last piece began: then the loop is theirs for `REST_FACTOR` times
-  as long as that piece took. So all long work of a node together takes an eighth of the loop from those who use it, however many
-  connections ask for it. A loop that nobody else uses goes on at once.
+  as long as that piece took. So all long work of a node together takes a twelfth of the loop, however many connections ask
+  for it. A loop that nobody else uses goes on at once.
 * **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that wait, the one
   that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996): a request of two pieces
   does not wait for all the pieces of another.
@@ -81,7 +81,7 @@ class LongWork:
         """A heap."""
         self._number = 0
         self._floor = 0.0
-        """What the last share to have a turn had taken before it: whoever comes now begins there."""
+        """What the last share to have a turn had taken before it: a new share begins there."""
         self._rest_until = 0.0
         self._turns_before = 0
         self.turns = 0

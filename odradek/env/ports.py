@@ -2,21 +2,21 @@
 
 Theory of operation
 -------------------
-Production code never touches a clock, a socket, a file, a thread or a source of randomness by itself. It
-receives an `Env` and asks that. There are two families of implementation: `odradek.env.real` (the machine) and
-`sim` (a virtual machine whose every call may be delayed, split or failed from a seed). `run_node(config, env)`
-is the only way to start a node, so the simulator runs the code that production runs.
+Production code never touches a clock, a socket, a file, a thread or a source of randomness by itself. It receives an
+`Env` and asks that. There are two families of implementation: `odradek.env.real` (the machine) and `sim` (a virtual
+machine). A seed may delay, split or fail every call of the second. `run_node(config, env)` is the only way to start a
+node, so the simulator runs the code that production runs.
 
 Rules
 -----
 * Only `Clock.sleep_until`, `Conn.readable`, `Conn.writable`, `Listener.accept`, `Network.connect`, `Event.wait`
   and `Workers.run` await. Everything else returns at once, so nothing can be interleaved between a receive and
   its dispatch.
-* `File` and `Dir` calls block the caller. On the loop that is allowed for appends and for reads that
-  `File.is_warm` vouches for (`File.read_warm` reads such, or nothing); whatever may wait for a device (sync, cold reads, listing big trees) goes through
-  `Workers.run`.
-* A file may be closed, removed or renamed while a worker is at it, so a worker pins what it reads, and takes `FileClosed`
-  for what it is: news, and no failure of the device. What it returns is of a time that is past when the loop hears it.
+* `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that `File.is_warm`
+  vouches for (`File.read_warm` reads only such). Calls that may wait for a device go through `Workers.run`: sync,
+  cold reads, listing big trees.
+* A file may be closed, removed or renamed while a worker is at it. So a worker pins what it reads. `FileClosed` is
+  news to it, and no failure of the device. When the loop hears the result, the file may have changed again.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
   down only its own partitions.
 * No mmap: it would pass the port by. No clean-up may have effects: after a crash the ports fail first.

@@ -42,7 +42,7 @@ def disk_error(directory: str, path: str, operation: str, error: OSError) -> Dis
 
 
 class RealFile:
-    """`odradek.env.ports.File` over a descriptor. See the module docstring."""
+    """`odradek.env.ports.File` over a descriptor."""
 
     __slots__ = ("_fd", "_inode", "_references", "_size", "_sync_failure", "directory", "path")
 

@@ -7,8 +7,8 @@ does not come back by itself: as in Kafka, somebody has to start it again. It re
 answers again (`data_plane.disks.directory_troubles`).
 
 Two live copies of a broker's disk would take the registration from each other for ever (on one host the locks of the
-directories keep them from it). So a broker ends that has lost it to the same other process again and again, for longer than
-any request of a dead one can be under way: the other one holds it then, and is left in peace.
+directories keep them from it). So a broker ends that has lost it to the same other process again and again, for
+longer than any request of a dead one can be under way. Then the other one holds it, and is left in peace.
 """
 
 from __future__ import annotations

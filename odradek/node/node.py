@@ -57,7 +57,7 @@ LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
 SEND_BUFFER_BYTES = 256 * 1024
 """Unless `socket.send.buffer.bytes` is set. Left alone the kernel queues megabytes of a fetch, and both ends work on
-memory that has left the caches: 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
+memory that has left the caches. That costs 0.52 CPU-seconds per GB consumed, against 0.28; Kafka's 100 KiB give 0.40."""
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 """All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
 OTHERS_SECONDS_MAX = 3.5
@@ -67,7 +67,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class NodeFailed(Exception):
-    """The node cannot go on: its last log directory, or the one of its metadata log, is gone, or no controller hears it."""
+    """The node cannot go on: its metadata directory or its last one is offline, or every controller is out of reach."""
 
 
 class Node:
@@ -146,7 +146,7 @@ class Node:
         return self._is_starting
 
     def stop_starting(self) -> None:
-        """It is to stop: whoever awaits `start` cancels that, and what goes on in threads looks at a flag."""
+        """Make the threads of the start end soon; the caller cancels `start` itself."""
         if self._is_starting:
             self._directories.stop_loading()
 

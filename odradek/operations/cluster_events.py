@@ -69,7 +69,7 @@ class _Topic:
 
 
 class Narrator:
-    """See the module. `load` for the records of a snapshot, then `tell` for the batches behind it.
+    """The metadata log, told in sentences. `load` for the records of a snapshot, then `tell` for the batches behind it.
 
     `named` takes in the names of all topics that come along, those that are deleted again too.
     """

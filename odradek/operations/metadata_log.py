@@ -1,8 +1,8 @@
 """Reading the metadata log from the controller that leads the quorum. Operations, PURE.
 
-A reader is a fetcher without an id: it asks as a consumer does, and the leader answers up to the end of its log; what
-lies beyond the high watermark may still be lost, and is left out here. Where the log does not reach back to the offset
-asked for, the answer names a snapshot, which is read in chunks.
+A reader is a fetcher without an id. It asks as a consumer does, and the leader answers up to the end of its log. What
+lies beyond the high watermark may still be lost, and is left out here. Where the log does not reach back to the
+offset asked for, the answer names a snapshot, which is read in chunks.
 """
 
 from __future__ import annotations

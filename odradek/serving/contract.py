@@ -3,14 +3,14 @@
 `handle(context, request) -> Response | Delayed | Suspend | None | CLOSE`
 
 * A **response** message answers at once.
-* `Delayed` answers later; meanwhile later frames of the same connection are dispatched, and answers leave in the
-  order of their requests (Kafka mutes the connection instead).
+* `Delayed` answers later. Meanwhile later frames of the same connection are dispatched (Kafka mutes the connection
+  instead). Answers leave in the order of their requests.
 * `Suspend` is off-loop or administrative work, or a request of many turns: nothing more of this connection is dispatched until it is done.
 * `None` is no answer at all: a Produce with acks=0.
 * `CLOSE` ends the connection: an acks=0 Produce that failed, where an error has no other way to show.
 
-The receive buffer is shared between all connections. Whatever a handler keeps beyond its return (a parked request,
-a name, a batch) must be copied; only `records` and no other field of a decoded request is a view of that buffer.
+The receive buffer is shared between all connections. A handler copies what it keeps beyond its return: a parked
+request, a name, a batch. Of a decoded request, `records` alone is a view of that buffer.
 """
 
 from __future__ import annotations

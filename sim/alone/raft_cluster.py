@@ -263,7 +263,7 @@ class Cluster:
         return max(leading, key=lambda node: node.core.epoch if node.core else -1, default=None)
 
     def all_leaders(self) -> list[Node]:
-        """Whoever believes to lead: of several at most one can still commit."""
+        """A replica that believes to lead: of several at most one can still commit."""
         return [
             node
             for node in self.nodes.values()

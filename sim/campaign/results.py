@@ -34,7 +34,7 @@ class Outcome:
     virtual_seconds: float
     real_seconds: float
     kinds: tuple[str, ...]
-    """Of trouble, each once."""
+    """The kinds of trouble, each once."""
     workloads: tuple[str, ...]
     statistics: Mapping[str, int]
 

@@ -107,7 +107,7 @@ class Timeline:
         }
 
     def _lanes(self) -> list[str]:
-        """The storm first, then controllers, brokers, and whoever else did something."""
+        """The storm first, then controllers, brokers, and all others that did something."""
         names = {who for _, who, _, _ in self.events}
         names |= {each for message in self.messages for each in message[2:4]}
         rank = {"storm": 0, "controller": 1, "node": 2}

@@ -38,7 +38,7 @@ __all__ = ["CommittedBatches", "EqualAtOffsets", "NeverFalls", "OneForEach", "Pa
 
 @attrs.define
 class OneForEach:
-    """Of each term (whatever that is) there is one holder: rules 1, 5 and 8. `what` begins the complaint."""
+    """One holder for each term (whatever that is): rules 1, 5 and 8. `what` begins the complaint."""
 
     what: str
     _held: dict[Hashable, Hashable] = attrs.Factory(dict)

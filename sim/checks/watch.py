@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 WAITING_TASKS_MAX = 10_000
-"""Of one node: tasks that wait for something."""
+"""How many tasks of one node may wait for something."""
 ANSWER_BYTES_MAX = 16 << 20
 """The largest answer that the clients of a run ask for, beside what may wait."""
 _METADATA = (b"metadata", 0)
@@ -70,14 +70,14 @@ class _Seen:
 
     node: Node
     number: int
-    """Of the processes of the run, in the order in which they were seen first."""
+    """Its place among the processes of the run, in the order in which they were seen first."""
     follows_images: bool = False
     cursors: dict[PartitionKey, tuple[object, _Cursor]] = attrs.Factory(dict)
     quorum_state: bytes = b""
 
 
 class Watch:
-    """See the module. `begin` once the world runs; `looks` counts."""
+    """The eyes of a run. `begin` once the world runs; `looks` counts."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,6 +1,6 @@
 """A plain reader of assigned partitions, for the simulator and for tests: positions, fetches, long polls. PURE.
 
-Programs read by `odradek.Consumer`. This one fetches nothing ahead, so that whoever holds what was read against a
+Programs read by `odradek.Consumer`. This one fetches nothing ahead, so that a check that holds what was read against a
 history knows when it was asked for; and what checks the consumer's work is not the consumer.
 
 A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader.
@@ -75,7 +75,7 @@ class FetchedPartition:
 
 
 class Fetcher:
-    """See the module. Not for two operations at a time."""
+    """A plain reader. Not for two operations at a time."""
 
     def __init__(self, core: ClientCore, config: FetchConfig) -> None:
         self.config = config

@@ -39,7 +39,7 @@ __all__ = ["Operator"]
 
 
 class Operator:
-    """See the module. `partitions` are those of the load, which it moves about but never deletes.
+    """An operator at work during the storm. `partitions` are those of the load, which it moves about but never deletes.
 
     Of those in `trimmed` it deletes old records, and notes in `history` which may be gone.
     """

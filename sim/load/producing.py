@@ -67,7 +67,7 @@ class Delivery:
 
 
 class Producing:
-    """See the module. Keeps partitioner state and producer id from call to call; one operation at a time."""
+    """A plain writer. Keeps partitioner state and producer id from call to call; one operation at a time."""
 
     def __init__(self, core: ClientCore, config: ProduceConfig) -> None:
         self.config = config

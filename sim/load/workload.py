@@ -42,7 +42,7 @@ IN_FLIGHT_MAX = 200
 
 @attrs.define(eq=False)
 class Workload:
-    """See the module. `topics` are names with their number of partitions."""
+    """Clients who remember what they were told. `topics` are names with their number of partitions."""
 
     world: World
     history: History

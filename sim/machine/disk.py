@@ -84,7 +84,7 @@ class _Fault:
 
 
 class SimDisk:
-    """One device. See the module docstring.
+    """One device.
 
     `random` decides torn writes; `capacity_bytes` (settable) bounds the bytes of all files; `wall_ms` is the
     clock for modification times; `on_operation(operation, path, position, count)` sees every operation.
@@ -156,7 +156,7 @@ class SimDisk:
         self._crash_at = number
 
     def crash(self, keep: Keep) -> None:
-        """End all handles and locks, and leave on the disk what `keep` says. See the module docstring."""
+        """End all handles and locks, and leave on the disk what `keep` says."""
         self.generation += 1
         self.power_is_off = False
         self._crash_at = 0

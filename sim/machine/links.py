@@ -54,7 +54,7 @@ class _Link:
 
 
 class Links:
-    """All links of a world. See the module docstring."""
+    """All links of a world."""
 
     def __init__(self, agenda: Agenda, weather: Weather, random: Random) -> None:
         self.agenda = agenda

@@ -76,7 +76,7 @@ class Running:
 
 
 class World:
-    """See the module docstring. `weather` defaults to what the seed draws."""
+    """One simulated run: machines, network and disks on virtual time. `weather` defaults to what the seed draws."""
 
     def __init__(
         self, seed: int, weather: Weather | None = None, *, disk_capacity_bytes: int | None = None
@@ -183,7 +183,7 @@ class World:
                 running.on_end()
 
     def crash(self, name: str, keep: Keep = "all", *, disk_forgets: bool = True) -> None:
-        """Kill the process on this machine, or cut the machine's power. See the module docstring.
+        """Kill the process on this machine, or cut the machine's power.
 
         Without `disk_forgets` the disk does so at the next start: for a power cut in the middle of an operation.
         """

@@ -71,7 +71,7 @@ __all__ = ["ClusterScenario"]
 
 
 class ClusterScenario:
-    """One run. What is given is not drawn from the seed; `options` is all of it. See the module docstring."""
+    """One run. What is given is not drawn from the seed; `options` is all of it."""
 
     def __init__(
         self,

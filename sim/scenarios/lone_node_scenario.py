@@ -72,7 +72,7 @@ def format_node(world: World, config: NodeConfig) -> None:
 
 
 class Scenario:
-    """One run. See the module docstring."""
+    """One run with a single node."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Landed:
 
 
 class Landing:
-    """See the module. `kind` is the directories' name before the `=`."""
+    """A directory in which data and offsets land together. `kind` is the directories' name before the `=`."""
 
     def __init__(self, table: Path, kind: str, step: Step = lambda _: None) -> None:
         # Spark's Java may have been started in another directory.

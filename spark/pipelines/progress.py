@@ -23,7 +23,7 @@ _INTERVAL_SECONDS = 0.5
 
 
 class ProgressLine:
-    """See the module. Safe for several threads."""
+    """The line that says how far a job is. Safe for several threads."""
 
     def __init__(self, name: str, out: TextIO | None = None) -> None:
         self._name = name

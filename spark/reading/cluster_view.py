@@ -46,7 +46,7 @@ def new_client(options: SourceOptions) -> Client:
 
 
 class ClusterView:
-    """See the module. Not for several threads at a time."""
+    """What the driver knows of the cluster. Not for several threads at a time."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -89,7 +89,7 @@ def read_ranges(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterat
     """The records of the ranges, one range after the other.
 
     Raises:
-        DataLoss: see the module.
+        DataLoss: records are gone, and `failOnDataLoss` is set.
         ReadError: nothing came for `kafkaConsumer.pollTimeoutMs`.
         CorruptBatch, InvalidRecord, KafkaError, ClientError: what the broker sent, or did not.
     """

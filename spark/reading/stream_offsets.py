@@ -31,7 +31,7 @@ __all__ = ["StreamOffset"]
 
 @attrs.frozen
 class StreamOffset:
-    """See the module."""
+    """Where a streaming query stands."""
 
     offsets: dict[TopicPartition, int]
     topic_ids: dict[str, bytes] = attrs.field(factory=dict)

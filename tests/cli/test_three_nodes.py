@@ -117,7 +117,7 @@ def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
 
 
 def _asked(nodes: Nodes, node: int, replica_id: int, timestamp: int) -> tuple[int, int]:
-    """(error, offset) that a node tells of pair-0 to whoever calls itself this replica."""
+    """(error, offset) that a node tells of pair-0 to a client that calls itself this replica."""
     asked = ListOffsetsRequest(
         replica_id, 0, [ListOffsetsTopic("pair", [ListOffsetsPartition(0, -1, timestamp)])], 1000
     )

@@ -43,7 +43,10 @@ from wire.messages.sync_group import SyncGroupResponse
 
 
 class GroupBroker(FakeBroker):
-    """See the module. `leader_epoch` is that of all partitions, `epoch_ends` where older epochs end in the log."""
+    """A broker with one group, in memory.
+
+    `leader_epoch` is that of all partitions, `epoch_ends` where older epochs end in the log.
+    """
 
     def __init__(self, host: str = "fake", port: int = 9092) -> None:
         super().__init__(host, port)

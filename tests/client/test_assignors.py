@@ -145,7 +145,7 @@ def test_cooperative_sticky_balances_and_lets_stay_what_may(counts: dict[str, in
 def test_every_assignor_gives_every_readable_partition_to_one_subscriber(
     counts: dict[str, int], wishes: list[set[str]]
 ) -> None:
-    """With unlike subscriptions too: nothing is left out, nothing goes to whoever does not want it."""
+    """With unlike subscriptions too: all partitions are assigned, each to a member that wants it."""
     members = [member(f"m{n}", *sorted(wish)) for n, wish in enumerate(wishes)]
     readable = sorted(
         TopicPartition(topic, index)

@@ -78,7 +78,7 @@ def test_topics_and_brokers_come_and_go() -> None:
 
 
 def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
-    """The fencing stands behind its consequences in the batch, and before them in what is told."""
+    """The fencing stands behind its consequences in the batch, and before them in the narration."""
     log = Log()
     assert log.tell(
         changed(leader=2, isr=[2, 3]),
@@ -107,7 +107,7 @@ def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
 
 
 def test_a_leader_that_was_killed_and_came_back() -> None:
-    """Whoever led last lacks nothing unless its machine went down, too: a process that ends leaves its pages to the system."""
+    """The last leader lacks nothing unless its machine went down, too: a process that ends leaves its pages to the system."""
     log = Log()
     log.tell(
         changed(leader=-1, isr=[], eligible_leader_replicas=[1]),
@@ -121,7 +121,7 @@ def test_a_leader_that_was_killed_and_came_back() -> None:
 
 
 def test_a_last_leader_whose_disk_was_replaced() -> None:
-    """Whoever begins anew has nothing: the partition waits for nobody, and people should hear of it."""
+    """A replica that begins anew is empty: the partition waits for nobody, and people should hear of it."""
     log = Log()
     log.tell(
         changed(leader=-1, isr=[], eligible_leader_replicas=[1]),

@@ -108,7 +108,7 @@ def test_close_ends_what_runs_and_what_comes(client: IoThread) -> None:
 
 
 def test_a_bug_in_the_thread_ends_the_client() -> None:
-    """Whoever waits gets the reason instead of waiting for ever."""
+    """Those who wait get the reason instead of waiting for ever."""
     client = IoThread([("127.0.0.1", 1)], ClientConfig(), "test client")
     reported = threading.Event()
     hook, threading.excepthook = threading.excepthook, lambda _: reported.set()

@@ -176,7 +176,7 @@ def test_refusals(client: Client, fresh_topic: Callable[[str], str]) -> None:
 
 
 def test_configurations(client: Client, fresh_topic: Callable[[str], str]) -> None:
-    """Of topics and of brokers, by key and in whole."""
+    """Configurations of topics and of brokers are read and set, by key and in whole."""
     topic = fresh_topic("client")
     client.admin.create_topics([NewTopic(topic, 1, configs={"retention.ms": "12345"})])
     wait_until_known(client, topic)

@@ -109,7 +109,7 @@ def test_keys_without_effect_and_neutral_values_are_accepted() -> None:
 def test_keys_without_effect_are_named_by_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sets one hears of it; a value that changes nothing, and a key with an effect, are not spoken of."""
+    """A user who sets one hears of it; a value that changes nothing, and a key with an effect, are not spoken of."""
     # import-linter disables loggers, and may have run in this process.
     monkeypatch.setattr(logging.getLogger("odradek.client"), "disabled", False)
     ProducerSettings.from_properties(

@@ -201,7 +201,7 @@ MANY = CreateTopicsRequest([CreatableTopic(f"t{number}", 1, 1, [], []) for numbe
 
 @pytest.mark.parametrize("asking", [1, 2], ids=["in an envelope", "in its own process"])
 def test_a_long_request_is_decided_in_turns_with_others(asking: int) -> None:
-    """Whoever asks while it is decided is not the last; the answer is one, in the order of the request."""
+    """A request that comes while it is decided is served between; the answer is one, in the order of the request."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)
@@ -306,7 +306,7 @@ def test_a_controller_describes_its_own_configuration() -> None:
 
 
 def test_a_new_leader_ends_the_questions_to_a_silent_one() -> None:
-    """The old controller may be paused: whoever waits for it asks the new one as soon as that is known."""
+    """The old controller may be paused: callers that wait for it ask the new one as soon as that is known."""
 
     async def script(world: World, nodes: dict[int, Node]) -> None:
         elect(nodes, 2)

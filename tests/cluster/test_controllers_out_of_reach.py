@@ -108,7 +108,7 @@ def play(script: Script, *, deaf: bool = False, **settings: str) -> tuple[str, f
     ("settings", "limit"), [({}, 60.0), ({"initial_broker_registration_timeout_ms": "5000"}, 5.0)]
 )
 def test_a_broker_that_cannot_register_in_time_ends(settings: dict[str, str], limit: float) -> None:
-    """`initial.broker.registration.timeout.ms`: whoever supervises it sees that there is something wrong."""
+    """`initial.broker.registration.timeout.ms`: a supervisor sees that there is something wrong."""
 
     async def script(world: World, _: Any, lifecycle: BrokerLifecycle, controller: Controller) -> None:
         await world.sleep(limit + 5)

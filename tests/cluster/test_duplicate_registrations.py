@@ -109,7 +109,7 @@ def test_a_dead_incarnation_is_waited_for(answer: Callable[[float], ErrorCode | 
 
 
 def test_a_live_one_is_not_waited_for_for_ever() -> None:
-    """Whoever answers in all that time is another broker."""
+    """What answers in all that time is another broker."""
     epoch, sessions, why = outcome(lambda at: TAKEN)
     assert epoch == -1
     assert "another broker with node.id 1 is running" in why

@@ -34,7 +34,7 @@ HANG_SECONDS = 90.0
 
 
 class Troubled:
-    """Three brokers with a topic `t` of one partition, led by the first; a client that writes to whoever leads."""
+    """Three brokers with a topic `t` of one partition, led by the first; a client that writes to the leader."""
 
     def __init__(self, *, log_dirs: int = 2, settings: Mapping[str, str] | None = None) -> None:
         self.world = World(7, Weather())
@@ -105,7 +105,7 @@ class Troubled:
         workers.hangs_until = self.world.now + seconds
 
     async def write(self) -> ErrorCode:
-        """One record, acks=all, to whoever leads by the word of the second broker."""
+        """One record, acks=all, to the leader that the second broker names."""
         leader = self.seen_by(2).leader
         topic_id = self.broker(2).image.topics["t"].topic_id
         data = PartitionProduceData(0, bytes(batch()))

@@ -104,7 +104,7 @@ def test_the_document_lists_them_with_their_reasons() -> None:
 
 
 def test_a_start_names_those_that_the_file_sets_in_one_warning() -> None:
-    """Whoever sets one is told that it does nothing."""
+    """An operator who sets one is told that it does nothing."""
     given = {"num.io.threads": "16", "metadata.log.segment.ms": "5", "log.retention.ms": "5"}
     (warning,) = NodeConfig.from_properties(SETTINGS | given).warnings
     assert warning.startswith("these keys have no effect here: num.io.threads, metadata.log.segment.ms;")

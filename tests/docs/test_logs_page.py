@@ -63,6 +63,6 @@ def test_an_event_is_found_however_it_is_written(source: str, events: dict[str, 
     "source", ['log.info("node." + what)', "log.info(event)", "tell = log.info", "told(log.warning)"]
 )
 def test_an_event_cannot_be_hidden(source: str) -> None:
-    """A name that the source does not spell out is an error: the page could not be complete."""
+    """A name that the source does not spell out is an error: the page would lack it."""
     with pytest.raises(HiddenEvent):
         log_events([("module", source)])

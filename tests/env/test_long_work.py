@@ -180,7 +180,7 @@ async def test_who_gives_up_waiting_holds_up_nobody(is_next: bool) -> None:
 
 
 async def test_a_piece_that_raises_gives_its_turn_back() -> None:
-    """The error comes to whoever asked, and the next piece is done."""
+    """The error comes to the caller, and the next piece is done."""
     world = World()
 
     def fail() -> None:

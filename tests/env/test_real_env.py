@@ -73,7 +73,7 @@ async def test_workers_run_beside_the_loop_under_a_limit() -> None:
 
 
 async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
-    """Whoever handles the error has all that the work was given back at once, without a collection of garbage."""
+    """Once the error is handled, all that the work was given is freed at once, without a collection of garbage."""
     env = RealEnv()
 
     class Large:

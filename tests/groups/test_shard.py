@@ -306,7 +306,7 @@ def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
 
 
 def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
-    """Whoever deletes a topic does not know how many groups have committed in it: no coordinator stops for that."""
+    """Any number of groups may have committed in a deleted topic: no coordinator stops for that."""
     case = Case(ALONE, LogConfig.from_properties({"segment.bytes": str(2 << 20)}))
     run(case.shard.load())
     group = "g" * 30_000
@@ -324,7 +324,7 @@ def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
 def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would stop every coordinator that reads the partition; a task of the node raises, whoever catches the request's
+    """It would stop every coordinator that reads the partition; a task of the node raises, even if a handler catches the request's
     own exception."""
     case = Case()
     run(case.shard.load())

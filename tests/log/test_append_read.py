@@ -74,7 +74,7 @@ def test_what_kafka_refuses_is_refused(
 
 
 def test_a_transactional_batch_needs_a_verified_transaction() -> None:
-    """KIP-890: whoever appends it has asked the transaction's coordinator."""
+    """KIP-890: the one who appends it has asked the transaction's coordinator."""
     data = batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     log = new_log()
     assert refused(log, bytearray(data)) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -310,7 +310,7 @@ def test_more_logs_than_descriptors_are_loaded(tmp_path: Path, is_clean: bool) -
 
 
 def test_a_log_takes_no_descriptor_before_its_first_record(tmp_path: Path) -> None:
-    """Making topics takes none, so whoever may make many cannot use up what others need."""
+    """Making topics takes none, so a client that makes many leaves others what they need."""
     run = Run(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     logs = [run.log_dir.create_log("t", at, TOPIC_ID, CONFIG) for at in range(20)]

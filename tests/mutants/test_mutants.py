@@ -46,7 +46,7 @@ def test_each_patch_still_fits_its_function(mutant: Mutant) -> None:
 
 
 def test_a_patch_is_taken_back() -> None:
-    """Whoever has the function by name runs the bug, while it is there."""
+    """A module that has the function by name runs the bug, while it is there."""
     name = "data_plane.replication.truncation:truncation_offset"
     sound = truncation_offset.__code__
     with patched(name, "if epoch < 0:", "if epoch < 1:"):

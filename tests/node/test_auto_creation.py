@@ -33,7 +33,7 @@ async def settled(world: World, client: Client) -> int:
 
 
 def test_one_request_creates_a_bounded_number_of_topics() -> None:
-    """Whoever names more has the others with the next requests, as clients repeat theirs anyway."""
+    """A request that names more gets the others created by its repetitions, which clients send anyway."""
 
     async def script(world: World, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()

@@ -32,7 +32,7 @@ def produce(client: RawClient, partition: int) -> ErrorCode:
 
 
 def end_offsets(client: RawClient) -> list[int | str]:
-    """Of both partitions; the error's name where there is none."""
+    """The end offsets of both partitions; the error's name where there is none."""
     asked = [ListOffsetsPartition(partition, -1, -1) for partition in range(PARTITIONS)]
     answer = client.request(ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", asked)]), 5)
     return [

@@ -116,7 +116,7 @@ def test_what_all_connections_hold_is_bounded() -> None:
 
 
 def test_who_is_held_back_by_others_goes_on_when_they_leave() -> None:
-    """Room that others give back wakes whoever waited for it."""
+    """Room that others give back wakes a connection that waited for it."""
     count = HELD_IN_ALL_BYTES_MAX // HELD_BYTES_MAX + 1
 
     async def script(world: World, node: Node, connect: Connect) -> None:

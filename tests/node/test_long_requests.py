@@ -76,7 +76,7 @@ def test_a_connection_goes_on_when_its_long_request_is_handled() -> None:
 
 
 def test_others_are_served_while_a_long_request_is_decoded_and_its_answer_encoded() -> None:
-    """Whoever asks for little has the answer before the one who asked for much first."""
+    """A small request is answered before a large one that came first."""
 
     async def script(world: World, node: Node, connect: Connect) -> None:
         greedy, modest = await connect(), await connect()

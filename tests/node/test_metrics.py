@@ -1,4 +1,4 @@
-"""The metrics page: exact counts, Prometheus' format, and HTTP from whoever comes."""
+"""The metrics page: exact counts, Prometheus' format, and HTTP from any peer."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 PARTITIONS = 1000
 FRAME_BYTES = 1 << 20
 BOMBS_BYTES = 160 << 10
-"""Bytes of batches that inflate to 128 MiB each: a megabyte of them is half a minute of zlib, whoever does it."""
+"""Bytes of batches that inflate to 128 MiB each: a megabyte of them is half a minute of zlib, on the loop or beside it."""
 PEAK_MIB_MAX = 96
 """64 MiB are the budget; allocators take some more."""
 ANSWER_BYTES_MAX = 16 << 20

@@ -22,7 +22,7 @@ ALL = list(range(PARTITIONS))
 SESSION_MS = 6_000
 WAIT_SECONDS = 40.0
 RESTART_SESSION_MS = 120_000
-"""Of members that come back within their session: longer than any wait here, so that no slow restart outlives it."""
+"""The session of members that come back within it: longer than any wait here, so that no slow restart outlives it."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 Start = Callable[..., "Process"]

@@ -14,7 +14,7 @@ from bench.kafka_server import java_arguments
 from tests.node_process import RunningNode
 
 SECONDS_MAX = 120.0
-"""Longer than any test may take: whoever asks again and again runs into it, and is told so by another error."""
+"""Longer than any test may take: a client that asks again and again runs into it, and gets another error then."""
 CODE = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 

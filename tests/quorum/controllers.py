@@ -224,7 +224,7 @@ class Controllers:
         return member
 
     async def ask(self, request: Any, seconds: float = 30.0) -> Any:
-        """Ask whoever is active until somebody answers with something else than NOT_CONTROLLER."""
+        """Ask the active controller until somebody answers with something else than NOT_CONTROLLER."""
         deadline = self.world.now + seconds
         while True:
             member = await self.leader(deadline - self.world.now)

@@ -466,7 +466,7 @@ def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.Monk
 
 
 def test_a_voter_that_answers_with_a_number_of_its_own_is_not_added() -> None:
-    """Whoever may ask for a voter says where it listens, so anything may answer there: no number ends the controller."""
+    """A request for a voter says where it listens, so anything may answer there: no number ends the controller."""
     strange = 9999
 
     async def answer(env: Env) -> None:
@@ -729,6 +729,6 @@ def logs_agree(controllers: Controllers) -> None:
 
 
 async def restart(world: World, controllers: Controllers, node_id: int) -> None:
-    """Bring back whoever is down after a while."""
+    """Bring back after a while what is down."""
     await world.sleep(world.random.random() * 3)
     controllers.start_all()

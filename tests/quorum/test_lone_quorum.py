@@ -235,8 +235,8 @@ def test_a_dead_broker_is_fenced_however_slow_commits_are(commit_seconds: float)
 
 
 def test_a_controller_that_was_paused_fences_nobody_for_it() -> None:
-    """While a process stands still nobody could have been heard: whoever was alive before has a session's time to tell.
-    Whoever stays silent is fenced then."""
+    """While a process stands still nobody could have been heard: brokers that were alive before have a session's time to tell.
+    Those that stay silent are fenced then."""
     world = make_world()
     active: list[Any] = []
 
@@ -282,7 +282,7 @@ def test_a_failed_sync_ends_the_node() -> None:
 def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A bug of the controller must not be committed: it would stop every other node and each restart. Whoever asked may
+    """A bug of the controller must not be committed: it would stop every other node and each restart. The caller may
     catch what it hears (a connection does), so the node ends by its own task; a restart finds what was before."""
     world = make_world()
 
@@ -363,7 +363,7 @@ def test_a_want_of_descriptors_is_waited_out() -> None:
 
 
 def test_a_node_stops_though_its_disk_is_full() -> None:
-    """What was decided is not written, so nobody has been told; whoever waits hears that nobody decides."""
+    """What was decided is not written, so no client was told; those who wait hear that the controller decides no more."""
     world = make_world()
     answers: list[Any] = []
 
@@ -434,7 +434,7 @@ def test_after_stop_requests_are_refused() -> None:
 
 
 def test_a_cluster_with_features_that_we_lack_is_refused() -> None:
-    """Finalized levels are stated by whoever wrote the log; this version must not serve what it cannot."""
+    """Finalized levels are stated by the writer of the log; this version must not serve what it cannot."""
     world = make_world()
     root = world.machine(NODE).disk.open_dir(PATH)
     records = bootstrap_records({"metadata.version": 30, "group.version": 1})

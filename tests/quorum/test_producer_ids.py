@@ -1,4 +1,4 @@
-"""Producer ids are given out once: by the controller in blocks, whoever leads, and by brokers one by one (KIP-730)."""
+"""Producer ids are given out once: by any controller in blocks, and by brokers one by one (KIP-730)."""
 
 from __future__ import annotations
 

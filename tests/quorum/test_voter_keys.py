@@ -97,7 +97,7 @@ def test_a_leader_that_only_strangers_fetch_from_resigns(stranger: ReplicaKey) -
 
 @pytest.mark.parametrize("me", STRANGERS)
 def test_only_the_voter_that_is_meant_votes_and_hears_of_an_epoch(me: ReplicaKey) -> None:
-    """A vote is counted by node id, so whoever has another directory than the one that is asked, or none, refuses."""
+    """A vote is counted by node id, so a voter with another directory than the one that is asked, or with none, refuses."""
     asked = Replica.of(me)
     for pre_vote in (True, False):
         asked.core.receive_request(1, Vote(1, key(1), key(2), OffsetAndEpoch(9, 1), pre_vote), 0.0)

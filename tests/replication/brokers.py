@@ -83,7 +83,7 @@ class Controller:
         self.min_isr = min_isr
         self.topic_configs: dict[str, str] = {}
         self.broker_configs: dict[str, str] = {}
-        """Of all brokers."""
+        """The configuration of all brokers."""
         self.offset = 0
         self.next_epoch = 100
         self.changed = trio.Event()

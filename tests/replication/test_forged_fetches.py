@@ -68,7 +68,7 @@ def test_another_session_of_a_follower_does_not_silence_its_own() -> None:
 
 
 def test_registered_followers_have_sessions() -> None:
-    """Whoever is a replica here, by its own epoch, gets the session that makes its rounds cheap, also after a restart."""
+    """A replica that names its own epoch gets the session that makes its rounds cheap, also after a restart."""
 
     async def script(cluster: ReplicatedTopic) -> None:
         def followed_by() -> list[int]:

@@ -20,9 +20,9 @@ from wire.record_batch import HEADER_SIZE
 VALUES = {serial: b"%d" % serial for serial in range(10)}
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3 4").split()]
 INSIDE = HEADER_SIZE + 3
-"""Of the records of the first batch: its header stays sound."""
+"""A place in the records of the first batch: its header stays sound."""
 SECOND_MAGIC = 16
-"""Of a header: then these are no batches any more."""
+"""Where the magic lies in a header: damage there leaves no batch."""
 
 
 async def write(cluster: ReplicatedTopic, first: int, end: int) -> None:
@@ -246,7 +246,7 @@ class Deaths:
             await cluster.world.sleep(0.05)
 
     async def _watch(self, cluster: ReplicatedTopic) -> None:
-        """Whoever is in sync has all that was acknowledged."""
+        """A replica in sync has all that was acknowledged."""
         while not self.is_over:
             await cluster.world.sleep(0.005)
             end = max(self.acknowledged) + 1

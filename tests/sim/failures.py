@@ -1,4 +1,4 @@
-"""The ways in which a run may fail, for tests of what is told of them."""
+"""The ways in which a run may fail, for tests of how runs tell of them."""
 
 from __future__ import annotations
 

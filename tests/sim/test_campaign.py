@@ -32,7 +32,7 @@ from sim.__main__ import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-"""The command, also where whoever runs the tests in the background has let them ignore SIGINT."""
+"""The command, also where the tests run in the background and ignore SIGINT."""
 
 
 def outcome(seed: int, verdict: str = "ok", commit: str = "abc") -> Outcome:

@@ -29,7 +29,7 @@ NO_STORM = StormPlan(3.0, ())
     ids=["combined", "voters-in-the-log", "separate", "separate-in-the-log", "five-and-one"],
 )
 def test_a_cluster_in_fair_weather(shape: Shape) -> None:
-    """Of every shape: all come up, records are on three replicas, groups read them, all stop cleanly."""
+    """In every shape, all come up, records are on three replicas, groups read them, all stop cleanly."""
     options = RunOptions("calm", shape, NO_STORM, CALM, ("produce", "consume", "follow", "group"))
     summary = ClusterScenario.of(1, options).run()
     assert summary["acknowledged"] == summary["sent"] > 0

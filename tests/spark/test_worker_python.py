@@ -69,7 +69,7 @@ def test_without_a_python_beside_it(launcher: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_installed() -> None:
-    """Beside the Python of whoever installs the package, executable."""
+    """It lies beside the Python that the package is installed for, executable."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert [ROOT / each for each in settings["script-files"]] == [LAUNCHER]
     assert os.access(LAUNCHER, os.X_OK)

@@ -27,7 +27,7 @@ ONE = DescribableLogDirTopic("", [])
     ids=["structures", "numbers", "nested", "strings", "nullable"],
 )
 def test_one_element_too_many_is_refused(message: Message, version: int) -> None:
-    """Of all arrays together, of whatever they hold; without the bound it is a message like others."""
+    """The bound is for all arrays together, whatever they hold; without it, the message decodes like others."""
     data = encode(message, version)
     assert decoder(type(message), version)(data, 0)[1] == len(data)
     for decode in (

@@ -43,7 +43,7 @@ def test_the_numbers_are_those_of_the_parser(codec: int, timestamp_type: int) ->
 
 
 def test_the_first_of_many_costs_one_chunk() -> None:
-    """Whoever needs the first record alone does not decompress the rest."""
+    """A reader of the first record alone does not decompress the rest."""
     batch = batch_of([b"v" * (1 << 20)] * 30, compression_type=4)
     tracemalloc.start()
     found = next(record_times(batch, records_max=30, decompressed_bytes_max=MAX))

@@ -20,9 +20,9 @@ Rules that both ends keep:
 States and what may happen in them stand in two tables, `SERVER` and `CLIENT`; they differ in one place: a server
 may still answer a peer that has finished sending. Anything that is not in the table is a LocalProtocolError.
 
-ApiVersions is the one API with rules of its own (KIP-511): a server that does not know the requested version
-answers in version 0 with error 35, so `ServerConnection` does not read such a request's body, and
-`ClientConnection` looks at the error code before it decides how to read the answer.
+ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in
+version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
+code before it decides how to read the answer.
 
 Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and
 throttling, which belong to the owner; and the broker's hot path, which works on the functions of `wire.framing.frames`

@@ -1,7 +1,7 @@
 """Buffers for large frames, used again once nobody looks at them. PURE.
 
-A client that reads megabytes at a time would otherwise touch fresh pages for each answer, and a fresh page costs the
-kernel more than filling it costs us (a quarter of a consumer's time at 1 KiB records, measured). A frame is handed out
+A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page costs the
+kernel more than filling it costs us: measured, a quarter of a consumer's time at 1 KiB records. A frame is handed out
 as views of its buffer; while any view lives, Python refuses to resize the buffer, and that is how the pool knows.
 """
 
@@ -14,7 +14,7 @@ _KEPT_BYTES_MAX = 16 << 20
 
 
 class FramePool:
-    """For one connection. A buffer is taken for a frame and never given back: see the module."""
+    """Buffers for the frames of one connection. A buffer that was taken for a frame stays with it."""
 
     def __init__(self) -> None:
         self._buffers: list[bytearray] = []

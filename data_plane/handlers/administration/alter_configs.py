@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs and AlterConfigs: this broker judges the request, the controller decides what is left.
 
-As in Kafka the broker answers for what only it can know (the shape of the request, its own values, its loggers) and
-sends the other resources on; the answers come together in the order of the request.
+As in Kafka the broker answers for what only it can know: the shape of the request, its own values, its loggers. It
+sends the other resources on. The answers come together in the order of the request.
 """
 
 from __future__ import annotations

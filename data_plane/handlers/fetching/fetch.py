@@ -1,16 +1,16 @@
 """Fetch: plan by session, read file ranges, answer at once or when enough has come.
 
 A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. Only small ones
-are read when the answer is made, which is what a follower under a low rate gets. A fetch that
-finds less than `min_bytes` parks. What is missing is shared out: it is looked at again when one of its partitions has come as far
-as an equal share would take it (`replication/waiting_fetches.py`), and served at the end of the turn in which that append
-happened; with one partition that is one look. As in Kafka a range that can grow no more, since a later segment has begun,
-is an answer at once, and what lies beyond a partition's limit counts as the limit. Ranges that are not in the page cache are read by a worker first,
-so that a lagging consumer waits for the device alone.
+are read when the answer is made, which is what a follower under a low rate gets. A fetch that finds less than
+`min_bytes` parks. What is missing is shared out among its partitions (`replication/waiting_fetches.py`). The fetch is
+looked at again when one of them has come as far as an equal share would take it. It is served at the end of the turn
+in which that append happened. With one partition that is one look. As in Kafka a range that can grow no more, since a
+later segment has begun, is an answer at once, and what lies beyond a partition's limit counts as the limit. Ranges
+that are not in the page cache are read by a worker first, so that a lagging consumer waits for the device alone.
 
-A follower (a replica id that is not negative) reads up to the log's end and parks on that; the offset at which it
-fetches is its promise to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may read
-from followers since version 11 (KIP-392), up to what the follower has heard of the high watermark.
+A follower (a replica id that is not negative) reads up to the log's end and parks on that. The offset at which it
+fetches is its promise to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may
+read from followers since version 11 (KIP-392), up to what the follower has heard of the high watermark.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class FetchJob:
         return attempt
 
     def reading(self) -> Work[FetchRound]:
-        """As the first `read`, in pieces; for whoever is no follower.
+        """As the first `read`, in pieces; for consumers.
 
         What happens meanwhile to a partition that was read already might be missed by who then waits for it: so too little is
         looked for again, at once, if anything has happened.
@@ -449,7 +449,7 @@ class FetchJob:
             fetched.settle()
 
     def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
-        """Whether this partition's answer holds news for the session (KIP-227); remembers what is told."""
+        """Whether this partition's answer holds news for the session (KIP-227); remembers the answer."""
         news = bool(
             answer.records
             or answer.error_code

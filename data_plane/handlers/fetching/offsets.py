@@ -59,7 +59,7 @@ class Turns:
         """Look-ups whose turn it is not yet, by disks on which one is looking."""
 
     async def wait(self, workers: Workers) -> None:
-        """Raises `KafkaError` where too many wait already. Whoever returns from here calls `pass_on` once."""
+        """Raises `KafkaError` where too many wait already. A caller that returns from here calls `pass_on` once."""
         waiting = self._waiting.get(workers)
         if waiting is None:
             self._waiting[workers] = deque()

@@ -38,7 +38,7 @@ class Gather(Delayed):
         self._broker = broker
         self._combine = combine
         self._missing = 1
-        """Parts without an answer; the one more is whoever asks for them."""
+        """Parts without an answer; the one more is the request that asks for them."""
         self._parts: list[Any] = []
 
     def take(self, index: int, response: Any) -> None:

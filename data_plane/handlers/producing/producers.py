@@ -1,6 +1,6 @@
 """DescribeProducers: what replicas here know of the partition's idempotent producers (KIP-664).
 
-Any replica answers, as in Kafka: whoever looks for what hangs asks each of them for its own view.
+Any replica answers, as in Kafka: an operator who looks for what hangs asks each of them for its own view.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class LogDirContext:
 
 
 class LogDir:
-    """See the module docstring. Made by `open`; `load` brings its logs in."""
+    """One log directory and the logs in it. Made by `open`; `load` brings its logs in."""
 
     def __init__(
         self, directory: Dir, context: LogDirContext, config_for: Callable[[str], LogConfig]

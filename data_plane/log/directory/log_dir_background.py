@@ -1,8 +1,9 @@
 """The upkeep of one log directory: a loop that looks at what is due once a second (PORTED).
 
-What waits for the device runs in a worker. A log may be deleted, truncated or closed while a worker is at it, before it
-begins, and before the loop hears of its end: so the loop looks at the log again after every wait, a worker that meets
-closed or removed files stops there, and what is written for many logs is read within the worker (see `PartitionLog.flush`).
+What waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: while a worker is
+at it, before the worker begins, and before the loop hears of its end. So the loop looks at the log again after every
+wait. A worker that meets closed or removed files stops there. What is written for many logs is read within the worker
+(see `PartitionLog.flush`).
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ class Background:
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> None:
         """Replace a checkpoint, unless it says this already. A disk that refuses keeps the old one, which is safe.
 
-        The offsets are read by whoever writes them, so that they are never those of a log that has been set aside since.
+        The writer reads the offsets itself, so that they are never those of a log that has been set aside since.
         What need not be durable is not synced: a sync commits the file system's journal, and while it does, the
         appends of every log on it wait, on the loop. Such a file survives the death of the process; a power failure
         may leave an old one, a part, or none.

@@ -1,7 +1,7 @@
 """Workers of one log directory, with an eye on what does not come back. PORTED.
 
 A device that hangs blocks the thread that asks it, for as long as it likes. So each directory of several has threads
-of its own, which is all that a hung device can use up, and whoever looks sees how long its oldest call has waited.
+of its own, which is all that a hung device can use up, and `oldest` tells how long its oldest call has waited.
 """
 
 from __future__ import annotations

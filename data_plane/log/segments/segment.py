@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 `<base offset>.log` holds the batches; its indexes are derived data. Only the last segment of a log, the active one,
-is appended to, and its index is always in memory (None while it has no entry). The index files are written when
-the segment is rolled or closed, so that the hot path makes one system call per batch; after a crash the index
-of what was active is rebuilt from the segment anyway. The index of an inactive segment is read at first use, checked,
-rebuilt from the segment if it cannot be right, and dropped again when it has not been used for a while.
+is appended to, and its index is always in memory (None while it has no entry). The index files are written when the
+segment is rolled or closed, so that the hot path makes one system call per batch. After a crash the index of the
+active segment is rebuilt from it anyway. The index of an inactive segment is read at first use, checked, rebuilt from
+the segment if it cannot be right, and dropped again when it has not been used for a while.
 
 Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
 even that: where the last read ended (a consumer that reads on), where the last upper bound was (the
@@ -44,7 +44,7 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 class Segment:
-    """See the module docstring. Offsets are absolute, positions are bytes in the `.log` file."""
+    """One segment of a log. Offsets are absolute, positions are bytes in the `.log` file."""
 
     __slots__ = (
         "base_offset",
@@ -89,7 +89,7 @@ class Segment:
         """(offset, position of the first batch that ends there or later): where the last read ended, and
         where it was bounded last. Replaced as a whole, for other threads."""
         self.recent: RecentPlaces | None = None
-        """Of what was appended here since it was opened or cut; None before the first batch."""
+        """Where the batches end that were appended since the segment was opened or cut; None before the first."""
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False

@@ -57,7 +57,7 @@ IN_CONTROLLED_SHUTDOWN = 1
 
 @attrs.frozen
 class FenceExpiredBrokers:
-    """Asked by the controller's own timer: fence whoever has not been heard of. Its response is a list of ids."""
+    """Asked by the controller's own timer: fence the silent brokers. Its response is a list of ids."""
 
     slept_ms: int = 0
     """By how much the timer was late: the controller itself stood still, and nobody could have been heard."""
@@ -228,7 +228,7 @@ def fence(
     """The broker loses its leaderships and its place in every ISR of which it is not the last member.
 
     `is_stopping`: of its own accord, and had nothing to hand over before. Kafka's record says only that such a broker is
-    fenced; ours says why, for whoever reads the log.
+    fenced; ours says why, for those who read the log.
     """
     records = remove_from_isrs(image, broker.broker_id, settings)
     records.append(

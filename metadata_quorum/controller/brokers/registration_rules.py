@@ -1,8 +1,8 @@
 """What the registration of a broker or of a controller may hold. PURE.
 
-It is written to the metadata log as it comes, and from there to every node's memory, disk and Metadata answers. Kafka 4.3
-looks at little of it: it takes a negative id, no incarnation, names of 30 KB or 3,000 features, and ends, now and at each
-start, when replaying a security protocol that it does not know. Here all of that is INVALID_REGISTRATION. A range of
+It is written to the metadata log as it comes, and from there to every node's memory, disk and Metadata answers. Kafka
+4.3 checks little of it: it takes a negative id, no incarnation, names of 30 KB or 3,000 features. On an unknown
+security protocol it ends, now and at the replay of each start. Here all of that is INVALID_REGISTRATION. A range of
 feature levels that is none is UNSUPPORTED_VERSION, as in Kafka.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 from wire.errors import ErrorCode, KafkaError
 
 NAME_CHARACTERS_MAX = 255
-"""Of host names (253 by DNS), listener names, features and racks."""
+"""The longest host name (253 by DNS), listener name, feature or rack."""
 LISTENERS_MAX = 64
 FEATURES_MAX = 256
 LOG_DIRS_MAX = 1024

@@ -49,7 +49,7 @@ class ElectLeaderless:
 def elect_leaders(
     image: MetadataImage, request: ElectLeadersRequest, settings: ControllerSettings
 ) -> Decision:
-    """Preferred or unclean elections; of all partitions only those that are not as wanted are told."""
+    """Preferred or unclean elections. Where all partitions are asked for, the answer lists those that changed or failed."""
     records: list[Message] = []
     results = []
     try:
@@ -159,7 +159,7 @@ def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decis
 def elect_leaderless(image: MetadataImage, settings: ControllerSettings) -> Decision:
     """Elections for partitions without a leader, unclean where the topic allows it.
 
-    Whoever may lead cleanly was elected when it came; unless the controller died halfway through a large change.
+    A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large change.
     """
     records = []
     acceptable = acceptable_leaders(image)

@@ -3,11 +3,12 @@
 One function decides leader, ISR, eligible replicas and the last known leader together, because they only make
 sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for reassignments, KIP-966 for the rest):
 
-* **Leader.** Whoever is in sync and acceptable (its broker active, its directory online): the leader if it still
-  qualifies, else the first in the order of assignment; one on a directory that takes no records now
-  (`wire.disk_troubles`) only where all others are on such a one too. With no ISR left, an eligible replica (ELR); then the last known
-  leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last two may lack
-  acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says otherwise.
+* **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
+  if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
+  (`wire.disk_troubles`) leads only if all others are on such a one too. With no ISR left, an eligible replica (ELR);
+  then the last known leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last
+  two may lack acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says
+  otherwise.
 * **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`, so a replica that
   leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there are none.
 * **Without the feature** the last in-sync replica stays in the ISR when its broker goes away.

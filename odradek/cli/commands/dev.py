@@ -222,7 +222,7 @@ def _restore(properties: Path, before: bytes | None) -> None:
 
 
 def _format(places: list[_Place]) -> None:
-    """The first start chooses the voters; whoever comes later belongs to their cluster and does not vote."""
+    """The first start chooses the voters; nodes that come later belong to their cluster and do not vote."""
     from metadata_quorum.replica.meta_properties import MetaProperties
     from odradek.cli.commands.storage import format_storage_of
     from odradek.env.real import RealEnv

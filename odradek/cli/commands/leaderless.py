@@ -205,7 +205,7 @@ def _waits_text(each: Leaderless) -> str:
 
 
 def _choice_text(each: Leaderless) -> str:
-    """What to do when whoever is waited for cannot come back."""
+    """What to do when the broker that is waited for cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
     when = "if that cannot be" if waits else "it goes on when somebody chooses"

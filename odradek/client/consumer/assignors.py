@@ -1,8 +1,8 @@
 """Which member of a group reads which partition: range, round robin, cooperative-sticky, and one's own. PURE.
 
-The group's leader runs an assignor over everybody's subscriptions; the others get the outcome. Whoever leads may be
-another client (Java's, librdkafka's), and members of one group may be mixed, so the outcome of range and round robin
-is that of Kafka's own assignors, and what sticky members remember travels in Kafka's format.
+The group's leader runs an assignor over everybody's subscriptions; the others get the outcome. The leader may be
+another client (Java's, librdkafka's), and members of one group may be mixed. So the outcome of range and round robin
+is that of Kafka's own assignors. What sticky members remember travels in Kafka's format.
 
 A member's claims: with the cooperative protocol (KIP-429) members keep their partitions while a rebalance runs and say
 which they own. A partition that moves is given to nobody in the first round; its owner gives it up, rejoins, and the

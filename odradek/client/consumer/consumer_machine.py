@@ -60,7 +60,7 @@ _COMMIT_SECONDS_BEFORE_REBALANCE = 10.0
 
 
 class ConsumerMachine:
-    """See the module. `wall_ms` gives the time of day, for `auto.offset.reset=by_duration`."""
+    """A consumer without IO. `wall_ms` gives the time of day, for `auto.offset.reset=by_duration`."""
 
     def __init__(self, core: ClientCore, settings: ConsumerSettings, wall_ms: Callable[[], int]) -> None:
         self.core = core
@@ -265,7 +265,10 @@ class ConsumerMachine:
         return membership.state is MembershipState.JOINING and not membership.cooperative
 
     def wait(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """See the module. Raises what the application must know: `KafkaError`, `ClientError`, `Wakeup`."""
+        """The second step of a poll: wait until there is something to take, or the time is up.
+
+        Raises `KafkaError`, `ClientError`, `Wakeup`: what the application must know.
+        """
         deadline = self.core.now + timeout
         while True:
             self._raise_errors()

@@ -1,8 +1,9 @@
 """From a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
 
-A small batch may hold very many records, so they are made as they are taken, piece by piece; what comes of one batch at a
-time is its decompressed bytes. Records of one shape are parsed by columns (`record_runs.py`); any other costs about half a microsecond: the varints of one and two bytes are inlined, checks are those that keep a
-damaged batch from being misread, and the tuple is built once, with topic and partition in it.
+A small batch may hold very many records, so they are made as they are taken, piece by piece; what comes of one batch
+at a time is its decompressed bytes. Records of one shape are parsed by columns (`record_runs.py`); any other costs
+about half a microsecond. For that, the varints of one and two bytes are inlined. Checks are those that keep a damaged
+batch from being misread. The tuple is built once, with topic and partition in it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ _ABORT = 0
 
 
 class Delivery:
-    """See the module. `ready` are the partitions with data, in the order in which they are served."""
+    """The way from fetched bytes to records.
+
+    `ready` are the partitions with data, in the order in which they are served.
+    """
 
     def __init__(self, settings: ConsumerSettings, ready: dict[PartitionState, None]) -> None:
         self._settings = settings

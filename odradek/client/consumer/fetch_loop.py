@@ -2,16 +2,17 @@
 
 Theory of operation
 -------------------
-`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every broker that has none in flight
-and leads (or is the preferred replica of, KIP-392) partitions that want data, then waits for an answer, for a retry
-that comes due, or for news (a seek, a resume, a chunk that the application has used up, new metadata).
+`Fetching.run` is an operation that never ends. In each round it sends a Fetch to every idle broker with partitions
+that want data. These are the partitions that it leads, or whose preferred replica it is (KIP-392). Then it waits for
+an answer, for a retry that comes due, or for news. News is a seek, a resume, new metadata, or a chunk that the
+application has used up.
 
 A partition wants data while it has fewer than two chunks fetched: the second is under way while the application works
 on the first. When all partitions together hold `fetch.max.bytes`, only those with nothing at all are asked for.
 
-A long poll must not lack partitions that will soon want data: at the end of a quiet partition it would hold up the busy
-ones. So while a broker has partitions that are full, it is asked not to wait, and after an empty answer it is left
-alone until one of those has room, or for as long as a long poll would have taken.
+A long poll must not lack partitions that will soon want data: at the end of a quiet partition it would hold up the
+busy ones. So while a broker has partitions that are full, it is asked to answer at once. After an empty answer it is
+left alone until one of those has room, or for as long as a long poll would have taken.
 
 Errors never end the loop. What will pass (a moved leader) is retried with backoff on fresh metadata; what the
 application must know is kept at the partition, and raised by the poll that reaches it.
@@ -80,7 +81,10 @@ def needs_validation(core: ClientCore, state: PartitionState) -> bool:
 
 
 class Fetching:
-    """See the module. `arrived` is notified when polls may find something, `ask_metadata` called when leaders moved."""
+    """Fetching ahead, for a consumer.
+
+    `arrived` is notified when polls may find something, `ask_metadata` called when leaders moved.
+    """
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ _SYNC_REQUEST_TIMEOUTS = 2
 
 
 class MembershipState(Enum):
-    """See the module; `_TRANSITIONS` has what may follow what."""
+    """What a consumer is to its group; `_TRANSITIONS` has what may follow what."""
 
     IDLE = "idle"
     PREPARING = "preparing"
@@ -102,7 +102,10 @@ class _Rejoin(Exception):
 
 
 class GroupMembership:
-    """See the module. `changed` is notified for the application's side, `failed(error)` is told what it must know."""
+    """A consumer's membership in its group.
+
+    `changed` is notified for the application's side, `failed(error)` is told what it must know.
+    """
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class GroupMembership:
         return Member(self.member_id, self.generation, self._settings.group_instance_id)
 
     def polled(self) -> None:
-        """The application is alive; whoever is no member but has subscribed joins."""
+        """The application is alive; a consumer that has subscribed, and is no member, joins."""
         self.last_poll = self._core.now
         if self.state is _IDLE and self._subscription.topics:
             self._poll_interval_exceeded = False

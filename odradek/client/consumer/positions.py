@@ -46,7 +46,10 @@ def duration_ms(policy: str) -> int:
 
 
 class Positions:
-    """See the module. `failed(state, error)` keeps what the application must know; `wall_ms()` is the time."""
+    """Where a consumer reads on in each partition.
+
+    `failed(state, error)` keeps what the application must know; `wall_ms()` is the time.
+    """
 
     def __init__(
         self,

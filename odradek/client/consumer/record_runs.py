@@ -1,9 +1,9 @@
 """Runs of records of one shape, parsed by columns instead of one by one. PURE.
 
-Records that have the same size, key size and value size and no headers lie in a batch like rows of a table: byte `j` of all
-of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids come like that, and a run costs
-a fifth of what its records cost one by one. The offset deltas grow from one to two to three bytes, so a batch of thousands
-is two or three runs.
+Records of one size, with keys of one size and values of one size, and without headers, lie in a batch like rows of a
+table. Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids
+come like that. A run costs a fifth of what its records cost one by one. The offset deltas grow from one to two to
+three bytes, so a batch of thousands is two or three runs.
 
 `Shape.of` reads the first record; `run_length` proves for how many that follow the shape holds, every byte that is no key
 and no value included, so nothing is taken on trust. What does not fit is left to the parser of single records.

@@ -48,7 +48,7 @@ _TRANSITIONS: dict[tuple[ConnectionState, str], ConnectionState] = {
 
 
 class BrokerConnection:
-    """See the module. The core owns it, finishes the calls that fail, and performs its output."""
+    """One connection to one broker. The core owns it, finishes the calls that fail, and performs its output."""
 
     def __init__(
         self,

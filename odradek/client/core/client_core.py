@@ -10,17 +10,17 @@ A shell owns sockets and a clock; the core decides everything else.
   any clock that never falls. An operation's outcome is in its `Task`.
 * Operations (see `operation.py`) start `Call`s and wait for them or for a time. The core places a call on the
   connection to its broker (or to any broker), opening one where there is none.
-* Connections are keyed by address and lane, so that a bootstrap address and a broker's own address share a
-  connection, and a call that a broker holds back for long (a JoinGroup, a fetch) keeps nobody waiting behind it.
-  An attempt has an id that is never used again: reports about a dead attempt are ignored.
+* Connections are keyed by address and lane. So a bootstrap address and a broker's own address share a connection. A
+  call that a broker holds back for long (a JoinGroup, a fetch) has a lane of its own, and keeps nobody waiting. An
+  attempt has an id that is never used again: reports about a dead attempt are ignored.
 
 Rules
 -----
 * A call that was not sent when its connection ended is placed anew if any broker will do, and fails with
-  `BrokerUnavailable` otherwise. A call that was sent fails with `ConnectionBroken`: what the broker did with it is
-  unknown, and only the operation can tell whether to repeat it.
-* A call whose deadline passes after it was sent takes its connection along: answers come in order, so whatever is
-  behind it would be late too.
+  `BrokerUnavailable` otherwise. A call that was sent fails with `ConnectionBroken`. What the broker did with it is
+  unknown, so only the operation can tell whether to repeat it.
+* A call whose deadline passes after it was sent takes its connection along. Answers come in order, so calls behind it
+  would be late too.
 * An address that failed is left alone for a backoff; a call to it fails at once meanwhile. Waiting is the
   operations' business. Each attempt to connect in a row has twice the time of the one before, up to a maximum.
 * Without metadata for too long, the known brokers are forgotten and the bootstrap addresses asked (KIP-899, KIP-1102).
@@ -105,7 +105,7 @@ class _Trouble:
 
 
 class ClientCore:
-    """See the module. `bootstrap` holds at least one address; `rng` jitters the backoffs."""
+    """The client without IO. `bootstrap` holds at least one address; `rng` jitters the backoffs."""
 
     def __init__(
         self, bootstrap: Sequence[Address], config: ClientConfig, rng: random.Random, now: float = 0.0
@@ -183,7 +183,7 @@ class ClientCore:
         self._metadata_missing_since = None
 
     def rebootstrap(self, reason: str) -> None:
-        """Forget the brokers that are known, and ask the bootstrap addresses, whoever is there now."""
+        """Forget the brokers that are known, and ask the bootstrap addresses again."""
         self._metadata_missing_since = self.now
         self.cluster.brokers = {}
         for connection in list(self._by_id.values()):

@@ -91,7 +91,7 @@ class Signal:
     """Wakes the operations that wait for it: news for them that no call brings.
 
     It has no memory. An operation looks whether there is news, and if not yields a `Wait` for the signal; nothing
-    runs in between. Whoever has made news calls `notify`; the operations go on at the core's next step (`tick`).
+    runs in between. Code that has news calls `notify`; the operations go on at the core's next step (`tick`).
     """
 
     __slots__ = ("_ready", "_waiting")

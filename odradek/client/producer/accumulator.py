@@ -6,8 +6,8 @@ Theory of operation
 append (the topic is not known, a new batch is due), and `open_batch` does it. The sender (`odradek.client.producer.sender`)
 takes batches from the `Lane`s of the partitions, oldest first, and gives back what must be repeated.
 
-A `Batch` is done once; what became of its records is in it, so a record's future needs to hold nothing but the batch
-and a place in it, and to complete a batch costs the same for one record or for a thousand.
+A `Batch` is done once, and holds what became of its records. So a record's future holds only the batch and a place in
+it. To complete a batch costs the same for one record or for a thousand.
 
 Rules
 -----
@@ -75,7 +75,7 @@ class Batch:
     base_sequence: int = -1
     attempts: int = 0
     number: int = 0
-    """Of the batches that its lane has sent, in their order: 1 is the first."""
+    """Its place among the batches that its lane has sent: 1 is the first."""
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
@@ -159,7 +159,7 @@ class _TopicState:
 
 
 class Accumulator:
-    """See the module."""
+    """The batches of a producer, by partition."""
 
     def __init__(self, settings: ProducerSettings, cluster: Cluster, rng: random.Random) -> None:
         self.memory_used = 0

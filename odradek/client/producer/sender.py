@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator: batches
-that are ready go to the leaders of their partitions, one of a partition and as many partitions as fit in a Produce
-request, up to `max.in.flight.requests.per.connection` requests to a broker. Answers are taken in as they come
-(`Call.on_done`), then the operation takes its next step. Metadata and the producer id are fetched by operations
-beside it, so that nothing waits for them that need not.
+`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator, and
+sends batches that are ready to the leaders of their partitions. A Produce request has one batch of a partition, and
+as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker. Answers are taken in
+as they come (`Call.on_done`), then the operation takes its next step. Metadata and the producer id are fetched by
+operations beside it, so that nothing waits for them that need not.
 
 A batch is ready when it is full, has lingered, is repeated, or somebody flushes, closes or lacks memory.
 
@@ -14,16 +14,17 @@ Rules (KIP-98, KIP-360, KIP-951)
 -----
 * A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
   and knows what it has, so up to five requests may be in flight and nothing is lost, doubled or out of order.
-* A broker knows the last five batches of a producer. Behind one that has no answer only four more are sent, whatever their
-  own answers are: after a change of leaders they come over different connections, and the new leader may have taken those
-  behind a batch of which the old one says nothing. A sixth would make the broker forget it, and it would be sent anew.
+* A broker knows the last five batches of a producer. Behind one that has no answer only four more are sent, whatever
+  their own answers are. After a change of leaders they come over different connections. The new leader may have taken
+  those behind a batch of which the old one says nothing. A sixth would make the broker forget it, and it would be
+  sent anew.
 * A broker that knows nothing of a producer takes any number for its first, so the first batch under new numbers goes
   alone: were it refused, one behind it would be taken, and come before it.
 * Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
   from the oldest on.
-* When a batch leaves without having used its sequence number (refused for good, or given up), or the broker does not
-  know the numbers before the oldest one, the lane is rebased: a new epoch, numbers from 0. Batches whose own fate is
-  unknown at that moment cannot be sent under new numbers without risking a double: they fail with the same error.
+* The lane is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its sequence
+  number: refused for good, or given up. Or the broker lacks the numbers before the oldest one. Batches whose own fate
+  is unknown at that moment cannot be sent under new numbers without risking a double: they fail with the same error.
 * A batch too large for the broker is cut in two that keep its range of numbers (unless an earlier attempt may be in
   the log, whole); one record that is too large fails.
 * A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
@@ -91,7 +92,7 @@ _IDENTITY_LOST = frozenset(
 
 
 class Sender:
-    """See the module. `signal` is to be notified when there is something new to send."""
+    """The operation that sends a producer's batches. `signal` is to be notified when there is something new to send."""
 
     def __init__(
         self,

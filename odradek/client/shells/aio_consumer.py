@@ -41,7 +41,10 @@ _CLOSE_SECONDS = 30.0
 
 
 class AsyncConsumer(ConsumerSteering):
-    """See the module. Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both."""
+    """A consumer for programs on trio.
+
+    Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both.
+    """
 
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keywords: Any

@@ -70,7 +70,10 @@ def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenat
 
 
 class Consumer(ConsumerSteering):
-    """See the module. Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both."""
+    """A consumer for blocking programs.
+
+    Configuration by Kafka's keys, as a mapping, or as keywords with underscores, or both.
+    """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         """Connects in the background. Raises `ValueError` for keys and values that are none."""

@@ -61,7 +61,7 @@ class ConsumerSteering(ABC):
         self._change(lambda: self._machine.reset(keys_of(partitions), "latest"))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these; the group is not told."""
+        """Hand out records of others only; the group does not hear of it."""
         self._change(lambda: self._machine.pause(keys_of(partitions), paused=True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The thread waits for sockets without the lock and steps the core under it. Other threads hand over operations
-(`start`, `run`) or functions (`post`): these wait in a queue that the thread takes in, so that the core is stepped by
-one thread only, and a KeyboardInterrupt in the application cannot hit it half-way through a step.
+(`start`, `run`) or functions (`post`). These wait in a queue that the thread takes in. So one thread alone steps the
+core, and a KeyboardInterrupt in the application cannot hit it half-way through a step.
 
 Rules
 -----
@@ -50,7 +50,10 @@ _LOGGER = logging.getLogger("odradek.client")
 
 
 class IoThread:
-    """See the module. `bootstrap` holds (host, port) pairs; `name` is the thread's. Opens no connection yet."""
+    """A core in a thread of its own.
+
+    `bootstrap` holds (host, port) pairs; `name` is the thread's. Opens no connection yet.
+    """
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], config: ClientConfig, name: str) -> None:
         self.lock = threading.RLock()

@@ -1,7 +1,7 @@
 """The effects of a core on non-blocking sockets and a selector. SHELL; under both blocking shells.
 
 `Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). It has no loop and
-no lock of its own: whoever owns it calls `select`, and holds the core's lock, if there is one, around all the rest.
+no lock of its own: its owner calls `select`, and holds the core's lock, if there is one, around all the rest.
 
 What may take long has a thread of its own: finding the addresses of a name, and computations. Such a thread touches nothing
 but `_finished`, and ends a `select`.
@@ -48,7 +48,7 @@ class _Connection:
 
 
 class Sockets:
-    """See the module."""
+    """Sockets and their selector."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core

@@ -6,7 +6,7 @@ length of its frame, unless it says that it keeps none of it.
 
 Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, nothing more of that connection is dispatched
 until there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together those are held back that have more than
-`HELD_SHARE_BYTES`; whoever pipelines a few small requests behind a parked fetch never is. So the memory is bounded by
+`HELD_SHARE_BYTES`; a client that pipelines a few small requests behind a parked fetch never is. So the memory is bounded by
 these figures plus one answer for each connection that waits.
 """
 

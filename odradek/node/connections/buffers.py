@@ -9,10 +9,11 @@ All of them together stay below `bytes_max`. A connection that needs more waits:
   for it. So large frames that do not come to their end hold up each other, and no small one.
 * Each part serves those who wait in the order of their coming, and nobody gets in before them.
 * While somebody waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
-* If somebody has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`): those of the address that holds the most,
-  and of these the slowest, by bytes per second since the frame began (the time in which it waited for memory itself does
-  not count). One a second, and as many as are needed of those that are slower than `BYTES_PER_SECOND_MIN`, or of all if
-  somebody has waited for twice as long. So half-sent frames hold up others for seconds, even if a byte comes now and then.
+* If somebody has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`). They are those of the address that
+  holds the most, and of these the slowest by bytes per second since the frame began. The time in which it waited for
+  memory itself is left out. One a second, and as many as are needed of those that are slower than
+  `BYTES_PER_SECOND_MIN`, or of all if somebody has waited for twice as long. So half-sent frames hold up others for
+  seconds, even if a byte comes now and then.
 """
 
 from __future__ import annotations

@@ -2,28 +2,28 @@
 
 Theory of operation
 -------------------
-One task per connection. It waits until the socket is readable, receives into the buffer that all connections
-share, dispatches **every** complete frame (nothing awaits between a receive and its dispatch), and sends all
-answers with one call.
+One task per connection. It waits until the socket is readable, and receives into the buffer that all connections
+share. Then it dispatches **every** complete frame, and sends all answers with one call. Nothing awaits between a
+receive and its dispatch.
 
 * Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client cannot
   hold the loop.
-* A tail that is not a whole frame moves into a buffer of the connection's own; a connection that sends large frames
-  keeps that buffer while it is busy and receives straight into it.
-* Requests are counted as they are dispatched, which is the order in which they came; who appends asserts it
+* A part of a frame at the end moves into a buffer of the connection's own. A connection that sends large frames keeps
+  that buffer while it is busy, and receives straight into it.
+* Requests are counted as they are dispatched, which is the order in which they came; appends assert it
   (`Context.note_append`).
-* Answers leave in the order of the requests. Those that exist at once go straight to the send queue; as soon as one
-  request is delayed, it and all after it take a `Slot` in a queue that is bounded in number and in bytes
-  (`odradek.node.connections.answers`): a connection that fills it is not read until there is room.
+* Answers leave in the order of the requests. Those that exist at once go straight to the send queue. As soon as one
+  request is delayed, it and all after it take a `Slot` in a queue (`odradek.node.connections.answers`). That queue is bounded in
+  number and in bytes: a connection that fills it is read again when there is room.
 * A `Suspend` stops dispatch on its connection only.
 * What has thousands of elements is decoded and encoded beside the loop (`odradek.node.connections.long_requests`).
-* Whoever completes a delayed answer pushes it out himself, without waking this task. Only if the socket is full a
+* The code that completes a delayed answer also pushes it out, without waking this task. Only if the socket is full a
   drain task waits for it to become writable.
 
-A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` keeps those few), and
-harms nobody else.
+A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` keeps those few). Other
+connections go on.
 
-Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have one latency: one
+Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have one latency. One
 look at the clock per turn is exact for all of them.
 """
 

@@ -47,7 +47,7 @@ class MetricsSources:
     started_at: float
     """By the node's monotonic clock."""
     services: Sequence[ConnectionServices]
-    """Of the listeners for controllers and of those for clients."""
+    """Those of the listeners for controllers, and of those for clients."""
     servers: Sequence[Server]
     broker: Broker | None
     controller: Any

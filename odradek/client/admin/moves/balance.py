@@ -8,7 +8,7 @@ this order:
 1. **Leaving**: what is on brokers that leave goes to the others, the largest first, each to the lightest one allowed.
 2. **Spread**: a partition with two replicas in a rack, although another rack is without, gets one of them moved.
 3. **Bytes**: from a broker above the mean to one below it goes the largest replica that fits into both the excess and
-   the lack, so that no byte moves twice and none moves in vain; where none fits, the smallest that still makes the
+   the lack. So each byte moves once at most, and to some use. Where none fits, the smallest goes that still makes the
    two more alike. It ends when all are within `tolerance` of the mean, or nothing allowed helps.
 4. **Counts**: replicas even out in number by the smallest ones, as far as bytes stay within the tolerance.
 5. **Leaders**: who comes first in a partition's list leads it. Swapping within a list costs no bytes; along chains of

@@ -1,8 +1,8 @@
 """A plan of moves carried out: what there is to plan with, throttles, waves of reassignments, progress. Operations, PURE.
 
 A reassignment is asked of the controller and then runs by itself: brokers copy, the controller drops the old replicas
-once the new ones are in sync. So a plan goes out in waves of a few partitions, each as another is done, and whoever
-stops watching leaves no half of a partition behind: what was asked for goes on, what was not asked for stays as it is.
+once the new ones are in sync. So a plan goes out in waves of a few partitions, each as another is done. It may be
+left at any time with every partition whole: what was asked for goes on, the rest stays as it is.
 
 A throttle is configuration (KIP-73): a rate on each broker, and on each topic the replicas that it holds for. It is
 taken away when all is done.
