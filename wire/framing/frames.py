@@ -1,7 +1,7 @@
 """Frames and the headers inside them: the functions that every connection shares, in and out of the hot path.
 
-A frame is a 4-byte length and that many bytes. A request's bytes are a header (API key, version, correlation
-id, client id, and tagged fields where the version is flexible) and a body; a response's are a correlation id,
+A frame is a 4-byte length and that many bytes. A request's bytes are a header and a body. The header has API key, version,
+correlation id, client id, and tagged fields where the version is flexible. A response's bytes are a correlation id,
 tagged fields perhaps, and a body.
 """
 
@@ -44,7 +44,7 @@ _API_VERSIONS_LAST: Final = api_versions(ApiKey.API_VERSIONS)[1]
 
 
 class UnknownApiKey(RemoteProtocolError):
-    """A request for an API that does not exist here; its header's form is unknown, so it cannot be answered."""
+    """A request for an API that is unknown here; so is the form of its header, and it gets no answer."""
 
     def __init__(self, api_key: int) -> None:
         self.api_key = api_key
@@ -75,7 +75,7 @@ def parse_request_header(buf: Buffer, offset: int, end: int) -> tuple[int, int, 
     Returns (api_key, api_version, correlation_id, client_id, offset of the body); a null client id is "", as
     Kafka takes it. The version may be one that nobody serves (`is_supported`). In header version 2 the client
     id keeps its 2-byte length (KIP-482). An ApiVersions request newer than ours may have any header behind the
-    client id: it is not looked at, since the answer is the same whatever it says (KIP-511).
+    client id. It is not looked at, since the answer is the same whatever it says (KIP-511).
 
     Raises:
         UnknownApiKey: no such API.

@@ -1,0 +1,312 @@
+"""Plain English, counted: which sentences of pages and docstrings are too long, deny twice, or use words that STYLE.md bans.
+
+    python -m tests.prose [PATH ...]      # each fault with its place, the files with the most of them last
+    python -m tests.prose --lower         # write the counts as they are now; refuses to raise any
+
+What is counted: README.md, ARCHITECTURE.md, STYLE.md, docs/*.md and the README of each package. Of Python files it is the
+docstrings of modules, and of classes, functions and attributes with a public name. Generated messages are left out. So are
+code, diagrams and headings.
+
+`prose_exceptions.tsv` has a count for each file that is not clean yet. `test_prose.py` holds each file to its count: more is a new
+fault, and fewer wants `--lower`. A file that is moved or cut takes its count along: new files may
+have what old ones have less than before. All together never have more.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+EXCEPTIONS = "tests/prose_exceptions.tsv"
+PAGES = ("README.md", "ARCHITECTURE.md", "STYLE.md")
+FOLDERS = (
+    "bench",
+    "data_plane",
+    "deploy",
+    "docs",
+    "jepsen_tests",
+    "metadata_quorum",
+    "odradek",
+    "pyspark_odradek",
+    "sim",
+    "spark",
+    "tests",
+    "wire",
+)
+GENERATED = "wire/messages/"
+WORDS_MAX = 25
+NEGATIONS_MAX = 1
+_DENIALS = "cannot|neither|never|no|nobody|nor|not|nothing|nowhere|without"
+NEGATION = re.compile(rf"(?<![\w-])(?:{_DENIALS}|{_DENIALS.title()}|none)(?![\w-])|n['’]t\b")
+"""With a capital letter `None` is a value of Python."""
+BANNED = re.compile(r"\bwhoever\b|\bwhat is told\b|\bsee the module\b", re.IGNORECASE)
+
+_CODE = re.compile(r"``[^`]*``|`[^`]*`")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)")
+_WORD = re.compile(r"[A-Za-z0-9](?:[\w'’./:+%-]*\w)?")
+_END = re.compile(r"(?<=[.!?])[\"'’)\]*_]*\s+")
+_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|etc|et al)|\b[A-Z])\.$")
+_ITEM = re.compile(r"^\s*(?:[*-]|\d+\.)\s+")
+_UNDERLINE = re.compile(r"\s*[=-]{3,}\s*$")
+
+
+class Fault(NamedTuple):
+    """A sentence that breaks a rule, and where its paragraph begins."""
+
+    path: str
+    line: int
+    reason: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}: {self.sentence}"
+
+
+class Paragraph(NamedTuple):
+    """Text that belongs together: a paragraph, an item of a list, a cell of a table."""
+
+    line: int
+    text: str
+
+
+# -- what is read --------------------------------------------------------------------------------------------------
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """The Markdown pages that are held to the rules."""
+    found = [root / name for name in PAGES]
+    for folder in FOLDERS:
+        pattern = "*.md" if folder == "docs" else "**/README.md"
+        found += sorted((root / folder).glob(pattern))
+    return [page for page in found if page.exists()]
+
+
+def modules(root: Path = ROOT) -> list[Path]:
+    """The Python files that are held to the rules."""
+    found = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
+    return [path for path in found if not path.relative_to(root).as_posix().startswith(GENERATED)]
+
+
+def paragraphs_of_page(text: str) -> Iterator[Paragraph]:
+    """Paragraphs, items and cells of a Markdown page."""
+    lines: list[tuple[int, str]] = []
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+            yield from _joined(lines)
+        elif is_code:
+            continue
+        elif line.lstrip().startswith("|"):
+            yield from _joined(lines)
+            yield from _cells(number, line)
+        elif not line.strip() or line.startswith("#") or (not lines and line.startswith("    ")):
+            yield from _joined(lines)
+        else:
+            if _ITEM.match(line):
+                yield from _joined(lines)
+            lines.append((number, line))
+    yield from _joined(lines)
+
+
+def paragraphs_of_docstring(text: str, first_line: int) -> Iterator[Paragraph]:
+    """Paragraphs and items of a docstring; what is set apart by four spaces is code, a diagram, or a list of errors."""
+    lines: list[tuple[int, str]] = []
+    rows = text.expandtabs().splitlines() or [""]
+    margin = min((len(row) - len(row.lstrip()) for row in rows[1:] if row.strip()), default=0)
+    is_code = False
+    for number, row in enumerate(rows):
+        line = row.strip() if number == 0 else row[margin:].rstrip()
+        if line.startswith("```"):
+            is_code = not is_code
+        is_apart = line.startswith("    ") and not (lines and _ITEM.match(lines[0][1]))
+        if is_code or is_apart or not line or line.startswith("```"):
+            yield from _joined(lines)
+        elif _UNDERLINE.match(line):
+            lines.clear()
+        elif line.startswith("|"):
+            yield from _joined(lines)
+            yield from _cells(first_line + number, line)
+        else:
+            if _ITEM.match(line):
+                yield from _joined(lines)
+            lines.append((first_line + number, line))
+    yield from _joined(lines)
+
+
+def _cells(number: int, row: str) -> Iterator[Paragraph]:
+    """The cells of a table's row; a semicolon parts the fragments in a cell."""
+    return (Paragraph(number, cell) for cell in re.split(r"(?<!\\)\||;", row) if cell.strip())
+
+
+def _joined(lines: list[tuple[int, str]]) -> Iterator[Paragraph]:
+    """The lines so far as one paragraph; the list is empty afterwards."""
+    if lines:
+        number, first = lines[0]
+        texts = [_ITEM.sub("", first, count=1), *(text for _, text in lines[1:])]
+        yield Paragraph(number, " ".join(text.strip() for text in texts))
+        lines.clear()
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring of a module, and of its public classes, functions and attributes."""
+    yield from _docstrings(ast.parse(source).body, is_named=True)
+
+
+def _docstrings(body: Sequence[ast.stmt], *, is_named: bool) -> Iterator[tuple[int, str]]:
+    """`is_named`: a string at the beginning belongs to something with a public name."""
+    for statement in body:
+        if isinstance(statement, ast.Expr):
+            value = statement.value
+            if is_named and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield value.lineno, value.value
+            is_named = False
+        elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = statement.name
+            if isinstance(statement, ast.ClassDef) or name == "__init__":
+                if not _is_private(name):
+                    yield from _docstrings(statement.body, is_named=True)
+            elif not _is_private(name):
+                yield from _docstrings(statement.body[:1], is_named=True)
+            is_named = False
+        else:
+            is_named = isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_private(
+                _target(statement)
+            )
+
+
+def _target(statement: ast.Assign | ast.AnnAssign) -> str:
+    target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+    return target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "_")
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+# -- what is counted -----------------------------------------------------------------------------------------------
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a paragraph; code counts as one word each, a link as its text."""
+    plain = _LINK.sub(r"\1", _CODE.sub("CODE", text))
+    found: list[str] = []
+    for part in _END.split(plain):
+        if found and _ABBREVIATION.search(found[-1]):
+            found[-1] += f" {part}"
+        elif part.strip():
+            found.append(part.strip())
+    return found
+
+
+def reasons(sentence: str) -> list[str]:
+    """What is wrong with a sentence, in a few words each."""
+    words = len(_WORD.findall(sentence)) if len(sentence) > 2 * WORDS_MAX else 0
+    denials = [word.lower() for word in NEGATION.findall(sentence)]
+    negations = len(denials) - (denials.count("nor") if "neither" in denials else 0)
+    found = []
+    if words > WORDS_MAX:
+        found.append(f"{words} words")
+    if negations > NEGATIONS_MAX:
+        found.append(f"{negations} negations")
+    found += [f'"{banned[0].lower()}"' for banned in BANNED.finditer(sentence)]
+    return found
+
+
+def faults_of(path: str, paragraphs: Iterator[Paragraph]) -> Iterator[Fault]:
+    """All faults of these paragraphs; `path` is what the reader is told."""
+    for line, text in paragraphs:
+        for sentence in sentences(text):
+            yield from (Fault(path, line, reason, sentence) for reason in reasons(sentence))
+
+
+def faults_of_page(path: str, text: str) -> list[Fault]:
+    """All faults of a Markdown page."""
+    return list(faults_of(path, paragraphs_of_page(text)))
+
+
+def faults_of_module(path: str, source: str) -> list[Fault]:
+    """All faults in a module's docstrings."""
+    found: list[Fault] = []
+    for line, text in docstrings(source):
+        if re.match(r"Of\b", text.lstrip()):
+            found.append(Fault(path, line, 'begins with "Of"', text.strip().splitlines()[0]))
+        found += faults_of(path, paragraphs_of_docstring(text, line))
+    return found
+
+
+def all_faults(root: Path = ROOT) -> dict[str, list[Fault]]:
+    """By the path of each file that has some."""
+    found = {}
+    for path in (*pages(root), *modules(root)):
+        name = path.relative_to(root).as_posix()
+        text = path.read_text()
+        faults = faults_of_module(name, text) if path.suffix == ".py" else faults_of_page(name, text)
+        if faults:
+            found[name] = faults
+    return found
+
+
+# -- the exceptions ------------------------------------------------------------------------------------------------
+
+
+def read_exceptions(root: Path = ROOT) -> dict[str, int]:
+    """How many faults each file may have."""
+    text = (root / EXCEPTIONS).read_text()
+    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    return {path: int(count) for count, path in rows}
+
+
+def write_exceptions(counts: Mapping[str, int], root: Path = ROOT) -> None:
+    """Replace the list."""
+    head = "# Faults that a file may have; see prose.py. Only `python -m tests.prose --lower` writes here.\n"
+    rows = (f"{count}\t{path}\n" for path, count in sorted(counts.items()) if count)
+    (root / EXCEPTIONS).write_text(head + "".join(rows))
+
+
+def raised(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """By how much files are above their counts; new files first use up what old ones have less than before."""
+    left = sum(max(0, count - now.get(path, 0)) for path, count in before.items())
+    above = {}
+    for path, count in sorted(now.items()):
+        more = count - before.get(path, 0)
+        if more > 0 and path not in before:
+            taken = min(left, more)
+            left, more = left - taken, more - taken
+        if more > 0:
+            above[path] = more
+    return above
+
+
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    """Print faults, or lower the counts; 1 where that would raise one."""
+    found = all_faults(root)
+    if list(arguments) == ["--lower"]:
+        now = {path: len(faults) for path, faults in found.items()}
+        before = read_exceptions(root) if (root / EXCEPTIONS).exists() else now
+        above = raised(before, now)
+        for path, more in above.items():
+            print(
+                f"{path}: {more} more than before; `python -m tests.prose {path}` shows all", file=sys.stderr
+            )
+        if not above:
+            write_exceptions(now, root)
+            print(f"{sum(before.values())} faults were allowed, now {sum(now.values())}")
+        return 1 if above else 0
+    wanted = {
+        path: faults for path, faults in found.items() if not arguments or path.startswith(tuple(arguments))
+    }
+    for faults in sorted(wanted.values(), key=len):
+        for fault in faults:
+            print(fault)
+    print(f"{sum(map(len, wanted.values()))} faults in {len(wanted)} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
