@@ -18,10 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from odradek.env.ports import Clock, Event, Workers
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -29,12 +26,36 @@ REST_FACTOR = 11
 """Others keep eleven twelfths of the loop."""
 
 
+class _Clock(Protocol):
+    """What turns need of `ports.Clock`."""
+
+    def monotonic(self) -> float: ...
+
+    async def sleep_until(self, deadline: float) -> None: ...
+
+
+class _Event(Protocol):
+    """`ports.Event`."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> None: ...
+
+
+class _Worker(Protocol):
+    """A thread: `ports.Workers`."""
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T: ...
+
+
 class _Waiter:
     """Who waits for a turn; the first to come among those with the same share is less."""
 
     __slots__ = ("_key", "event", "is_next")
 
-    def __init__(self, taken: float, number: int, event: Event) -> None:
+    def __init__(self, taken: float, number: int, event: _Event) -> None:
         self._key = (taken, number)
         self.event = event
         """Wakes it to choose, or to begin if `is_next`."""
@@ -66,9 +87,9 @@ class LongWork:
 
     def __init__(
         self,
-        clock: Clock,
-        new_event: Callable[[], Event],
-        worker: Workers,
+        clock: _Clock,
+        new_event: Callable[[], _Event],
+        worker: _Worker,
         of_node: LongWork | None = None,
     ) -> None:
         """`worker` is a thread for this alone. `of_node` is the node's, where this is another beside it."""
@@ -98,7 +119,7 @@ class LongWork:
         """Whether a piece is under way or somebody waits for one."""
         return self._is_taken
 
-    def beside(self, worker: Workers) -> LongWork:
+    def beside(self, worker: _Worker) -> LongWork:
         """Work of the same node with a thread and turns of its own: neither waits for the other's pieces."""
         return LongWork(self._clock, self._new_event, worker, self)
 
