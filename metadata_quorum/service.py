@@ -33,7 +33,7 @@ from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image.unreadable_configs import MetadataErrors
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
-from metadata_quorum.raft.core import RaftConfig
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.publisher import MetadataPublisher

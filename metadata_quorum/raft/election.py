@@ -6,8 +6,7 @@ See `core.py` for how this is used. The rules are those of the Raft paper, secti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from metadata_quorum.raft.core_state import CoreState
 from metadata_quorum.raft.effects import Answer, TookLeadership
 from metadata_quorum.raft.messages import BeginEpoch, EndEpoch, EpochAnswer, Vote, VoteAnswer
 from metadata_quorum.raft.roles import (
@@ -22,9 +21,6 @@ from metadata_quorum.raft.roles import (
 from metadata_quorum.raft.voters import ReplicaKey
 from wire.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from metadata_quorum.raft.core import RaftCore
-
 CHECK_QUORUM_FETCH_TIMEOUTS = 1.5
 BEGIN_EPOCH_PER_FETCH_TIMEOUT = 2
 BROKEN_CONNECTION_JITTER = 0.1
@@ -34,7 +30,7 @@ BROKEN_CONNECTION_JITTER = 0.1
 # -- time -----------------------------------------------------------------------------------------------------
 
 
-def deadline(core: RaftCore) -> float:
+def deadline(core: CoreState) -> float:
     """When the present role has something to do about elections."""
     role = core.role
     match role:
@@ -48,7 +44,7 @@ def deadline(core: RaftCore) -> float:
             return role.election_deadline
 
 
-def on_time(core: RaftCore) -> None:
+def on_time(core: CoreState) -> None:
     """Act on deadlines that have passed."""
     role = core.role
     match role:
@@ -72,11 +68,11 @@ def on_time(core: RaftCore) -> None:
                 core.enter(Unattached(role.epoch, role.voted, None, core.random_election_deadline()))
 
 
-def _begin_epoch_period(core: RaftCore) -> float:
+def _begin_epoch_period(core: CoreState) -> float:
     return core.config.fetch_timeout / BEGIN_EPOCH_PER_FETCH_TIMEOUT
 
 
-def _check_quorum_deadline(core: RaftCore, role: Leader) -> float:
+def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
     """A leader that no majority has fetched from for this long may be alone, and resigns (thesis 6.2)."""
     times = []
     for voter in core.voters.voters:
@@ -94,7 +90,7 @@ def _check_quorum_deadline(core: RaftCore, role: Leader) -> float:
 # -- standing for election --------------------------------------------------------------------------------------
 
 
-def ask_for_pre_votes(core: RaftCore) -> None:
+def ask_for_pre_votes(core: CoreState) -> None:
     """Become Prospective: would anybody vote for this replica?"""
     role = core.role
     leader_id = role.leader_id if isinstance(role, Unattached | Prospective | Follower) else None
@@ -106,13 +102,13 @@ def ask_for_pre_votes(core: RaftCore) -> None:
     _count_votes(core)
 
 
-def stand(core: RaftCore) -> None:
+def stand(core: CoreState) -> None:
     """Become Candidate: a new epoch, a vote for oneself."""
     core.enter(Candidate(core.epoch + 1, core.me, core.random_election_deadline(), granted=[core.me.node_id]))
     _count_votes(core)
 
 
-def _count_votes(core: RaftCore) -> None:
+def _count_votes(core: CoreState) -> None:
     role = core.role
     assert isinstance(role, Candidate | Prospective)
     voters, majority = core.voters, core.voters.majority
@@ -127,7 +123,7 @@ def _count_votes(core: RaftCore) -> None:
         _back_off(core)
 
 
-def _back_off(core: RaftCore) -> None:
+def _back_off(core: CoreState) -> None:
     """A majority refused: leave the others the time to do better. Prospective goes back to a leader it knows."""
     role = core.role
     assert isinstance(role, Candidate | Prospective)
@@ -138,7 +134,7 @@ def _back_off(core: RaftCore) -> None:
     role.election_deadline = core.now + core.config.election_backoff_max * core.rng.random()
 
 
-def _lead(core: RaftCore, granted: tuple[int, ...]) -> None:
+def _lead(core: CoreState, granted: tuple[int, ...]) -> None:
     core.enter(
         Leader(
             core.epoch,
@@ -152,7 +148,7 @@ def _lead(core: RaftCore, granted: tuple[int, ...]) -> None:
     core.emit(TookLeadership(core.epoch, granted))
 
 
-def ask(core: RaftCore) -> None:
+def ask(core: CoreState) -> None:
     """Send what the role asks of others and is not under way yet."""
     role = core.role
     match role:
@@ -172,7 +168,7 @@ def ask(core: RaftCore) -> None:
             return
 
 
-def _tell_of_epoch(core: RaftCore, role: Leader) -> None:
+def _tell_of_epoch(core: CoreState, role: Leader) -> None:
     """BeginEpoch to the voters that have not fetched lately: they may not know whom to fetch from."""
     silent_since = core.now - _begin_epoch_period(core)
     for voter in core.voters.voters:
@@ -189,7 +185,7 @@ def _tell_of_epoch(core: RaftCore, role: Leader) -> None:
 # -- requests -----------------------------------------------------------------------------------------------------
 
 
-def on_vote(core: RaftCore, request_id: int, request: Vote) -> None:
+def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
     """Raft 5.4.1: "the voter denies its vote if its own log is more up-to-date than that of the candidate"."""
     if not request.voter.matches(core.me):
         _answer_vote(core, request_id, granted=False, error=ErrorCode.INVALID_VOTER_KEY)
@@ -207,8 +203,8 @@ def on_vote(core: RaftCore, request_id: int, request: Vote) -> None:
     _answer_vote(core, request_id, granted=granted)
 
 
-def _would_vote(core: RaftCore) -> bool:
-    """KIP-996: a replica refuses a pre-vote while its leader answers; so does the leader."""
+def _would_vote(core: CoreState) -> bool:
+    """KIP-996: a pre-vote is refused by whoever has a leader that answers, the leader included."""
     match core.role:
         case Leader():
             return False
@@ -218,7 +214,7 @@ def _would_vote(core: RaftCore) -> bool:
             return True
 
 
-def _may_vote(core: RaftCore, candidate: ReplicaKey) -> bool:
+def _may_vote(core: CoreState, candidate: ReplicaKey) -> bool:
     """One vote per epoch, "first-come-first-served" (Raft, 5.2), and none where the leader is known."""
     role = core.role
     match role:
@@ -231,12 +227,12 @@ def _may_vote(core: RaftCore, candidate: ReplicaKey) -> bool:
 
 
 def _answer_vote(
-    core: RaftCore, request_id: int, *, granted: bool, error: ErrorCode = ErrorCode.NONE
+    core: CoreState, request_id: int, *, granted: bool, error: ErrorCode = ErrorCode.NONE
 ) -> None:
     core.emit(Answer(request_id, VoteAnswer(core.epoch, core.leader_id, granted, error)))
 
 
-def on_begin_epoch(core: RaftCore, request_id: int, request: BeginEpoch) -> None:
+def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> None:
     """A leader says that it leads."""
     error = ErrorCode.NONE
     if not request.voter.matches(core.me):
@@ -251,7 +247,7 @@ def on_begin_epoch(core: RaftCore, request_id: int, request: BeginEpoch) -> None
     core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, error)))
 
 
-def on_end_epoch(core: RaftCore, request_id: int, request: EndEpoch) -> None:
+def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
     """The leader resigned: its first choice stands at once, the others give it a head start."""
     if request.epoch < core.epoch:
         core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id, ErrorCode.FENCED_LEADER_EPOCH)))
@@ -273,8 +269,8 @@ def on_end_epoch(core: RaftCore, request_id: int, request: EndEpoch) -> None:
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
-def on_vote_answer(core: RaftCore, node_id: int, request: Vote, answer: VoteAnswer) -> None:
-    """Count a vote of the present epoch; drop any other."""
+def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAnswer) -> None:
+    """Of the epoch that is still the present one."""
     role = core.role
     if not isinstance(role, Prospective | Candidate) or isinstance(role, Prospective) != request.pre_vote:
         return
@@ -284,12 +280,12 @@ def on_vote_answer(core: RaftCore, node_id: int, request: Vote, answer: VoteAnsw
     _count_votes(core)
 
 
-def on_end_epoch_answer(core: RaftCore, node_id: int) -> None:
+def on_end_epoch_answer(core: CoreState, node_id: int) -> None:
     if isinstance(core.role, Resigned):
         core.role.to_tell = [each for each in core.role.to_tell if each != node_id]
 
 
-def on_broken_connection(core: RaftCore, node_id: int) -> None:
+def on_broken_connection(core: CoreState, node_id: int) -> None:
     """The leader's process may be gone: ask for pre-votes soon. Those that still hear it will say no."""
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
@@ -298,7 +294,7 @@ def on_broken_connection(core: RaftCore, node_id: int) -> None:
         role.fetch_deadline = min(role.fetch_deadline, core.now + jitter)
 
 
-def resign(core: RaftCore) -> None:
+def resign(core: CoreState) -> None:
     """Stop leading. The epoch has no leader from now on; the best voters are told to take over."""
     role = core.role
     assert isinstance(role, Leader)

@@ -6,20 +6,16 @@ voter have overlapping majorities only if the older one is settled, which is wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from metadata_quorum.raft.core_state import CoreState
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import ReplicaKey, Voter
 from wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from metadata_quorum.raft.core import RaftCore
 
 CAUGHT_UP_SECONDS = 3600.0
 """How long ago a new voter must have held the whole log at the latest (Kafka's limit)."""
 
 
-def refusal(core: RaftCore) -> ErrorCode:
+def refusal(core: CoreState) -> ErrorCode:
     """Why no voter may be added, removed or updated now; NONE if one may.
 
     The 2015 correction to the thesis, section 4.1: "a leader must not append a new configuration entry until it has
@@ -32,7 +28,7 @@ def refusal(core: RaftCore) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def refusal_to_add(core: RaftCore, voter: Voter) -> ErrorCode:
+def refusal_to_add(core: CoreState, voter: Voter) -> ErrorCode:
     """Whether `voter` may join: not twice, and only with (nearly) the whole log."""
     code = refusal(core)
     if code is not ErrorCode.NONE:
@@ -47,7 +43,7 @@ def refusal_to_add(core: RaftCore, voter: Voter) -> ErrorCode:
     return ErrorCode.NONE if caught_up else ErrorCode.REQUEST_TIMED_OUT
 
 
-def refusal_to_remove(core: RaftCore, voter: ReplicaKey) -> ErrorCode:
+def refusal_to_remove(core: CoreState, voter: ReplicaKey) -> ErrorCode:
     """Whether `voter` may go: it must be one, and not the last."""
     code = refusal(core)
     if code is not ErrorCode.NONE:

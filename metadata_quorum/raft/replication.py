@@ -6,18 +6,14 @@ nothing new is parked until something is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from metadata_quorum.ports import OffsetAndEpoch
 from metadata_quorum.raft import election
+from metadata_quorum.raft.core_state import CoreState
 from metadata_quorum.raft.effects import Answer, AppendFetched, LoadSnapshot, Truncate
 from metadata_quorum.raft.log_state import LogState
 from metadata_quorum.raft.messages import Fetch, FetchAnswer
 from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from metadata_quorum.raft.core import RaftCore
 
 REPLICAS_MAX = 2000
 """How many replicas a leader remembers; for each it keeps one fetch waiting."""
@@ -27,7 +23,7 @@ WAIT_MS_MAX = 30_000
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
 
-def on_fetch(core: RaftCore, request_id: int, request: Fetch) -> None:
+def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
     """Answer with what comes next, or park. The order of checks is Kafka's."""
     role = core.role
     error = ErrorCode.NONE
@@ -64,7 +60,7 @@ def on_fetch(core: RaftCore, request_id: int, request: Fetch) -> None:
         )
 
 
-def _mismatch(core: RaftCore, request: Fetch) -> FetchAnswer | None:
+def _mismatch(core: CoreState, request: Fetch) -> FetchAnswer | None:
     """What a replica must do before it can follow: load a snapshot, or cut its log."""
     log = core.log
     ours = OffsetAndEpoch(request.offset, request.last_epoch)
@@ -89,7 +85,7 @@ def _first_epoch(log: LogState, snapshot: OffsetAndEpoch) -> int:
     return log.epochs[0][0] if log.epochs and log.epochs[0][1] < snapshot.offset else snapshot.epoch
 
 
-def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
+def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
     """A Fetch from `offset` promises that everything below is on the disk of that replica."""
     progress = role.progress.get(request.replica)
     if progress is None:
@@ -109,8 +105,8 @@ def _note_promise(core: RaftCore, role: Leader, request: Fetch) -> Progress:
     return progress
 
 
-def _forget_one(core: RaftCore, role: Leader) -> None:
-    """Forget the observer that was silent for longest: one that asks under many names must not fill the memory."""
+def _forget_one(core: CoreState, role: Leader) -> None:
+    """Whoever asks under many names must not fill the memory: the observer that was silent for longest goes."""
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         silent = min(observers, key=lambda each: (each.last_fetch, each.key))
@@ -122,7 +118,7 @@ def _forget_one(core: RaftCore, role: Leader) -> None:
                 core.emit(Answer(request_id, answer))
 
 
-def count_promises(core: RaftCore) -> None:
+def count_promises(core: CoreState) -> None:
     """Advance the high watermark to what a majority of the voters holds on disk.
 
     Raft 5.4.2: "only log entries from the leader's current term are committed by counting replicas".
@@ -147,20 +143,20 @@ def count_promises(core: RaftCore) -> None:
             answer_parked(core)
 
 
-def _has_news(core: RaftCore, progress: Progress, request: Fetch) -> bool:
+def _has_news(core: CoreState, progress: Progress, request: Fetch) -> bool:
     if core.log.end_offset > request.offset:
         return True
     # Before that a leader tells no high watermark, so a follower that knows less must not be answered for ever.
     return core.has_committed_in_epoch and core.high_watermark > progress.high_watermark_told
 
 
-def _answer(core: RaftCore, request_id: int, request: Fetch, progress: Progress) -> None:
+def _answer(core: CoreState, request_id: int, request: Fetch, progress: Progress) -> None:
     progress.high_watermark_told = core.high_watermark
     read_offset = request.offset if core.log.end_offset > request.offset else None
     core.emit(Answer(request_id, FetchAnswer(core.epoch, core.leader_id, core.high_watermark), read_offset))
 
 
-def answer_parked(core: RaftCore) -> None:
+def answer_parked(core: CoreState) -> None:
     """Answer the fetches for which there is something new."""
     role = core.role
     assert isinstance(role, Leader)
@@ -171,24 +167,16 @@ def answer_parked(core: RaftCore) -> None:
             _answer(core, request_id, request, progress)
 
 
-def refuse_parked(core: RaftCore, leader: Leader) -> None:
-    """This replica leads no more: those who wait shall look for the next leader."""
-    for request_id in leader.parked:
-        answer = FetchAnswer(core.epoch, core.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        core.emit(Answer(request_id, answer))
-    leader.parked = {}
-
-
 # -- time ---------------------------------------------------------------------------------------------------------
 
 
-def deadline(core: RaftCore) -> float:
+def deadline(core: CoreState) -> float:
     if isinstance(core.role, Leader) and core.role.parked:
         return min(until for _, until in core.role.parked.values())
     return float("inf")
 
 
-def on_time(core: RaftCore) -> None:
+def on_time(core: CoreState) -> None:
     """Fetches that waited long enough get an empty answer."""
     role = core.role
     if isinstance(role, Leader):
@@ -201,7 +189,7 @@ def on_time(core: RaftCore) -> None:
 # -- the follower's side --------------------------------------------------------------------------------------------
 
 
-def ask(core: RaftCore) -> None:
+def ask(core: CoreState) -> None:
     """Fetch, when all that was fetched before is on the disk."""
     role = core.role
     if core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
@@ -220,8 +208,8 @@ def ask(core: RaftCore) -> None:
     core.ask(target, Fetch(core.epoch, core.me, end.offset, end.epoch, wait_ms, core.high_watermark))
 
 
-def on_fetch_answer(core: RaftCore, node_id: int, answer: FetchAnswer) -> None:
-    """Take the answer of the present epoch's leader; drop any other."""
+def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
+    """Of the leader of the present epoch, or it is dropped."""
     role = core.role
     if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
         return
@@ -243,7 +231,7 @@ def on_fetch_answer(core: RaftCore, node_id: int, answer: FetchAnswer) -> None:
     core.advance_high_watermark(min(answer.high_watermark, core.log.end_offset))
 
 
-def _truncate(core: RaftCore, diverging: OffsetAndEpoch) -> None:
+def _truncate(core: CoreState, diverging: OffsetAndEpoch) -> None:
     """Cut back to where both logs agree (KIP-101). Never below what is committed."""
     ours = core.log.end_offset_for_epoch(diverging.epoch)
     end_offset = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata_quorum.raft.core import RaftCore
+from metadata_quorum.raft.core_state import CoreState
 from metadata_quorum.raft.roles import Leader, Progress
 from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.replica.wire_messages import METADATA_TOPIC, NOBODY
@@ -24,7 +24,7 @@ OBSERVER_SECONDS = 300.0
 
 
 def describe_quorum(
-    core: RaftCore, request: DescribeQuorumRequest, high_watermark: int, now: float, wall_ms: int
+    core: CoreState, request: DescribeQuorumRequest, high_watermark: int, now: float, wall_ms: int
 ) -> DescribeQuorumResponse:
     """`now` and `wall_ms` are the same moment by the two clocks; the answer's times are wall-clock milliseconds."""
     named = [

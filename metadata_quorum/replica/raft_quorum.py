@@ -39,7 +39,8 @@ from metadata_quorum.ports import (
     SnapshotStore,
     StoredSnapshot,
 )
-from metadata_quorum.raft.core import RaftConfig, RaftCore
+from metadata_quorum.raft.core import RaftCore
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.effects import (
     Answer,
     AppendFetched,

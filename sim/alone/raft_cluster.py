@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from metadata_quorum.ports import OffsetAndEpoch, QuorumState
-from metadata_quorum.raft.core import RaftConfig, RaftCore
+from metadata_quorum.raft.core import RaftCore
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.effects import (
     Answer,
     AppendFetched,

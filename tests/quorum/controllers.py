@@ -13,7 +13,7 @@ from metadata_quorum.controller.controller import Controller
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller_table import build_controller_table
 from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.raft.core import RaftConfig
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.replica.peers import PeerConnections

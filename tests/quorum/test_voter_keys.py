@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from metadata_quorum.ports import OffsetAndEpoch
-from metadata_quorum.raft.core import RaftConfig, RaftCore
+from metadata_quorum.raft.core import RaftCore
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.effects import Answer, Send
 from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.messages import BeginEpoch, EpochAnswer, Fetch, Vote, VoteAnswer

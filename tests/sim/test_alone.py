@@ -38,7 +38,7 @@ def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) ->
 def test_the_command_tells_how_to_run_a_failing_schedule_again(capsys: pytest.CaptureFixture[str]) -> None:
     """A bug in the core (votes that are not saved first) is a broken promise: exit status 1."""
     with patched(
-        "metadata_quorum.raft.core:RaftCore._save", "if state != self._saved:", "if not self._saved:"
+        "metadata_quorum.raft.core_state:CoreState._save", "if state != self._saved:", "if not self._saved:"
     ):
         assert command.main(["--alone", "raft", "--seed", "0"]) == 1
     assert "again: python -m sim --alone raft --seed 0" in capsys.readouterr().out

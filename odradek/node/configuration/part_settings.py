@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from data_plane.broker import BrokerSettings
 from data_plane.groups.group_settings import GroupSettings
-from metadata_quorum.raft.core import RaftConfig
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from odradek.node.broker_lifecycle import LifecycleTimes
 from odradek.node.configuration.node_config import NodeConfig

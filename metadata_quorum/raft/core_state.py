@@ -1,0 +1,257 @@
+"""What the parts of the core share: the role, the time, what must be remembered, who is being asked. PURE.
+
+Elections and replication act on this and know nothing of the reports that call them (`core.py`). A transition goes
+through `enter`; it alone emits `SaveState`, and nothing that tells of the new role precedes that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import attrs
+
+from metadata_quorum.ports import QuorumState
+from metadata_quorum.raft.effects import (
+    Answer,
+    Effect,
+    HighWatermarkAdvanced,
+    LostLeadership,
+    SaveState,
+    Send,
+)
+from metadata_quorum.raft.log_state import LogState
+from metadata_quorum.raft.messages import FetchAnswer, Request
+from metadata_quorum.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
+from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from wire.errors import ErrorCode
+
+__all__ = ["CoreState", "RaftConfig"]
+
+NOBODY = -1
+FIRST_WAIT = 0.1
+"""Share of the election timeout that a replica waits after its start, at least; at most twice as much."""
+
+
+@attrs.frozen
+class RaftConfig:
+    """Seconds; Kafka's `controller.quorum.*` keys have the defaults."""
+
+    election_timeout: float = 1.0
+    election_backoff_max: float = 1.0
+    fetch_timeout: float = 2.0
+    retry_backoff: float = 0.02
+    fetch_wait_max: float = 0.5
+    request_timeout: float = 2.0
+    fetch_bytes_max: int = 1 << 20
+
+
+class CoreState:
+    """One replica's state. `stored` is what `SaveState` saved last; `bootstrap` are nodes to ask for the leader."""
+
+    def __init__(
+        self,
+        me: ReplicaKey,
+        log: LogState,
+        stored: QuorumState | None,
+        config: RaftConfig,
+        rng: random.Random,
+        now: float,
+        bootstrap: Sequence[int] = (),
+    ) -> None:
+        self.me = me
+        self.log = log
+        self.config = config
+        self.rng = rng
+        self.now = now
+        self.high_watermark = log.start_offset if log.snapshot is None else log.snapshot.offset
+        self._bootstrap = tuple(node_id for node_id in bootstrap if node_id != me.node_id)
+        self._asked = 0
+        self._effects: list[Effect] = []
+        self._under_way: dict[tuple[int, type[Request]], Request] = {}
+        self._retry_at: dict[int, float] = {}
+        self._saved = stored
+        self.role: Role = self._first_role(stored)
+
+    def _first_role(self, stored: QuorumState | None) -> Role:
+        state = stored or QuorumState()
+        # At the start everybody is asked who leads: who knows answers at once, so there is no need to wait for long.
+        deadline = self.now + self.config.election_timeout * (FIRST_WAIT + FIRST_WAIT * self.rng.random())
+        if self.log.last_epoch > state.leader_epoch:
+            return Unattached(self.log.last_epoch, None, None, deadline)
+        voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
+        if state.leader_id == self.me.node_id:
+            # It led this epoch and may have appended what a crash took: it must not lead the same epoch again.
+            return Resigned(state.leader_epoch, voted, deadline)
+        leader_id = None if state.leader_id < 0 else state.leader_id
+        if leader_id is not None and self.log.voters.get(leader_id) is not None:
+            # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.
+            return Follower(state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout)
+        return Unattached(state.leader_epoch, voted, leader_id, deadline)
+
+    # -- what everybody may ask ---------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self.role.epoch
+
+    @property
+    def leader_id(self) -> int | None:
+        """Who leads the present epoch, as far as this replica knows."""
+        match self.role:
+            case Leader():
+                return self.me.node_id
+            case Unattached() | Prospective() | Follower():
+                return self.role.leader_id
+            case _:
+                return None
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.log.voters
+
+    @property
+    def is_voter(self) -> bool:
+        return self.log.voters.has(self.me)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this replica may ask for votes: a voter, or one whose removal is not known to be committed.
+
+        Thesis, 4.2.2: a server that is not in its newest set "should still start new elections, as it might still be
+        needed until" that set is committed: its log may be the only one that is long enough.
+        """
+        history = self.log.voter_history
+        if self.is_voter:
+            return True
+        return (
+            len(history) > 1 and self.log.voters_offset >= self.high_watermark and history[-2][1].has(self.me)
+        )
+
+    @property
+    def has_committed_in_epoch(self) -> bool:
+        """Whether the leader has seen a record of its own epoch committed: it knows all that is committed."""
+        return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
+
+    def effects(self) -> list[Effect]:
+        """What is to be done, in this order; each effect is returned once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- time and transitions ---------------------------------------------------------------------------------------
+
+    def _at(self, now: float) -> None:
+        self.now = max(self.now, now)
+
+    def random_election_deadline(self) -> float:
+        return self.now + self.config.election_timeout * (1 + self.rng.random())
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def enter(self, role: Role) -> None:
+        """Change the role; what must be remembered is saved first."""
+        before = self.role
+        if role.epoch < before.epoch:
+            raise AssertionError(f"the epoch fell from {before.epoch} to {role.epoch}")
+        self.role = role
+        self._save()
+        self._under_way.clear()
+        if isinstance(before, Leader):
+            self._refuse_parked(before)
+            self.emit(LostLeadership(before.epoch))
+
+    def _refuse_parked(self, leader: Leader) -> None:
+        """This replica leads no more: whoever waits shall look for the next leader."""
+        for request_id in leader.parked:
+            answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.emit(Answer(request_id, answer))
+        leader.parked = {}
+
+    def _save(self) -> None:
+        """Emit what a restart must know, if it has changed. A resigned leader is remembered as the leader."""
+        role = self.role
+        leader_id = self.me.node_id if isinstance(role, Resigned) else self.leader_id
+        voted = role.voted
+        state = QuorumState(
+            NOBODY if leader_id is None else leader_id,
+            role.epoch,
+            NOBODY if voted is None else voted.node_id,
+            bytes(16) if voted is None else voted.directory_id,
+        )
+        if state != self._saved:
+            self._saved = state
+            self.emit(SaveState(state))
+
+    def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
+        """`source` says that there is this epoch, and maybe who leads it.
+
+        Who has lost the leader that it knows hears of it again only from the leader itself: the others may not
+        have noticed yet, and would talk each other into following the dead.
+        """
+        role = self.role
+        if epoch < role.epoch or leader_id == self.me.node_id:
+            return
+        if epoch > role.epoch:
+            if leader_id is None:
+                self.enter(Unattached(epoch, None, None, self._kept_election_deadline()))
+            else:
+                self.follow(epoch, leader_id, None)
+        elif leader_id is not None:
+            match role:
+                case Unattached(leader_id=known) | Prospective(leader_id=known):
+                    if known != leader_id or source == leader_id:
+                        self.follow(epoch, leader_id, role.voted)
+                case Candidate():
+                    self.follow(epoch, leader_id, role.voted)
+                case Follower(leader_id=known, has_fetched=False) if known != leader_id:
+                    # Anybody may have said that the one leads; whoever has answered as the leader is one.
+                    self.follow(epoch, leader_id, role.voted)
+                case _:
+                    return
+
+    def _kept_election_deadline(self) -> float:
+        """A higher epoch alone is no reason to wait longer: whoever raised it may not be electable."""
+        if isinstance(self.role, Unattached | Prospective | Candidate):
+            return self.role.election_deadline
+        return self.random_election_deadline()
+
+    def follow(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
+        self._retry_at.pop(leader_id, None)
+        self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout))
+
+    def advance_high_watermark(self, offset: int) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.emit(HighWatermarkAdvanced(offset))
+
+    # -- asking others --------------------------------------------------------------------------------------------
+
+    def _is_over(self, node_id: int, request: Request) -> bool:
+        """Whether this request was under way; it is no more."""
+        if self._under_way.get((node_id, type(request))) is not request:
+            return False
+        del self._under_way[node_id, type(request)]
+        return True
+
+    def can_ask(self, node_id: int, kind: type[Request]) -> bool:
+        return (node_id, kind) not in self._under_way and self._retry_at.get(node_id, 0.0) <= self.now
+
+    def ask(self, node_id: int, request: Request) -> None:
+        self._under_way[node_id, type(request)] = request
+        self._retry_at.pop(node_id, None)
+        self.emit(Send(node_id, request))
+
+    def is_asking(self, kind: type[Request]) -> bool:
+        return any(each is kind for _, each in self._under_way)
+
+    def someone_to_ask(self) -> int | None:
+        """A node that may know the leader: voters and bootstrap nodes in turn."""
+        candidates = [node_id for node_id in self.voters.node_ids if node_id != self.me.node_id]
+        candidates += [node_id for node_id in self._bootstrap if node_id not in candidates]
+        for _ in candidates:
+            node_id = candidates[self._asked % len(candidates)]
+            self._asked += 1
+            if self._retry_at.get(node_id, 0.0) <= self.now:
+                return node_id
+        return None
