@@ -3,7 +3,7 @@
 Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs (implemented by
 `data_plane.metadata_log` over the log class that topics use, and in memory by tests). `DecisionLog` is what a
 replicated state machine sees above a quorum: records go in, and a high watermark says which of them will never
-be taken back. `RaftQuorum` is such a log, and so are the partitions of `__consumer_offsets`.
+be taken back. The quorum's `QuorumLeader` is such a log, and so are the partitions of `__consumer_offsets`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
+
 from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
 from metadata_quorum.controller.controller import (
     Activate,
@@ -33,20 +35,19 @@ from metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.image.unreadable_configs import MetadataErrors
 from metadata_quorum.ports import QuorumStateStore, ReplicatedLog, SnapshotStore
-from metadata_quorum.raft.core_state import RaftConfig
-from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.publisher import MetadataPublisher
+from metadata_quorum.replica.quorum_driver import QuorumSettings
 from metadata_quorum.replica.raft_quorum import RaftQuorum
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter
 from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import Deferred, ReplicatedStateMachine
-from odradek.env.ports import DiskRefused, Env, TaskGroup
+from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import AbortTransactionRecord, FeatureLevelRecord
 from wire.structure import Message
 
-__all__ = ["LoopbackChannel", "MetadataService"]
+__all__ = ["LoopbackChannel", "MetadataService", "MetadataSettings"]
 
 REPLAY_RETRY_SECONDS = 1.0
 
@@ -54,11 +55,25 @@ REPLAY_RETRY_SECONDS = 1.0
 _Machine = ReplicatedStateMachine[MetadataImage, MetadataDelta]
 
 
-class MetadataService:
-    """Quorum, publisher and controller of one node, wired together.
+def _or_usual(records: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(records) or bootstrap_records()
 
-    `start`, then use; `stop` before the log is closed.
-    """
+
+@attrs.frozen
+class MetadataSettings:
+    """What a node's configuration and its log directory say about its part in the metadata."""
+
+    quorum: QuorumSettings
+    controller: ControllerSettings | None
+    """None on a node that is no controller."""
+    snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
+    bootstrap: tuple[Message, ...] = attrs.field(default=(), converter=_or_usual)
+    """The first records of a new cluster: this version's own where none are given."""
+    release: Release = THIS_RELEASE
+
+
+class MetadataService:
+    """The parts wired together: `start`, then use; `stop` before the log is closed."""
 
     def __init__(
         self,
@@ -66,66 +81,32 @@ class MetadataService:
         log: ReplicatedLog,
         snapshots: SnapshotStore,
         store: QuorumStateStore,
-        *,
-        me: ReplicaKey,
-        cluster_id: str,
-        controller_settings: ControllerSettings | None,
-        raft_config: RaftConfig | None = None,
-        static_voters: VoterSet | None = None,
-        bootstrap_servers: Sequence[tuple[str, int]] = (),
-        endpoints: Sequence[tuple[str, str, int]] = (),
-        bootstrap: Sequence[Message] = (),
-        snapshot_settings: SnapshotSettings | None = None,
-        release: Release = THIS_RELEASE,
+        settings: MetadataSettings,
+        logger: Log,
         addresses: Addresses | None = None,
-        logger: Any,
     ) -> None:
-        """`controller_settings` is None on a node that is no controller. `endpoints` are (listener name, host, port)
-        of this node's controller listeners, `bootstrap_servers` those of others. `bootstrap` are the first records
-        of a new cluster; this version's own if they are missing. `addresses` are those of the node's other connections."""
+        """`addresses` are those of the node's other connections."""
         self._env = env
         self._addresses = addresses
-        self._settings = controller_settings
-        self._bootstrap = tuple(bootstrap) or bootstrap_records()
-        self._release = release
+        self._settings = settings
         self._logger = logger
-        self._me = me
-        self.quorum = RaftQuorum(
-            log,
-            snapshots,
-            store,
-            me=me,
-            cluster_id=cluster_id,
-            static_voters=static_voters,
-            bootstrap=bootstrap_servers,
-            endpoints=endpoints,
-            config=RaftConfig() if raft_config is None else raft_config,
-            clock=env.clock,
-            workers=env.workers,
-            new_event=env.event,
-            random=env.random,
-            logger=logger,
-            buggify=env.buggify,
-        )
+        self.quorum = RaftQuorum(env, log, snapshots, store, settings.quorum, logger)
         self._publisher = MetadataPublisher(
-            cluster_id, self._read_committed, self.quorum.reading, env.workers
+            settings.quorum.cluster_id, self._read_committed, self.quorum.reading, env.workers
         )
         self._snapshotter = Snapshotter(
+            env,
             snapshots,
-            SnapshotSettings() if snapshot_settings is None else snapshot_settings,
-            control_records_below=self.quorum.control_records_below,
-            written=self.quorum.snapshot_written,
-            clock=env.clock,
-            workers=env.workers,
-            new_event=env.event,
+            settings.snapshots,
+            control_records_below=self.quorum.snapshots.control_records_below,
+            written=self.quorum.snapshots.written,
             logger=logger,
-            buggify=env.buggify,
         )
         self._publisher.on_committed = self._snapshotter.note
         self.errors = MetadataErrors(logger)
         self._publisher.subscribe(self.errors.look)
         self._published_bytes = 0
-        self._controller = Controller(controller_settings or ControllerSettings())
+        self._controller = Controller(settings.controller or ControllerSettings())
         self._machine: _Machine | None = None
         self.decided = DecisionFigures()
         self._is_active = False
@@ -136,10 +117,10 @@ class MetadataService:
         self._news = env.event()
         self._caught_up = env.event()
         self.quorum.on_change(self._look)
-        self.quorum.subscribe(lambda _: self._look())
+        self.quorum.decisions.subscribe(lambda _: self._look())
 
     def _read_committed(self, offset: int, bytes_max: int) -> bytes:
-        return self.quorum.read_committed(
+        return self.quorum.decisions.read_committed(
             offset, 1 if self._env.buggify("metadata.small_replay") else bytes_max
         )
 
@@ -154,7 +135,7 @@ class MetadataService:
         peers = self._peers = PeerConnections(
             env,
             tasks,
-            client_id=f"raft-client-{self._me.node_id}",
+            client_id=f"raft-client-{self._settings.quorum.me.node_id}",
             log=self._logger,
             addresses=self._addresses,
         )
@@ -165,11 +146,12 @@ class MetadataService:
         tasks.start_soon(self.quorum.run, name="metadata quorum")
         tasks.start_soon(self._follow, name="metadata publisher")
         tasks.start_soon(self._snapshotter.run, name="metadata snapshots")
-        tasks.start_soon(self.quorum.expire_old_snapshots, name="metadata retention")
-        if self._settings is not None:
-            for task in periodic_tasks(self._settings):
+        tasks.start_soon(self.quorum.snapshots.expire_old, name="metadata retention")
+        settings = self._settings.controller
+        if settings is not None:
+            for task in periodic_tasks(settings):
                 tasks.start_soon(self._ask_periodically, task, name=task.name)
-            period_ms = session_check_ms(self._settings)
+            period_ms = session_check_ms(settings)
             tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
 
     async def caught_up(self) -> None:
@@ -210,7 +192,7 @@ class MetadataService:
         """How many records that are committed, as far as this node has heard, its image lacks."""
         if self._machine is not None:
             return 0
-        committed = max(self.quorum.leader_high_watermark, self.quorum.high_watermark)
+        committed = max(self.quorum.peers.leader_high_watermark, self.quorum.decisions.high_watermark)
         return max(0, committed - self._publisher.next_offset)
 
     def subscribe(self, observer: Callable[[MetadataImage, MetadataDelta], None]) -> None:
@@ -223,12 +205,12 @@ class MetadataService:
             deferred = Deferred(request, self._controller.refuse(request, ErrorCode.NOT_CONTROLLER), 0)
             deferred.release()
             return deferred
-        clock, figures, end_offset = self._env.clock, self.decided, self.quorum.log_end_offset
+        clock, figures, end_offset = self._env.clock, self.decided, self.quorum.decisions.log_end_offset
         machine, began_at = self._machine, clock.monotonic()
         deferred = machine.submit(request, int(began_at * 1000), api_version)
         figures.decisions += 1
         figures.decision_seconds += clock.monotonic() - began_at
-        if self.quorum.log_end_offset > end_offset:
+        if self.quorum.decisions.log_end_offset > end_offset:
             deferred.on_release(lambda _: self._note_commit(machine, clock.monotonic() - began_at))
         return deferred
 
@@ -256,7 +238,7 @@ class MetadataService:
 
     def _look(self) -> None:
         """There may be something for `_follow` to do; a lost lead is acted on at once."""
-        if self._machine is not None and self.quorum.epoch < 0:
+        if self._machine is not None and self.quorum.decisions.epoch < 0:
             self._resign()
         self._news.set()
 
@@ -265,7 +247,7 @@ class MetadataService:
         if machine is None:
             return
         self._is_active = False
-        self.quorum.unsubscribe(machine.on_high_watermark)
+        self.quorum.decisions.unsubscribe(machine.on_high_watermark)
         self._publisher.take_over(machine.committed_state, machine.committed_end)
         machine.resign()
         self._logger.info("controller.resigned")
@@ -281,7 +263,7 @@ class MetadataService:
                     await self._decide()
                     continue
             self._note_caught_up()
-            if publisher.next_offset >= quorum.high_watermark or self._machine is not None:
+            if publisher.next_offset >= quorum.decisions.high_watermark or self._machine is not None:
                 await self._news.wait()
         self._followed.set()
 
@@ -289,63 +271,66 @@ class MetadataService:
         """Bring the image up to the high watermark, or to a leader's snapshot that has replaced the log."""
         quorum, publisher = self.quorum, self._publisher
         try:
-            await publisher.replay(quorum.high_watermark, lambda: self._is_stopping)
+            await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
             # Nothing has been replayed of what could not be read.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
         except KafkaError:
-            installed = quorum.take_installed_snapshot()
+            installed = quorum.snapshots.take_installed()
             if installed is None:
                 raise
             await publisher.load(installed)
             self._snapshotter.begin_after(installed.end_offset)
 
     def _note_caught_up(self) -> None:
-        told = self.quorum.leader_high_watermark
+        told = self.quorum.peers.leader_high_watermark
         if self._is_active or 0 <= told <= self._publisher.next_offset:
             self._caught_up.set()
 
     def _may_decide(self) -> bool:
         return (
-            self._settings is not None
+            self._settings.controller is not None
             and not self._is_stopping
-            and self.quorum.is_leading
-            and self._publisher.next_offset == self.quorum.log_end_offset
+            and self.quorum.decisions.is_leading
+            and self._publisher.next_offset == self.quorum.decisions.log_end_offset
         )
 
     async def _decide(self) -> None:
         """Become the active controller."""
         env, quorum, publisher = self._env, self.quorum, self._publisher
-        assert self._settings is not None
+        settings = self._settings
+        assert settings.controller is not None
         if publisher.in_transaction:
             # Whoever wrote the beginning is gone; as in Kafka the next leader says that it never happened.
             self._logger.warning("metadata.transaction_aborted")
-            quorum.append_batch([AbortTransactionRecord(reason="a new leader found it open")])
+            quorum.decisions.append_batch([AbortTransactionRecord(reason="a new leader found it open")])
             return
         image = publisher.image
         first = {
-            each.name: each.feature_level for each in self._bootstrap if isinstance(each, FeatureLevelRecord)
+            each.name: each.feature_level
+            for each in settings.bootstrap
+            if isinstance(each, FeatureLevelRecord)
         }
         self._check_features(image, first)
-        self._controller = Controller(self._settings)
+        self._controller = Controller(settings.controller)
         machine = self._machine = ReplicatedStateMachine(
             self._controller,
-            quorum,
+            quorum.decisions,
             image,
             random=env.random,
             new_uuid=env.new_uuid,
             fail=quorum.fail,
         )
-        self._published_bytes = quorum.written_bytes
+        self._published_bytes = quorum.decisions.written_bytes
         machine.subscribe(self._publish_decided)
-        machine.submit(Activate(self._bootstrap), self._now_ms()).on_release(
+        machine.submit(Activate(settings.bootstrap), self._now_ms()).on_release(
             lambda _: self._activated(machine)
         )
 
     def _publish_decided(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """A decision of this node is committed."""
-        written = self.quorum.written_bytes
+        written = self.quorum.decisions.written_bytes
         size, self._published_bytes = written - self._published_bytes, written
         self.decided.committed(self._publisher.image, image, delta)
         self._publisher.publish(image, delta, size, self._env.clock.wall_ms())
@@ -357,8 +342,8 @@ class MetadataService:
         image = self.committed_image
         self._logger.info(
             "controller.active",
-            epoch=self.quorum.epoch,
-            offset=self.quorum.log_end_offset,
+            epoch=self.quorum.decisions.epoch,
+            offset=self.quorum.decisions.log_end_offset,
             topics=len(image.topics),
             metadata_version=image.metadata_version,
         )
@@ -366,7 +351,7 @@ class MetadataService:
         self.quorum.tell_observers()
 
     def _check_features(self, image: MetadataImage, first: dict[str, int] | None = None) -> None:
-        problem = unsupported_feature(image.features or first or {}, self._release)
+        problem = unsupported_feature(image.features or first or {}, self._settings.release)
         if problem is not None:
             raise InvalidMetadata(f"the metadata log is of a cluster that this version cannot run: {problem}")
 
@@ -395,9 +380,9 @@ class MetadataService:
             slept_ms = round((clock.monotonic() - due) * 1000)
             has_more = True
             while has_more and self._is_active:
-                end_offset = self.quorum.log_end_offset
+                end_offset = self.quorum.decisions.log_end_offset
                 self.submit(FenceExpiredBrokers(slept_ms)).on_release(self._tell_fenced)
-                has_more = self.quorum.log_end_offset > end_offset
+                has_more = self.quorum.decisions.log_end_offset > end_offset
                 slept_ms = 0
                 await clock.sleep_until(0.0)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 
+from metadata_quorum.ports import CommitListener
 from metadata_quorum.raft.log_state import Batch
 from metadata_quorum.raft.roles import Leader
 from metadata_quorum.raft.voters import VoterSet
 from metadata_quorum.replica.metadata_batches import batch_of_control_records, batch_of_values, encode_values
+from metadata_quorum.replica.quorum_driver import QuorumDriver
 from odradek.env.ports import DiskRefused
 from wire.messages.control_records import (
     KRaftVersionRecord,
@@ -24,9 +25,6 @@ from wire.messages.control_records import (
     LeaderChangeMessageVoter,
 )
 from wire.structure import Message
-
-if TYPE_CHECKING:
-    from metadata_quorum.replica.raft_quorum import RaftQuorum
 
 __all__ = ["QuorumLeader"]
 
@@ -50,17 +48,22 @@ class _Waiting:
 
 
 class QuorumLeader:
-    """The leading side of `RaftQuorum`."""
+    """The metadata log as a `DecisionLog`: this node appends to it while it leads, and hears what is committed always."""
 
-    def __init__(self, quorum: RaftQuorum) -> None:
-        self._quorum = quorum
+    def __init__(self, driver: QuorumDriver) -> None:
+        self._driver = driver
+        self._settings = driver.settings
         self._epoch_to_begin = NO_EPOCH
         self.epoch = NO_EPOCH
         """The epoch whose first batch is in the log; -1 while this node does not lead."""
         self.end_offset = 0
         """Behind the last decision."""
+        self.high_watermark = 0
+        """Everything below is committed, as far as this node has heard."""
+        self._listeners: list[CommitListener] = []
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
+        """Bytes of decisions that have offsets and are not written yet."""
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0
@@ -80,6 +83,44 @@ class QuorumLeader:
         self._epoch_to_begin = self.epoch = NO_EPOCH
         self._waiting.clear()
         self.waiting_bytes = 0
+
+    # -- the log that is decided ----------------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """The end of all that is decided while this node leads, else of the log."""
+        return self.end_offset if self.epoch >= 0 else self._driver.core.log.end_offset
+
+    @property
+    def is_beginning_or_leading(self) -> bool:
+        """Whether this node's decisions are taken: it leads, and its first batch is in the log."""
+        return self.epoch >= 0 and self.epoch == self._driver.core.epoch
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads and knows all that is committed."""
+        return self.epoch >= 0 and self._driver.core.has_committed_in_epoch
+
+    def read_committed(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold.
+
+        In a worker only within the driver's `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's start.
+        """
+        if offset >= self.high_watermark:
+            return b""
+        return self._driver.log.read(offset, bytes_max, upper_bound=self.high_watermark)
+
+    def subscribe(self, listener: CommitListener) -> None:
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: CommitListener) -> None:
+        self._listeners.remove(listener)
+
+    def advance(self, high_watermark: int) -> None:
+        """More is committed: tell the listeners."""
+        self.high_watermark = high_watermark
+        for listener in list(self._listeners):
+            listener(high_watermark)
 
     # -- appending --------------------------------------------------------------------------------------------------------
 
@@ -108,40 +149,40 @@ class QuorumLeader:
         self._waiting.append(_Waiting(self.end_offset, count, size, values, control, voters))
         self.waiting_bytes += size
         self.end_offset += count
-        self._quorum.wake()
+        self._driver.wake()
         return self.end_offset - 1
 
     # -- writing ----------------------------------------------------------------------------------------------------------
 
     def may_write(self) -> bool:
         """Whether this node leads and has something to write."""
-        core = self._quorum.core
-        if not isinstance(core.role, Leader) or self._quorum.clock.monotonic() < self.no_room_until:
+        core = self._driver.core
+        if not isinstance(core.role, Leader) or self._driver.clock.monotonic() < self.no_room_until:
             return False
         return self._epoch_to_begin == core.epoch or (self.epoch == core.epoch and bool(self._waiting))
 
     async def write(self) -> None:
         """Write and sync one batch: a new leader's first, or what waits."""
-        quorum = self._quorum
-        core = quorum.core
+        driver = self._driver
+        core = driver.core
         epoch = core.epoch
         begins = self._epoch_to_begin == epoch
         group = [self._first_words()] if begins else self._next_group()
         first, base_offset = group[0], group[0].base_offset
-        now_ms = quorum.clock.wall_ms()
+        now_ms = driver.clock.wall_ms()
         if first.control is not None:
             data = batch_of_control_records(first.control, base_offset, epoch, now_ms)
         else:
             values = [value for each in group for value in each.values]
             data = batch_of_values(values, base_offset, epoch, now_ms)
         try:
-            last_offset = quorum.log.append(data, epoch)
+            last_offset = driver.log.append(data, epoch)
         except DiskRefused as error:
-            self.no_room_until = quorum.clock.monotonic() + DISK_FULL_RETRY_SECONDS
-            quorum.tell_no_room(error)
+            self.no_room_until = driver.clock.monotonic() + DISK_FULL_RETRY_SECONDS
+            driver.tell_no_room(error)
             return
         self.no_room_until = float("-inf")
-        quorum.tell_room()
+        driver.tell_room()
         if begins:
             self._epoch_to_begin = NO_EPOCH
             self.epoch = epoch
@@ -153,28 +194,32 @@ class QuorumLeader:
                 self._decisions += each.control is None
         self._batches += 1
         self.written_bytes += len(data)
-        quorum.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
-        end_offset = await quorum.patiently(quorum.log.flush)
-        quorum.report(core.flushed, end_offset)
-        if quorum.buggify("quorum.resign") and isinstance(core.role, Leader) and len(core.voters.voters) > 1:
-            quorum.report(core.resign)
+        driver.report(core.append, Batch(base_offset, last_offset, epoch, b"", first.voters))
+        end_offset = await driver.patiently(driver.log.flush)
+        driver.report(core.flushed, end_offset)
+        if (
+            driver.env.buggify("quorum.resign")
+            and isinstance(core.role, Leader)
+            and len(core.voters.voters) > 1
+        ):
+            driver.report(core.resign)
 
     def _first_words(self) -> _Waiting:
         """The control records that begin an epoch."""
-        quorum = self._quorum
-        core = quorum.core
+        driver = self._driver
+        core = driver.core
         assert isinstance(core.role, Leader)
         voters = [LeaderChangeMessageVoter(node_id) for node_id in core.voters.node_ids]
         granted = [each for each in voters if each.voter_id in core.role.granted]
         # Version 1 has the voters' directories, too, but Kafka 4.3 reads every one as version 0.
-        control: list[Message] = [LeaderChangeMessage(0, quorum.me.node_id, voters, granted)]
+        control: list[Message] = [LeaderChangeMessage(0, self._settings.me.node_id, voters, granted)]
         known = core.voters
-        me = known.get(quorum.me.node_id)
-        if quorum.has_dynamic_voters and me is not None and quorum.endpoints:
+        me = known.get(self._settings.me.node_id)
+        if driver.has_dynamic_voters and me is not None and self._settings.endpoints:
             # The same voters, so the same majorities: only how to reach this one may be news.
-            known = known.with_voter(attrs.evolve(me, endpoints=quorum.endpoints))
+            known = known.with_voter(attrs.evolve(me, endpoints=self._settings.endpoints))
         is_first = core.log.voters_offset < 0
-        brings_voters = quorum.has_dynamic_voters and (is_first or known != core.voters)
+        brings_voters = driver.has_dynamic_voters and (is_first or known != core.voters)
         if brings_voters:
             control += [KRaftVersionRecord(0, 1), known.to_record()] if is_first else [known.to_record()]
         return _Waiting(core.log.end_offset, len(control), 0, [], control, known if brings_voters else None)
@@ -183,7 +228,7 @@ class QuorumLeader:
         """The decisions of the next batch; control records have a batch of their own."""
         group: list[_Waiting] = []
         size = 0
-        bytes_max = 0 if self._quorum.buggify("quorum.small_batch") else BATCH_BYTES_MAX
+        bytes_max = 0 if self._driver.env.buggify("quorum.small_batch") else BATCH_BYTES_MAX
         for each in self._waiting:
             if group and (each.control is not None or size + each.size > bytes_max):
                 break

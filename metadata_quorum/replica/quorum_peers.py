@@ -7,19 +7,15 @@ a broken connection is the first sign that a leader is dead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
+from metadata_quorum.ports import PeerChannel
 from metadata_quorum.raft.messages import Fetch, FetchAnswer, Request
 from metadata_quorum.raft.roles import Follower
 from metadata_quorum.replica import wire_messages
 from metadata_quorum.replica.peers import NeverSent, PeerConnections
+from metadata_quorum.replica.quorum_driver import QuorumDriver
 from odradek.env.ports import ConnectionLost
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.update_raft_voter import KRaftVersionFeature, Listener, UpdateRaftVoterRequest
-
-if TYPE_CHECKING:
-    from metadata_quorum.replica.raft_quorum import RaftQuorum
 
 __all__ = ["QuorumPeers"]
 
@@ -30,79 +26,103 @@ SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """The asking side of `RaftQuorum`."""
+    """Where the other nodes are, and what they have answered."""
 
-    def __init__(self, quorum: RaftQuorum, bootstrap: Sequence[tuple[str, int]]) -> None:
-        self._quorum = quorum
-        self._bootstrap = {FIRST_BOOTSTRAP_ID - at: address for at, address in enumerate(bootstrap)}
+    def __init__(self, driver: QuorumDriver) -> None:
+        self._driver = driver
+        self._settings = driver.settings
+        self._bootstrap = {
+            FIRST_BOOTSTRAP_ID - at: address for at, address in enumerate(self._settings.bootstrap_servers)
+        }
+        self._sender = wire_messages.Sender(
+            self._settings.cluster_id, self._settings.endpoints, self._settings.raft.fetch_bytes_max
+        )
         self.connections: PeerConnections
-        self.addresses: dict[int, tuple[str, int]] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
         """How nodes that lead or led say they can be reached."""
+        self.refusals: dict[int, ErrorCode] = {}
+        """What nodes have refused this one with, since they last answered it."""
         self.leader_high_watermark = -1
+        """The largest high watermark that a leader has told this node, -1 before."""
         self.is_told_to_lead = False
-        """Whether the last answer named this very node as the leader."""
+        """Whether the last answer named this very node as the leader: one that led before, or one with its id."""
         self._failures: dict[int, int] = {}
-        """Of requests in a row, by node."""
+        """Failed requests in a row, by node."""
         self._update_at = float("-inf")
 
     @property
     def bootstrap_ids(self) -> tuple[int, ...]:
         return tuple(self._bootstrap)
 
+    def channel(self, address: tuple[str, int]) -> PeerChannel:
+        """How to ask the node that listens there."""
+        return self.connections.channel(*address)
+
+    def said_address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where a node has said itself that it listens."""
+        return self._addresses.get(node_id)
+
+    def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
+        """A node says where it listens; None: forget what it said."""
+        if address is None:
+            self._addresses.pop(node_id, None)
+        else:
+            self._addresses[node_id] = address
+
+    def leader_address(self) -> tuple[str, int] | None:
+        """Where the leader serves controllers' requests, None while nobody is known to lead."""
+        leader_id = self._driver.core.leader_id
+        return None if leader_id is None else self.address_of(leader_id)
+
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """How to reach a node; None while nobody has said."""
-        quorum = self._quorum
-        if node_id == quorum.me.node_id and quorum.endpoints:
-            return quorum.endpoints[0][1:]
-        if node_id in self.addresses:
-            return self.addresses[node_id]
-        voter = quorum.core.voters.get(node_id)
+        """How to reach a node, None if nobody has said: see the module."""
+        driver = self._driver
+        if node_id == self._settings.me.node_id and self._settings.endpoints:
+            return self._settings.endpoints[0][1:]
+        if node_id in self._addresses:
+            return self._addresses[node_id]
+        voter = driver.core.voters.get(node_id)
         if voter is not None and voter.endpoints:
             return voter.endpoints[0][1:]
         return self._bootstrap.get(node_id)
 
     async def ask(self, node_id: int, request: Request) -> None:
         """Ask, and report the answer, or that there is none."""
-        quorum, clock = self._quorum, self._quorum.clock
+        driver, clock = self._driver, self._driver.clock
         address = self.address_of(node_id)
-        message = wire_messages.encode_request(
-            request,
-            cluster_id=quorum.cluster_id,
-            endpoints=quorum.endpoints,
-            fetch_bytes_max=quorum.config.fetch_bytes_max,
-        )
+        message = wire_messages.encode_request(request, self._sender)
         try:
             if address is None:
                 raise KafkaError(
                     ErrorCode.BROKER_NOT_AVAILABLE, f"the address of node {node_id} is not known"
                 )
-            deadline = clock.monotonic() + quorum.config.request_timeout
-            answer = await self.connections.channel(*address).request(message, deadline)
+            deadline = clock.monotonic() + self._settings.raft.request_timeout
+            answer = await self.channel(address).request(message, deadline)
             response, addresses = wire_messages.decode_response(answer)
             if isinstance(response, FetchAnswer) and isinstance(request, Fetch):
                 _check_fetched(request, response)
         except ConnectionLost as error:
             await self._count_failure(node_id, paused=isinstance(error, NeverSent))
             # Who was said to be there may have moved; the voters and the next leader know better.
-            self.addresses.pop(node_id, None)
-            quorum.report(quorum.core.request_failed, node_id, request, broken=True)
+            self.note_address(node_id, None)
+            driver.report(driver.core.request_failed, node_id, request, broken=True)
         except (KafkaError, ProtocolError) as error:
             await self._count_failure(node_id)
             if isinstance(error, KafkaError) and error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                quorum.refusals[node_id] = error.code
+                self.refusals[node_id] = error.code
                 self._tell_refused(node_id, error)
-            quorum.report(quorum.core.request_failed, node_id, request, broken=False)
+            driver.report(driver.core.request_failed, node_id, request, broken=False)
         else:
             self._failures.pop(node_id, None)
-            quorum.refusals.pop(node_id, None)
-            self.is_told_to_lead = response.leader_id == quorum.me.node_id
-            known = [(each, self.addresses.get(each)) for each in addresses]
-            self.addresses.update(addresses)
-            quorum.report(quorum.core.receive_response, node_id, request, response)
+            self.refusals.pop(node_id, None)
+            self.is_told_to_lead = response.leader_id == self._settings.me.node_id
+            known = [(each, self._addresses.get(each)) for each in addresses]
+            self._addresses.update(addresses)
+            driver.report(driver.core.receive_response, node_id, request, response)
             for each, before in known:
-                if quorum.leader_id != each:
+                if driver.core.leader_id != each:
                     # It was said to lead and does not: where it is was hearsay, too.
-                    quorum.note_address(each, before)
+                    self.note_address(each, before)
             if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
                 self._note_high_watermark(response.high_watermark)
                 self._update_voter()
@@ -111,60 +131,64 @@ class QuorumPeers:
         """`paused`: the next request to this node waits for the next attempt to reach it in any case."""
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_TOLD_AT_ONCE and not paused:
-            clock = self._quorum.clock
-            backoff = self._quorum.config.retry_backoff * 2 ** min(failures - FAILURES_TOLD_AT_ONCE, 16)
+            clock = self._driver.clock
+            backoff = self._settings.raft.retry_backoff * 2 ** min(failures - FAILURES_TOLD_AT_ONCE, 16)
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _tell_refused(self, node_id: int, error: KafkaError) -> None:
         """Once for each row of failures: this repeats itself many times in a second."""
         if self._failures.get(node_id) == 1:
-            self._quorum.logger.warning("quorum.request_refused", node=node_id, error=str(error))
+            self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 
     def _note_high_watermark(self, high_watermark: int) -> None:
         if high_watermark > self.leader_high_watermark:
             is_first = self.leader_high_watermark < 0
             self.leader_high_watermark = high_watermark
             if is_first:
-                self._quorum.tell_observers()
+                self._driver.tell_observers()
 
     # -- the voter's own entry ------------------------------------------------------------------------------------------
 
     def _update_voter(self) -> None:
         """A voter that listens elsewhere than the log says tells the leader (KIP-853)."""
-        quorum = self._quorum
-        core, now = quorum.core, quorum.clock.monotonic()
-        known = core.voters.get(quorum.me.node_id)
-        if not isinstance(core.role, Follower) or not quorum.has_dynamic_voters or not quorum.endpoints:
+        driver = self._driver
+        core, now = driver.core, driver.clock.monotonic()
+        known = core.voters.get(self._settings.me.node_id)
+        if (
+            not isinstance(core.role, Follower)
+            or not driver.has_dynamic_voters
+            or not self._settings.endpoints
+        ):
             return
-        if known is None or known.key != quorum.me or known.endpoints == quorum.endpoints:
+        if known is None or known.key != self._settings.me or known.endpoints == self._settings.endpoints:
             return
         if now >= self._update_at:
-            self._update_at = now + quorum.config.fetch_timeout
-            quorum.start_soon(self._send_update, core.role.leader_id, core.epoch)
+            self._update_at = now + self._settings.raft.fetch_timeout
+            driver.start_soon(self._send_update, core.role.leader_id, core.epoch)
 
     async def _send_update(self, leader_id: int, epoch: int) -> None:
-        quorum = self._quorum
+        driver = self._driver
         address = self.address_of(leader_id)
         if address is None:
             return
         low, high = 0, 1
         request = UpdateRaftVoterRequest(
-            quorum.cluster_id,
+            self._settings.cluster_id,
             epoch,
-            quorum.me.node_id,
-            quorum.me.directory_id,
-            [Listener(*endpoint) for endpoint in quorum.endpoints],
+            self._settings.me.node_id,
+            self._settings.me.directory_id,
+            [Listener(*endpoint) for endpoint in self._settings.endpoints],
             KRaftVersionFeature(low, high),
         )
-        deadline = quorum.clock.monotonic() + quorum.config.request_timeout
+        deadline = driver.clock.monotonic() + self._settings.raft.request_timeout
         try:
-            answer = await self.connections.channel(*address).request(request, deadline)
+            answer = await self.channel(address).request(request, deadline)
         except (ConnectionLost, KafkaError, ProtocolError) as error:
-            quorum.logger.warning("quorum.voter_not_updated", error=str(error))
+            driver.logger.warning("quorum.voter_not_updated", error=str(error))
         else:
             if answer.error_code:
                 code = ErrorCode(answer.error_code)
-                quorum.logger.warning("quorum.voter_not_updated", error=code.name)
+                driver.logger.warning("quorum.voter_not_updated", error=code.name)
 
 
 def _check_fetched(request: Fetch, response: FetchAnswer) -> None:

@@ -8,7 +8,7 @@ negative replica id) get the committed log; any node that has it answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -21,6 +21,9 @@ from metadata_quorum.raft.replication import WAIT_MS_MAX
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica import wire_messages
 from metadata_quorum.replica.describe_quorum import describe_quorum
+from metadata_quorum.replica.quorum_driver import QuorumDriver
+from metadata_quorum.replica.quorum_leader import QuorumLeader
+from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot
 from metadata_quorum.replica.wire_messages import METADATA_TOPIC, METADATA_TOPIC_ID, NOBODY
 from odradek.env.ports import ConnectionLost, DiskRefused
@@ -40,9 +43,6 @@ from wire.messages.update_raft_voter import (
 )
 from wire.messages.vote import VoteRequest
 from wire.structure import ZERO_UUID, Message
-
-if TYPE_CHECKING:
-    from metadata_quorum.replica.raft_quorum import RaftQuorum
 
 __all__ = ["QuorumRequests"]
 
@@ -66,38 +66,41 @@ class _Asked:
 
 
 class QuorumRequests:
-    """The asked side of `RaftQuorum`."""
+    """Requests under way, and changes of the voters that are not committed yet."""
 
-    def __init__(self, quorum: RaftQuorum) -> None:
-        self._quorum = quorum
+    def __init__(self, driver: QuorumDriver, decisions: QuorumLeader, peers: QuorumPeers) -> None:
+        self._driver = driver
+        self._settings = driver.settings
+        self._decisions = decisions
+        self._peers = peers
         self._asked: dict[int, _Asked] = {}
         self._count = 0
         self._changes: list[tuple[int, Message, Respond]] = []
         """Changes of the voters that are not committed yet: offset, request, whom to tell."""
         self._is_asking_voter = False
         """Whether somebody who shall become a voter is being asked what it speaks."""
-        self._advanced = quorum.new_event()
+        self._advanced = driver.env.event()
         self._readers = 0
-        quorum.subscribe(self._on_high_watermark)
+        decisions.subscribe(self._on_high_watermark)
 
     def receive(self, request: Message, version: int, respond: Respond) -> None:
-        """See `RaftQuorum.receive`."""
-        quorum = self._quorum
-        if not quorum.is_running:
+        """Answer a request of the quorum's own kind; `respond` is called once, now or later."""
+        driver = self._driver
+        if not driver.is_running:
             respond(self._refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))
         elif isinstance(request, fetch.FetchRequest) and wire_messages.replica_id_of(request) < 0:
-            quorum.start_soon(self._serve_reader, request, respond)
+            driver.start_soon(self._serve_reader, request, respond)
         elif isinstance(request, RAFT_REQUESTS):
             self._receive_raft(request, respond)
         elif isinstance(request, FetchSnapshotRequest):
-            quorum.start_soon(self._serve_snapshot, request, respond)
+            driver.start_soon(self._serve_snapshot, request, respond)
         elif isinstance(request, DescribeQuorumRequest):
-            clock = quorum.clock
+            clock = driver.clock
             respond(
                 describe_quorum(
-                    quorum.core,
+                    driver.core,
                     request,
-                    quorum.high_watermark if quorum.is_leading else -1,
+                    self._decisions.high_watermark if self._decisions.is_leading else -1,
                     clock.monotonic(),
                     clock.wall_ms(),
                 )
@@ -121,9 +124,11 @@ class QuorumRequests:
     # -- Raft ---------------------------------------------------------------------------------------------------------
 
     def _receive_raft(self, request: Message, respond: Respond) -> None:
-        quorum = self._quorum
+        driver = self._driver
         try:
-            decoded = wire_messages.decode_request(request, me=quorum.me, cluster_id=quorum.cluster_id)
+            decoded = wire_messages.decode_request(
+                request, me=self._settings.me, cluster_id=self._settings.cluster_id
+            )
             endpoints = wire_messages.leader_endpoints_of(request)
         except KafkaError as error:
             respond(wire_messages.refuse(request, error.code))
@@ -132,32 +137,32 @@ class QuorumRequests:
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX) if isinstance(request, fetch.FetchRequest) else 0
         self._asked[self._count] = _Asked(request, bytes_max, respond)
         told = [(node_id, listening[0][1:]) for node_id, listening in endpoints.items()]
-        if decoded.epoch < quorum.leader_epoch:
+        if decoded.epoch < driver.core.epoch:
             told = []
-        known = [(node_id, quorum.said_address_of(node_id)) for node_id, _ in told]
+        known = [(node_id, self._peers.said_address_of(node_id)) for node_id, _ in told]
         for node_id, address in told:
-            quorum.note_address(node_id, address)
-        quorum.report(quorum.core.receive_request, self._count, decoded)
+            self._peers.note_address(node_id, address)
+        driver.report(driver.core.receive_request, self._count, decoded)
         for node_id, before in known:
-            if quorum.leader_id != node_id:
+            if driver.core.leader_id != node_id:
                 # It does not lead, so what it says of itself is forgotten: anybody may say such things.
-                quorum.note_address(node_id, before)
+                self._peers.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
         """The core has answered."""
-        quorum = self._quorum
+        driver = self._driver
         asked = self._asked.pop(effect.request_id)
         response, records = effect.response, b""
         if isinstance(response, FetchAnswer):
             # A snapshot may have taken the place of what was to be read: the next fetch is told so.
-            if effect.read_offset is not None and effect.read_offset >= quorum.log.log_start_offset:
-                bytes_max = 1 if quorum.buggify("quorum.short_read") else asked.bytes_max
-                records = quorum.log.read(effect.read_offset, bytes_max)
-            if not quorum.core.has_committed_in_epoch:
+            if effect.read_offset is not None and effect.read_offset >= driver.log.log_start_offset:
+                bytes_max = 1 if driver.env.buggify("quorum.short_read") else asked.bytes_max
+                records = driver.log.read(effect.read_offset, bytes_max)
+            if not driver.core.has_committed_in_epoch:
                 # What an earlier leader committed may be more than this one knows yet.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
-        address = None if response.leader_id is None else quorum.address_of(response.leader_id)
+        address = None if response.leader_id is None else self._peers.address_of(response.leader_id)
         if response.leader_id is not None and address is not None:
             leader = wire_messages.Leader(response.leader_id, *address)
         asked.respond(wire_messages.encode_response(response, asked.message, leader, records))
@@ -165,40 +170,40 @@ class QuorumRequests:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     async def _serve_snapshot(self, request: FetchSnapshotRequest, respond: Respond) -> None:
-        quorum = self._quorum
+        driver = self._driver
         leader = LeaderView(
-            quorum.me.node_id,
-            quorum.cluster_id,
-            quorum.leader_epoch,
-            quorum.leader_id,
-            quorum.leader_address(),
+            self._settings.me.node_id,
+            self._settings.cluster_id,
+            driver.core.epoch,
+            driver.core.leader_id,
+            self._peers.leader_address(),
         )
-        if quorum.buggify("snapshot.tiny_chunk"):
+        if driver.env.buggify("snapshot.tiny_chunk"):
             request.max_bytes = min(request.max_bytes, 100)
-        answer = await quorum.workers.run(answer_fetch_snapshot, request, quorum.snapshots, leader)
+        answer = await driver.env.workers.run(answer_fetch_snapshot, request, driver.snapshot_store, leader)
         if answer.served is not None:
-            quorum.report(quorum.core.snapshot_served, answer.served)
+            driver.report(driver.core.snapshot_served, answer.served)
         respond(answer.response)
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
     async def _serve_reader(self, request: fetch.FetchRequest, respond: Respond) -> None:
         """A Fetch by somebody who is no replica: what is committed, as soon as there is something."""
-        quorum, clock = self._quorum, self._quorum.clock
+        driver, clock = self._driver, self._driver.clock
         wait_ms_max = 0 if self._readers >= READERS_MAX else min(request.max_wait_ms, WAIT_MS_MAX)
         deadline = clock.monotonic() + max(0, wait_ms_max) / 1000
         self._readers += 1
         try:
             offset = self._reader_offset(request)
             while True:
-                self._advanced = self._advanced if not self._advanced.is_set() else quorum.new_event()
-                if 0 <= offset < quorum.log.log_start_offset and quorum.core.log.snapshot is not None:
-                    respond(self._reader_answer(request, b"", snapshot=quorum.core.log.snapshot))
+                self._advanced = self._advanced if not self._advanced.is_set() else driver.env.event()
+                if 0 <= offset < driver.log.log_start_offset and driver.core.log.snapshot is not None:
+                    respond(self._reader_answer(request, b"", snapshot=driver.core.log.snapshot))
                     return
-                if not quorum.log.log_start_offset <= offset <= quorum.high_watermark:
+                if not driver.log.log_start_offset <= offset <= self._decisions.high_watermark:
                     raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 bytes_max = max(1, min(request.max_bytes, FETCH_BYTES_MAX))
-                records = await quorum.read_in_turn(offset, bytes_max)
+                records = await self._read_in_turn(offset, bytes_max)
                 if records or clock.monotonic() >= deadline or request.min_bytes <= 0:
                     break
                 with clock.timeout_at(deadline):
@@ -214,8 +219,14 @@ class QuorumRequests:
         finally:
             self._readers -= 1
 
+    async def _read_in_turn(self, offset: int, bytes_max: int) -> bytes:
+        """What is committed from `offset` on, read in a worker while nobody cuts the log."""
+        driver, decisions = self._driver, self._decisions
+        async with driver.reading:
+            return await driver.env.workers.run(decisions.read_committed, offset, bytes_max)
+
     def _reader_offset(self, request: fetch.FetchRequest) -> int:
-        if request.cluster_id is not None and request.cluster_id != self._quorum.cluster_id:
+        if request.cluster_id is not None and request.cluster_id != self._settings.cluster_id:
             raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -233,16 +244,16 @@ class QuorumRequests:
         snapshot: OffsetAndEpoch | None = None,
     ) -> fetch.FetchResponse:
         """`snapshot` names what holds the records that are gone from the log, as a follower is told of it."""
-        quorum = self._quorum
-        leader_id, address = quorum.leader_id, quorum.leader_address()
+        driver = self._driver
+        leader_id, address = driver.core.leader_id, self._peers.leader_address()
         partition = fetch.PartitionData(
             0,
             code,
-            quorum.high_watermark,
-            quorum.high_watermark,
-            quorum.log.log_start_offset,
+            self._decisions.high_watermark,
+            self._decisions.high_watermark,
+            driver.log.log_start_offset,
             current_leader=fetch.LeaderIdAndEpoch(
-                NOBODY if leader_id is None else leader_id, quorum.leader_epoch
+                NOBODY if leader_id is None else leader_id, driver.core.epoch
             ),
             aborted_transactions=None,
             records=records,
@@ -261,17 +272,17 @@ class QuorumRequests:
 
     def _change_voters(self, request: Any, respond: Respond) -> None:
         """Append a new set of voters; the answer comes when it is committed (KIP-853)."""
-        quorum = self._quorum
+        driver = self._driver
         try:
             voters = self._changed(request)
         except KafkaError as error:
             respond(self._voter_answer(request, error.code, error.message))
             return
-        if voters == quorum.voters:
+        if voters == driver.core.voters:
             respond(self._voter_answer(request, ErrorCode.NONE))
         elif isinstance(request, AddRaftVoterRequest):
             self._is_asking_voter = True
-            quorum.start_soon(self._ask_and_add, request, respond)
+            driver.start_soon(self._ask_and_add, request, respond)
         else:
             self._append_voters(request, voters, respond)
 
@@ -294,14 +305,18 @@ class QuorumRequests:
 
     async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:
         """The levels of `kraft.version` that the new voter speaks. Raises `KafkaError` with Kafka's codes."""
-        quorum = self._quorum
+        driver = self._driver
         asked = next(
-            (each for each in request.listeners if quorum.endpoints and each.name == quorum.endpoints[0][0]),
+            (
+                each
+                for each in request.listeners
+                if self._settings.endpoints and each.name == self._settings.endpoints[0][0]
+            ),
             request.listeners[0],
         )
-        deadline = quorum.clock.monotonic() + quorum.config.request_timeout
+        deadline = driver.clock.monotonic() + self._settings.raft.request_timeout
         try:
-            answer = await quorum.channel((asked.host, asked.port)).request(
+            answer = await self._peers.channel((asked.host, asked.port)).request(
                 ApiVersionsRequest(CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION), deadline
             )
             if answer.error_code:
@@ -321,9 +336,9 @@ class QuorumRequests:
         return low, high
 
     def _append_voters(self, request: Any, voters: VoterSet, respond: Respond) -> None:
-        quorum = self._quorum
-        quorum.logger.info("quorum.voters", voters=str([str(each.key) for each in voters.voters]))
-        offset = quorum.append_control([voters.to_record()], voters)
+        driver = self._driver
+        driver.logger.info("quorum.voters", voters=str([str(each.key) for each in voters.voters]))
+        offset = self._decisions.append_control([voters.to_record()], voters)
         if isinstance(request, AddRaftVoterRequest) and not request.ack_when_committed:
             respond(self._voter_answer(request, ErrorCode.NONE))
         else:
@@ -331,19 +346,19 @@ class QuorumRequests:
 
     def _changed(self, request: Any) -> VoterSet:
         """The set of voters as the request wants it. Checks in Kafka's order. Raises `KafkaError`."""
-        quorum = self._quorum
-        core = quorum.core
-        if request.cluster_id is not None and request.cluster_id != quorum.cluster_id:
+        driver = self._driver
+        core = driver.core
+        if request.cluster_id is not None and request.cluster_id != self._settings.cluster_id:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{quorum.cluster_id}"',
+                f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{self._settings.cluster_id}"',
             )
         if isinstance(request, UpdateRaftVoterRequest):
             if request.current_leader_epoch < core.epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
             if request.current_leader_epoch > core.epoch:
                 raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if not quorum.is_beginning_or_leading:
+        if not self._decisions.is_beginning_or_leading:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
             verb = type(request).__name__.removesuffix("RaftVoterRequest")
@@ -352,14 +367,14 @@ class QuorumRequests:
         endpoints: tuple[tuple[str, str, int], ...] = ()
         if not isinstance(request, RemoveRaftVoterRequest):
             endpoints = tuple((each.name, each.host, each.port) for each in request.listeners)
-            known = quorum.endpoints[0][0] if quorum.endpoints else None
+            known = self._settings.endpoints[0][0] if self._settings.endpoints else None
             if known is not None and all(name != known for name, _, _ in endpoints):
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"the voter does not say where its listener {known} is"
                 )
-        if self._changes or quorum.has_waiting_control or self._is_asking_voter:
+        if self._changes or self._decisions.has_waiting_control or self._is_asking_voter:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "an earlier change of the voters is not committed")
-        if not quorum.has_dynamic_voters:
+        if not driver.has_dynamic_voters:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, "the voters are configured statically (kraft.version is 0)"
             )
@@ -406,13 +421,13 @@ class QuorumRequests:
             respond(self._voter_answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def _voter_answer(self, request: Message, code: ErrorCode, reason: str | None = None) -> Message:
-        quorum = self._quorum
+        driver = self._driver
         answer = _voter_answer(request, code, reason)
         if isinstance(answer, UpdateRaftVoterResponse):
-            leader_id, address = quorum.leader_id, quorum.leader_address()
+            leader_id, address = driver.core.leader_id, self._peers.leader_address()
             host, port = ("", -1) if address is None else address
             answer.current_leader = CurrentLeader(
-                NOBODY if leader_id is None else leader_id, quorum.leader_epoch, host, port
+                NOBODY if leader_id is None else leader_id, driver.core.epoch, host, port
             )
         return answer
 

@@ -7,117 +7,128 @@ log then (`raft/log_reading.py`), since whatever is in a snapshot is committed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import attrs
+from collections.abc import Sequence
 
 from metadata_quorum.ports import OffsetAndEpoch, StoredSnapshot
 from metadata_quorum.raft.effects import LoadSnapshot
 from metadata_quorum.raft.roles import Follower
 from metadata_quorum.replica.log_reading import snapshot_voters
+from metadata_quorum.replica.quorum_driver import (
+    DropBelow,
+    ExpireOld,
+    InstallSnapshot,
+    QuorumDriver,
+    SnapshotEffect,
+)
+from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.snapshot_transfer import fetch_snapshot
 from odradek.env.ports import ConnectionLost, DiskRefused
 from wire.errors import ErrorCode, KafkaError, ProtocolError
+from wire.messages.control_records import KRaftVersionRecord
+from wire.structure import Message
 
-if TYPE_CHECKING:
-    from metadata_quorum.replica.raft_quorum import RaftQuorum
+__all__ = ["QuorumSnapshots"]
 
-__all__ = ["DropBelow", "InstallSnapshot", "QuorumSnapshots"]
-
-
-@attrs.frozen
-class InstallSnapshot:
-    """Put a snapshot that a leader gave in place of the log."""
-
-    stored: StoredSnapshot
-
-
-@attrs.frozen
-class DropBelow:
-    """Remove what our own snapshot covers."""
-
-    end: OffsetAndEpoch
-
-
-@attrs.frozen
-class ExpireOld:
-    """Remove what our snapshots cover and what is kept no longer."""
+EXPIRATION_CHECK_SECONDS = 60.0
+"""Kafka's period."""
 
 
 class QuorumSnapshots:
-    """The snapshots of `RaftQuorum`."""
+    """What becomes of the log where snapshots cover it."""
 
-    def __init__(self, quorum: RaftQuorum) -> None:
-        self._quorum = quorum
+    def __init__(self, driver: QuorumDriver, peers: QuorumPeers) -> None:
+        self._driver = driver
+        self._settings = driver.settings
+        self._peers = peers
         self._installed: StoredSnapshot | None = None
 
     def take_installed(self) -> StoredSnapshot | None:
+        """The leader's snapshot that has replaced this log since the last call."""
         installed, self._installed = self._installed, None
         return installed
 
+    def written(self, end: OffsetAndEpoch) -> None:
+        """A snapshot of what is committed is durable: the log below it may go."""
+        self._driver.perform_later(DropBelow(end))
+
+    async def expire_old(self) -> None:
+        """Look now and then for what snapshots have made superfluous and what has become too old, until cancelled."""
+        clock = self._driver.clock
+        while True:
+            await clock.sleep_until(clock.monotonic() + EXPIRATION_CHECK_SECONDS)
+            self._driver.perform_later(ExpireOld())
+
+    def control_records_below(self, offset: int) -> Sequence[Message]:
+        """KRaft version and voters as the log has them below `offset`; none of a static configuration.
+
+        None either where a leader's snapshot has just taken the place of that part of the log: one of our own that ends
+        there is outdated before it is written.
+        """
+        known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
+        if not known or known[-1] is self._settings.static_voters:
+            return ()
+        return (KRaftVersionRecord(0, 1), known[-1].to_record())
+
     async def load(self, effect: LoadSnapshot) -> None:
         """Fetch a snapshot from the leader."""
-        quorum = self._quorum
-        epoch = quorum.leader_epoch
+        driver = self._driver
+        epoch = driver.core.epoch
 
         def progressed() -> None:
             if not self._is_wanted(epoch):
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader was elected meanwhile")
-            quorum.report(quorum.core.snapshot_progressed)
+            driver.report(driver.core.snapshot_progressed)
 
-        address = quorum.address_of(effect.leader_id)
+        address = self._peers.address_of(effect.leader_id)
         try:
             if address is None:
                 raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the leader's address is not known")
             stored = await fetch_snapshot(
-                quorum.channel(address),
-                quorum.snapshots,
+                driver.env,
+                self._settings,
+                self._peers.channel(address),
+                driver.snapshot_store,
                 effect.snapshot,
-                me=quorum.me,
-                cluster_id=quorum.cluster_id,
-                leader_epoch=epoch,
-                clock=quorum.clock,
-                workers=quorum.workers,
-                request_timeout=quorum.config.request_timeout,
-                progressed=progressed,
+                epoch,
+                progressed,
             )
         except (KafkaError, ProtocolError, ConnectionLost, DiskRefused) as error:
-            quorum.logger.warning("metadata.snapshot_not_loaded", error=str(error))
+            driver.logger.warning("metadata.snapshot_not_loaded", error=str(error))
             if self._is_wanted(epoch):
-                quorum.report(quorum.core.snapshot_failed)
+                driver.report(driver.core.snapshot_failed)
         else:
-            quorum.perform_later(InstallSnapshot(stored))
+            driver.perform_later(InstallSnapshot(stored))
 
     def _is_wanted(self, epoch: int) -> bool:
-        role = self._quorum.core.role
+        role = self._driver.core.role
         return isinstance(role, Follower) and role.loading_snapshot and role.epoch == epoch
 
-    async def perform(self, effect: InstallSnapshot | DropBelow | ExpireOld) -> None:
+    async def perform(self, effect: SnapshotEffect) -> None:
         """Within a turn at the log. Raises `DiskError`."""
-        quorum = self._quorum
-        core = quorum.core
+        driver = self._driver
+        core = driver.core
         if isinstance(effect, InstallSnapshot):
             stored = effect.stored
             if not self._is_wanted(core.epoch) or stored.end_offset <= core.high_watermark:
-                quorum.logger.info("metadata.snapshot_not_needed", end_offset=stored.end_offset)
-                core.snapshot_failed(quorum.clock.monotonic())
+                driver.logger.info("metadata.snapshot_not_needed", end_offset=stored.end_offset)
+                core.snapshot_failed(driver.clock.monotonic())
                 return
-            await quorum.patiently(lambda: quorum.log.install(stored.end_offset))
+            await driver.patiently(lambda: driver.log.install(stored.end_offset))
             voters = snapshot_voters(stored)
             core.snapshot_installed(
-                stored.end, core.voters if voters is None else voters, quorum.clock.monotonic()
+                stored.end, core.voters if voters is None else voters, driver.clock.monotonic()
             )
             self._installed = stored
-            quorum.logger.info("metadata.snapshot_installed", end_offset=stored.end_offset)
-            await quorum.patiently(quorum.snapshots.delete_older)
+            driver.logger.info("metadata.snapshot_installed", end_offset=stored.end_offset)
+            await driver.patiently(driver.snapshot_store.delete_older)
             return
         known = core.log.snapshot
         if isinstance(effect, ExpireOld):
             if known is not None:
                 covered = known.offset
-                core.log.drop_prefix(await quorum.patiently(lambda: quorum.log.expire(covered)))
+                core.log.drop_prefix(await driver.patiently(lambda: driver.log.expire(covered)))
             return
         if known is None or known.offset < effect.end.offset <= core.high_watermark:
             core.log.take_snapshot(effect.end)
             end_offset = effect.end.offset
-            core.log.drop_prefix(await quorum.patiently(lambda: quorum.log.drop_prefix(end_offset)))
+            core.log.drop_prefix(await driver.patiently(lambda: driver.log.drop_prefix(end_offset)))

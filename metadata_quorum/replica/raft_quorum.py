@@ -26,21 +26,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any, TypeVar
 
 from metadata_quorum.features import KRAFT_VERSION_LEVEL
 from metadata_quorum.ports import (
-    CommitListener,
-    OffsetAndEpoch,
-    PeerChannel,
     QuorumStateStore,
     ReplicatedLog,
     SnapshotStore,
     StoredSnapshot,
 )
 from metadata_quorum.raft.core import RaftCore
-from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.effects import (
     Answer,
     AppendFetched,
@@ -54,21 +49,23 @@ from metadata_quorum.raft.effects import (
     Truncate,
 )
 from metadata_quorum.raft.log_state import Batch, LogState
-from metadata_quorum.raft.roles import Candidate, Leader, Prospective
-from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from metadata_quorum.raft.roles import Candidate, Leader, Prospective, Resigned
+from metadata_quorum.raft.voters import VoterSet
 from metadata_quorum.replica.log_reading import read_log_state
 from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.quorum_driver import (
+    DropBelow,
+    ExpireOld,
+    InstallSnapshot,
+    QuorumSettings,
+    SnapshotEffect,
+)
 from metadata_quorum.replica.quorum_leader import QuorumLeader
 from metadata_quorum.replica.quorum_peers import QuorumPeers
 from metadata_quorum.replica.quorum_requests import QuorumRequests
-from metadata_quorum.replica.quorum_snapshots import DropBelow, ExpireOld, InstallSnapshot, QuorumSnapshots
+from metadata_quorum.replica.quorum_snapshots import QuorumSnapshots
 from metadata_quorum.replica.turns import Turns
-from metadata_quorum.replica.wire_messages import Endpoint
-from odradek.env.ports import Clock, DiskRefused, Event, TaskGroup, Workers, never
-from wire.errors import ErrorCode
-from wire.messages.control_records import (
-    KRaftVersionRecord,
-)
+from odradek.env.ports import DiskRefused, Env, Log, TaskGroup
 from wire.structure import Message
 
 __all__ = ["RaftQuorum"]
@@ -81,128 +78,54 @@ TELLING_SECONDS_MAX = 0.5
 LONE_PATIENCE_SECONDS = 10.0
 """A voter alone that stops waits so long for its own disk."""
 IDLE_SECONDS_MAX = 3600.0
-EXPIRATION_CHECK_SECONDS = 60.0
-"""Kafka's period."""
-ON_DISK = SaveState | Truncate | AppendFetched | InstallSnapshot | DropBelow | ExpireOld
+ON_DISK = SaveState | Truncate | AppendFetched | SnapshotEffect
 """What `run` does, before anything behind it."""
 
 
 class RaftQuorum:
-    """One replica of the metadata quorum at work.
-
-    `open`, then keep `run` running. Implements `DecisionLog` while this node leads.
-    """
+    """The driver: `open`, then keep `run` running. `decisions` is the log, for those who decide or follow."""
 
     def __init__(
         self,
+        env: Env,
         log: ReplicatedLog,
         snapshots: SnapshotStore,
         store: QuorumStateStore,
-        *,
-        me: ReplicaKey,
-        cluster_id: str,
-        static_voters: VoterSet | None,
-        bootstrap: Sequence[tuple[str, int]],
-        endpoints: Sequence[Endpoint] = (),
-        config: RaftConfig,
-        clock: Clock,
-        workers: Workers,
-        new_event: Callable[[], Event],
-        random: Random,
-        logger: Any,
-        buggify: Callable[[str], bool] = never,
+        settings: QuorumSettings,
+        logger: Log,
     ) -> None:
-        """`endpoints` are where this node listens as a controller. `static_voters` hold as long as the log names none."""
-        self.me = me
-        self.cluster_id = cluster_id
-        self.config = config
-        self.endpoints = tuple(endpoints)
+        self.env = env
+        self.clock = env.clock
+        self.settings = settings
         self.log = log
-        self.snapshots = snapshots
-        self.clock = clock
-        self.workers = workers
+        self.snapshot_store = snapshots
         self.logger = logger
         self._store = store
-        self._static_voters = static_voters if static_voters is not None else VoterSet(())
-        self._peers = QuorumPeers(self, bootstrap)
         self._tasks: TaskGroup
-        self.new_event = new_event
-        self.buggify = buggify
-        self._random = random
         self._core: RaftCore | None = None
-        self.refusals: dict[int, ErrorCode] = {}
-        """What nodes have refused this one with, since they last answered it."""
-        self._effects: deque[Effect | InstallSnapshot | DropBelow | ExpireOld] = deque()
+        self._effects: deque[Effect | SnapshotEffect] = deque()
         self._is_pumping = False
         self._is_blocked = False
         self._is_stopped = False
         self._failure: BaseException | None = None
-        self._wake = new_event()
-        self._ended = new_event()
+        self._wake = env.event()
+        self._ended = env.event()
         """Set when a stopped `run` is done with the disk."""
         self._sleeping_until = float("inf")
-        self._earlier = new_event()
-        self._high_watermark = 0
+        self._earlier = env.event()
         self._told_no_room = False
-        self._listeners: list[CommitListener] = []
         self._observers: list[Callable[[], None]] = []
         self._told: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._electing: tuple[float, int] | None = None
         """When this node began to ask for votes, and in which epoch; None while it follows or leads."""
         self.elections = 0
         self.election_seconds = 0.0
-        self._log_turns = Turns(new_event)
+        self._log_turns = Turns(env.event)
         """Who reads the log beside the loop, and who cuts it."""
-        self._leader = QuorumLeader(self)
-        self._requests = QuorumRequests(self)
-        self._snapshots = QuorumSnapshots(self)
-
-    # -- DecisionLog ------------------------------------------------------------------------------------------------
-
-    @property
-    def log_end_offset(self) -> int:
-        """The end of all that is decided while this node leads, else of the log."""
-        return self._leader.end_offset if self._leader.epoch >= 0 else self.core.log.end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        return self._high_watermark
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that this node leads, -1 if none."""
-        return self._leader.epoch
-
-    @property
-    def has_room(self) -> bool:
-        return self._leader.has_room
-
-    def subscribe(self, listener: CommitListener) -> None:
-        self._listeners.append(listener)
-
-    def unsubscribe(self, listener: CommitListener) -> None:
-        self._listeners.remove(listener)
-
-    def append_batch(self, records: Sequence[Message]) -> int:
-        return self._leader.append_batch(records)
-
-    def append_control(self, records: list[Message], voters: VoterSet | None) -> int:
-        """Append control records of this leader as one batch; return the offset of the last."""
-        return self._leader.append_control(records, voters)
-
-    @property
-    def has_waiting_control(self) -> bool:
-        return self._leader.has_waiting_control
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of decisions that have offsets and wait to be written."""
-        return self._leader.waiting_bytes
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of all batches that this node has written as a leader."""
-        return self._leader.written_bytes
+        self.decisions = QuorumLeader(self)
+        self.peers = QuorumPeers(self)
+        self.snapshots = QuorumSnapshots(self, self.peers)
+        self._requests = QuorumRequests(self, self.decisions, self.peers)
 
     # -- who leads --------------------------------------------------------------------------------------------------
 
@@ -224,19 +147,9 @@ class RaftQuorum:
         return -1 if self._core is None else self._core.epoch
 
     @property
-    def is_leading(self) -> bool:
-        """Whether this node leads and knows all that is committed."""
-        return self._leader.epoch >= 0 and self.core.has_committed_in_epoch
-
-    @property
     def is_running(self) -> bool:
         """Whether requests are taken."""
         return self._core is not None and not self._is_stopped and self._failure is None
-
-    @property
-    def is_beginning_or_leading(self) -> bool:
-        """Whether this node's decisions are taken: it leads, and its first batch is in the log."""
-        return self._leader.epoch >= 0 and self._leader.epoch == self.core.epoch
 
     @property
     def voters(self) -> VoterSet:
@@ -245,7 +158,7 @@ class RaftQuorum:
     @property
     def has_dynamic_voters(self) -> bool:
         """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
-        return self.core.log.voters is not self._static_voters
+        return self.core.log.voters is not self.settings.static_voters
 
     @property
     def kraft_version(self) -> int:
@@ -261,46 +174,16 @@ class RaftQuorum:
         return {
             node_id: now - max(progress.last_fetch, role.began)
             for node_id, progress in known
-            if progress is not None and node_id != self.me.node_id
+            if progress is not None and node_id != self.settings.me.node_id
         }
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where the leader serves controllers' requests, None while nobody is known to lead."""
-        leader_id = self.leader_id
-        return None if leader_id is None else self.address_of(leader_id)
-
-    def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """How to reach a node, None if nobody has said."""
-        return self._peers.address_of(node_id)
-
-    def said_address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where a node has said itself that it listens."""
-        return self._peers.addresses.get(node_id)
-
-    def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
-        """A node says where it listens; None: forget what it said."""
-        if address is None:
-            self._peers.addresses.pop(node_id, None)
-        else:
-            self._peers.addresses[node_id] = address
+        return None if self._core is None else self.peers.leader_address()
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Start a task that ends with the node."""
         self._tasks.start_soon(function, *args, name="quorum")
-
-    def channel(self, address: tuple[str, int]) -> PeerChannel:
-        """How to ask the node that listens there."""
-        return self._peers.connections.channel(*address)
-
-    @property
-    def leader_high_watermark(self) -> int:
-        """The largest high watermark that a leader has told this node, -1 before."""
-        return self._peers.leader_high_watermark
-
-    @property
-    def is_told_to_lead(self) -> bool:
-        """Whether who was asked last takes this node for the leader: one that led before, or one with its id."""
-        return self._peers.is_told_to_lead
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when the leader, its epoch, or this node's own leadership has changed."""
@@ -314,22 +197,22 @@ class RaftQuorum:
         Raises `MetadataLogCorrupt`, `DiskError`.
         """
         self._tasks = tasks
-        self._peers.connections = peers
+        self.peers.connections = peers
         stored = self._store.load()
-        snapshot = await self.workers.run(self.snapshots.newest)
+        snapshot = await self.env.workers.run(self.snapshot_store.newest)
         state: LogState = await self.patiently(
-            lambda: read_log_state(self.log, snapshot, self._static_voters)
+            lambda: read_log_state(self.log, snapshot, self.settings.static_voters)
         )
         self._core = RaftCore(
-            self.me,
+            self.settings.me,
             state,
             stored,
-            self.config,
-            self._random,
+            self.settings.raft,
+            self.env.random,
             self.clock.monotonic(),
-            bootstrap=self._peers.bootstrap_ids,
+            bootstrap=self.peers.bootstrap_ids,
         )
-        self._high_watermark = self._core.high_watermark
+        self.decisions.high_watermark = self._core.high_watermark
         return snapshot
 
     async def run(self) -> None:
@@ -342,7 +225,7 @@ class RaftQuorum:
         while not self._is_stopped:
             if self._failure is not None:
                 raise self._failure
-            self._wake = self.new_event()
+            self._wake = self.env.event()
             try:
                 worked = await self._work()
             except DiskRefused:
@@ -360,42 +243,43 @@ class RaftQuorum:
         The others are not waited for beyond `others_until` (monotonic seconds).
         """
         clock = self.clock
-        patience = min(clock.monotonic() + self.config.fetch_timeout, others_until)
-        if self._leader.epoch >= 0 and self._high_watermark < self._leader.end_offset:
-            committed = self.new_event()
-            end_offset = self._leader.end_offset
+        patience = min(clock.monotonic() + self.settings.raft.fetch_timeout, others_until)
+        if self.decisions.epoch >= 0 and self.decisions.high_watermark < self.decisions.end_offset:
+            committed = self.env.event()
+            end_offset = self.decisions.end_offset
 
             def note(high_watermark: int) -> None:
                 if high_watermark >= end_offset:
                     committed.set()
 
-            self._listeners.append(note)
+            self.decisions.subscribe(note)
             if not self._has_others():
                 # Nobody else can commit it later, so a slow disk gets more time; a full one must not keep the node up.
                 patience = clock.monotonic() + LONE_PATIENCE_SECONDS
             with clock.timeout_at(patience):
                 await committed.wait()
-            self._listeners.remove(note)
-        if self._leader.epoch >= 0 and self._has_others():
+            self.decisions.unsubscribe(note)
+        if self.decisions.epoch >= 0 and self._has_others():
             self.report(self.core.resign)
             told = clock.monotonic() + TELLING_SECONDS_MAX
             while self._is_telling() and clock.monotonic() < told:
-                await clock.sleep_until(clock.monotonic() + self.config.retry_backoff)
+                await clock.sleep_until(clock.monotonic() + self.settings.raft.retry_backoff)
         self._is_stopped = True
         self._wake.set()
         await self._ended.wait()
 
     def _has_others(self) -> bool:
-        return not self.core.voters.is_only(self.me)
+        return not self.core.voters.is_only(self.settings.me)
 
     def _is_telling(self) -> bool:
-        return bool(getattr(self.core.role, "to_tell", ()))
+        role = self.core.role
+        return isinstance(role, Resigned) and bool(role.to_tell)
 
     async def _keep_time(self) -> None:
         clock = self.clock
         while not self._is_stopped:
             self._sleeping_until = self._next_deadline()
-            self._earlier = self.new_event()
+            self._earlier = self.env.event()
             with clock.timeout_at(self._sleeping_until):
                 await self._earlier.wait()
             self._sleeping_until = float("inf")
@@ -405,7 +289,7 @@ class RaftQuorum:
     def _next_deadline(self) -> float:
         now = self.clock.monotonic()
         deadline = min(self.core.next_deadline(), now + IDLE_SECONDS_MAX)
-        no_room_until = self._leader.no_room_until
+        no_room_until = self.decisions.no_room_until
         return min(deadline, no_room_until) if no_room_until > now else deadline
 
     # -- reports and effects ------------------------------------------------------------------------------------------
@@ -468,37 +352,35 @@ class RaftQuorum:
     def _tell_change(self) -> None:
         self._time_election()
         # The core has lost the lead before this driver has: the state that says so is saved in between.
-        told = (self.leader_id, self.leader_epoch, self.is_leading, self._leader.epoch)
+        told = (self.leader_id, self.leader_epoch, self.decisions.is_leading, self.decisions.epoch)
         if told == self._told:
             return
         if told[:2] != self._told[:2]:
-            self.logger.info("quorum.leader", leader=told[0], epoch=told[1], me=self.me.node_id)
+            self.logger.info("quorum.leader", leader=told[0], epoch=told[1], me=self.settings.me.node_id)
         self._told = told
         self.tell_observers()
 
-    def perform_later(self, effect: InstallSnapshot | DropBelow | ExpireOld) -> None:
+    def perform_later(self, effect: SnapshotEffect) -> None:
         """Do this to the log when all that the core wants now is done."""
         self._effects.extend(self.core.effects())
         self._effects.append(effect)
         self._pump()
 
-    def _perform(self, effect: Effect | InstallSnapshot | DropBelow | ExpireOld) -> None:
+    def _perform(self, effect: Effect | SnapshotEffect) -> None:
         match effect:
             case Send():
-                self.start_soon(self._peers.ask, effect.node_id, effect.request)
+                self.start_soon(self.peers.ask, effect.node_id, effect.request)
             case Answer():
                 self._requests.answer(effect)
             case HighWatermarkAdvanced():
-                self._high_watermark = effect.high_watermark
-                for listener in list(self._listeners):
-                    listener(effect.high_watermark)
+                self.decisions.advance(effect.high_watermark)
             case TookLeadership():
-                self._leader.took(effect.epoch)
+                self.decisions.took(effect.epoch)
             case LostLeadership():
-                self._leader.lost()
+                self.decisions.lost()
                 self._requests.lost_leadership()
             case LoadSnapshot():
-                self.start_soon(self._snapshots.load, effect)
+                self.start_soon(self.snapshots.load, effect)
             case _:
                 raise AssertionError(f"{effect} has to wait for the disk")
 
@@ -515,18 +397,18 @@ class RaftQuorum:
             self._pump()
             return True
         if self._may_write():
-            await self._leader.write()
+            await self.decisions.write()
             return True
         return False
 
     def _may_write(self) -> bool:
-        return not self._effects and self._leader.may_write()
+        return not self._effects and self.decisions.may_write()
 
     def wake(self) -> None:
         """There may be something for `run` to do."""
         self._wake.set()
 
-    async def _perform_on_disk(self, effect: Effect | InstallSnapshot | DropBelow | ExpireOld) -> None:
+    async def _perform_on_disk(self, effect: Effect | SnapshotEffect) -> None:
         match effect:
             case SaveState():
                 await self.patiently(lambda: self._store.save(effect.state))
@@ -536,7 +418,7 @@ class RaftQuorum:
                     await self.patiently(lambda: self.log.truncate_to(effect.end_offset))
             case InstallSnapshot() | DropBelow() | ExpireOld():
                 async with self._log_turns:
-                    await self._snapshots.perform(effect)
+                    await self.snapshots.perform(effect)
             case AppendFetched():
                 await self._append_fetched(effect.batches)
             case _:
@@ -563,7 +445,7 @@ class RaftQuorum:
         """Do something to the disk, in a worker; try again every second while the disk is full."""
         while True:
             try:
-                result = await self.workers.run(work)
+                result = await self.env.workers.run(work)
             except DiskRefused as error:
                 if self._is_stopped:
                     raise
@@ -581,9 +463,9 @@ class RaftQuorum:
         if not self._told_no_room:
             self._told_no_room = True
             self.logger.error(
-                "metadata.disk_full", error=str(error), waiting_bytes=self._leader.waiting_bytes
+                "metadata.disk_full", error=str(error), waiting_bytes=self.decisions.waiting_bytes
             )
-        elif self._leader.epoch >= 0 and self._has_others():
+        elif self.decisions.epoch >= 0 and self._has_others():
             self.report(self.core.resign)
         self._earlier.set()
 
@@ -600,51 +482,10 @@ class RaftQuorum:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read_committed(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches below the high watermark from the one that holds `offset`. Blocks when the pages are cold.
-
-        In a worker only within `reading`. Raises `KafkaError` OFFSET_OUT_OF_RANGE below the log's start.
-        """
-        if offset >= self._high_watermark:
-            return b""
-        return self.log.read(offset, bytes_max, upper_bound=self._high_watermark)
-
     @property
     def reading(self) -> Turns:
         """`async with` this nobody cuts the log."""
         return self._log_turns
-
-    async def read_in_turn(self, offset: int, bytes_max: int) -> bytes:
-        """`read_committed` in a worker."""
-        async with self._log_turns:
-            return await self.workers.run(self.read_committed, offset, bytes_max)
-
-    # -- snapshots ------------------------------------------------------------------------------------------------------
-
-    def take_installed_snapshot(self) -> StoredSnapshot | None:
-        """The leader's snapshot that has replaced this log since the last call."""
-        return self._snapshots.take_installed()
-
-    def snapshot_written(self, end: OffsetAndEpoch) -> None:
-        """A snapshot of what is committed is durable: the log below it may go."""
-        self.perform_later(DropBelow(end))
-
-    async def expire_old_snapshots(self) -> None:
-        """Look now and then for what snapshots have made superfluous and what has become too old, until cancelled."""
-        while True:
-            await self.clock.sleep_until(self.clock.monotonic() + EXPIRATION_CHECK_SECONDS)
-            self.perform_later(ExpireOld())
-
-    def control_records_below(self, offset: int) -> Sequence[Message]:
-        """KRaft version and voters as the log has them below `offset`; none of a static configuration.
-
-        None either where a leader's snapshot has just taken the place of that part of the log: one of our own that ends
-        there is outdated before it is written.
-        """
-        known = [voters for at, voters in self.core.log.voter_history if at < offset]
-        if not known or known[-1] is self._static_voters:
-            return ()
-        return (KRaftVersionRecord(0, 1), known[-1].to_record())
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics; decisions per batch show how well group commit works."""
@@ -652,9 +493,9 @@ class RaftQuorum:
         return {
             "epoch": self.leader_epoch,
             "leader_id": -1 if self.leader_id is None else self.leader_id,
-            "is_leading": int(self.is_leading) if core is not None else 0,
+            "is_leading": int(self.decisions.is_leading) if core is not None else 0,
             "voters": 0 if core is None else len(core.voters.voters),
-            "log_end_offset": 0 if core is None else self.log_end_offset,
-            "high_watermark": self._high_watermark,
-            **self._leader.statistics(),
+            "log_end_offset": 0 if core is None else self.decisions.log_end_offset,
+            "high_watermark": self.decisions.high_watermark,
+            **self.decisions.statistics(),
         }

@@ -19,7 +19,8 @@ from metadata_quorum.ports import (
     StoredSnapshot,
 )
 from metadata_quorum.raft.voters import ReplicaKey
-from odradek.env.ports import Clock, DiskRefused, Workers
+from metadata_quorum.replica.quorum_driver import QuorumSettings
+from odradek.env.ports import DiskRefused, Env
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -44,29 +45,26 @@ NOBODY = -1
 
 
 async def fetch_snapshot(
+    env: Env,
+    settings: QuorumSettings,
     channel: PeerChannel,
     store: SnapshotStore,
     snapshot: OffsetAndEpoch,
-    *,
-    me: ReplicaKey,
-    cluster_id: str,
     leader_epoch: int,
-    clock: Clock,
-    workers: Workers,
-    request_timeout: float,
     progressed: Callable[[], None],
 ) -> StoredSnapshot:
-    """Load a snapshot from the leader behind `channel` into `store`.
+    """Load a snapshot from the leader of that epoch, behind `channel`, into `store`.
 
     `progressed` is called after each chunk, and may raise to give up (another leader). Raises `KafkaError` (what the
     leader refused with, REQUEST_TIMED_OUT, CORRUPT_MESSAGE for what no sound leader sends), `ConnectionLost`,
     `DiskError`. Nothing is left behind then. Cancel it only when the node ends: the draft stays until the next start.
     """
+    workers = env.workers
     draft = await workers.run(store.begin, snapshot)
     try:
         while True:
-            request = _request(me, cluster_id, leader_epoch, snapshot, draft.size)
-            response = await channel.request(request, clock.monotonic() + request_timeout)
+            request = _request(settings, leader_epoch, snapshot, draft.size)
+            response = await channel.request(request, env.clock.monotonic() + settings.raft.request_timeout)
             chunk, size = _chunk(response, snapshot, draft.size)
             await workers.run(draft.append, chunk)
             progressed()
@@ -83,13 +81,13 @@ async def fetch_snapshot(
 
 
 def _request(
-    me: ReplicaKey, cluster_id: str, leader_epoch: int, snapshot: OffsetAndEpoch, position: int
+    settings: QuorumSettings, leader_epoch: int, snapshot: OffsetAndEpoch, position: int
 ) -> FetchSnapshotRequest:
     partition = FetchSnapshotRequestPartitionSnapshot(
-        0, leader_epoch, SnapshotId(snapshot.offset, snapshot.epoch), position, me.directory_id
+        0, leader_epoch, SnapshotId(snapshot.offset, snapshot.epoch), position, settings.me.directory_id
     )
     topic = FetchSnapshotRequestTopicSnapshot(METADATA_TOPIC, [partition])
-    return FetchSnapshotRequest(cluster_id, me.node_id, CHUNK_BYTES_MAX, [topic])
+    return FetchSnapshotRequest(settings.cluster_id, settings.me.node_id, CHUNK_BYTES_MAX, [topic])
 
 
 def _chunk(response: FetchSnapshotResponse, snapshot: OffsetAndEpoch, position: int) -> tuple[bytes, int]:

@@ -18,7 +18,6 @@ batch would be followed by a batch that begins below it).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 
@@ -26,7 +25,7 @@ from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.ports import OffsetAndEpoch, SnapshotStore
 from metadata_quorum.replica.checkpoint_files import snapshot_chunks
-from odradek.env.ports import Clock, DiskRefused, Event, Workers, never
+from odradek.env.ports import DiskRefused, Env, Log, Workers
 from wire.structure import Message
 
 __all__ = ["SnapshotSettings", "Snapshotter", "write_snapshot"]
@@ -83,16 +82,13 @@ class Snapshotter:
 
     def __init__(
         self,
+        env: Env,
         store: SnapshotStore,
         settings: SnapshotSettings,
         *,
         control_records_below: Callable[[int], Sequence[Message]],
         written: Callable[[OffsetAndEpoch], None],
-        clock: Clock,
-        workers: Workers,
-        new_event: Callable[[], Event],
-        logger: Any,
-        buggify: Callable[[str], bool] = never,
+        logger: Log,
     ) -> None:
         """`control_records_below(offset)`: KRaft version and voters as the log has them below it, none if static.
         `written` takes note of the new snapshot (the quorum drops the log below it)."""
@@ -100,17 +96,15 @@ class Snapshotter:
         self._settings = settings
         self._control_records_below = control_records_below
         self._written = written
-        self._clock = clock
-        self._workers = workers
-        self._new_event = new_event
+        self._env = env
+        self._clock = env.clock
         self._logger = logger
-        self._buggify = buggify
         self._image: MetadataImage | None = None
         self._last_offset = -1
         self._log_timestamp_ms = 0
         self._bytes = 0
-        self._last_at = clock.monotonic()
-        self._wake = new_event()
+        self._last_at = env.clock.monotonic()
+        self._wake = env.event()
         self._snapshots = 0
 
     def begin_after(self, end_offset: int) -> None:
@@ -123,7 +117,9 @@ class Snapshotter:
     def note(self, image: MetadataImage, size: int, log_timestamp_ms: int) -> None:
         """`image` is committed; `size` bytes of the log and maybe `log_timestamp_ms` (their newest) led to it."""
         self._image = image
-        self._bytes += self._settings.bytes_between_max if self._buggify("metadata.early_snapshot") else size
+        self._bytes += (
+            self._settings.bytes_between_max if self._env.buggify("metadata.early_snapshot") else size
+        )
         self._log_timestamp_ms = max(log_timestamp_ms, self._log_timestamp_ms)
         if self._is_due():
             self._wake.set()
@@ -142,7 +138,7 @@ class Snapshotter:
             # One turn of the loop between waking and looking: the rest of the batch is noted first.
             await self._wake.wait()
             await self._clock.sleep_until(0.0)
-            self._wake = self._new_event()
+            self._wake = self._env.event()
             image = self._image
             if image is None or not self._is_due():
                 continue
@@ -158,7 +154,7 @@ class Snapshotter:
                 control_records=self._control_records_below(image.offset + 1),
                 timestamp_ms=self._clock.wall_ms(),
                 last_contained_log_timestamp=self._log_timestamp_ms,
-                workers=self._workers,
+                workers=self._env.workers,
             )
         except DiskRefused as error:
             self._logger.warning("metadata.snapshot_not_written", error=str(error))

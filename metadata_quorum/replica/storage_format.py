@@ -166,29 +166,41 @@ def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple
     return tuple(FeatureLevelRecord(name, level) for name, level in features.items())
 
 
+@attrs.frozen(kw_only=True)
+class StorageFormat:
+    """What a node's new directories are to say."""
+
+    cluster_id: str
+    node_id: int
+    directory_ids: Sequence[bytes]
+    """Fresh random ids, one for each directory; the last is the metadata directory's where that is a further one. A voter's
+    metadata directory has the id that `voters` says instead."""
+    voter: VoterEndpoint | None = None
+    """The node's own controller where it is the first and only voter."""
+    voters: VoterSet | None = None
+    """The first voters where there are several. Where both are None, others say who votes."""
+    timestamp_ms: int
+    features: Mapping[str, int] = BOOTSTRAP_FEATURES
+
+    def first_voters(self, directory_id: bytes) -> VoterSet | None:
+        """What the first snapshot says of voters, where this node's metadata directory has that id."""
+        if self.voter is None:
+            return self.voters
+        return VoterSet.of([_voter(self.node_id, directory_id, self.voter)])
+
+
 def format_storage(
     directories: Sequence[Dir],
     metadata_directory: Dir,
+    wanted: StorageFormat,
     *,
-    cluster_id: str,
-    node_id: int,
-    directory_ids: Sequence[bytes],
-    voter: VoterEndpoint | None = None,
-    voters: VoterSet | None = None,
-    timestamp_ms: int,
     ignore_formatted: bool = False,
-    features: Mapping[str, int] = BOOTSTRAP_FEATURES,
 ) -> list[str]:
     """Format every log directory of a node; the paths that were formatted.
 
-    `voter` is the node's controller where it is the first and only voter, `voters` are the first ones where there are
-    several; neither where others tell who votes.
-
-    `directory_ids` are fresh random ids, one for each directory; `metadata_directory` is one of `directories` or a
-    further one (then it has the last id). The metadata directory of a voter has the id that `voters` says. Raises
-    `StorageError` before anything is written.
+    `metadata_directory` is one of `directories` or a further one. Raises `StorageError` before anything is written.
     """
-    check_cluster_id(cluster_id)
+    check_cluster_id(wanted.cluster_id)
     everything = list(directories)
     if all(directory.path != metadata_directory.path for directory in everything):
         everything.append(metadata_directory)
@@ -201,22 +213,24 @@ def format_storage(
                 f"Log directory {directory.path} is already formatted. "
                 "Use --ignore-formatted to ignore this directory and format the others."
             )
-        if (meta.cluster_id, meta.node_id) != (cluster_id, node_id):
+        if (meta.cluster_id, meta.node_id) != (wanted.cluster_id, wanted.node_id):
             raise StorageError(
                 f"Log directory {directory.path} belongs to node {meta.node_id} of cluster {meta.cluster_id}"
             )
     formatted = []
-    for directory, meta, directory_id in zip(everything, existing, directory_ids, strict=True):
+    for directory, meta, directory_id in zip(everything, existing, wanted.directory_ids, strict=True):
         if meta is not None:
             continue
         if directory.path == metadata_directory.path:
-            own = None if voters is None else voters.get(node_id)
+            own = None if wanted.voters is None else wanted.voters.get(wanted.node_id)
             if own is not None:
                 directory_id = own.key.directory_id
-            first = VoterSet.of([_voter(node_id, directory_id, voter)]) if voter is not None else voters
-            _format_metadata_log(directory, features, first, timestamp_ms)
+            first = wanted.first_voters(directory_id)
+            _format_metadata_log(directory, wanted.features, first, wanted.timestamp_ms)
         # The last file: a directory that has it is completely formatted.
-        directory.write_atomic(META_PROPERTIES, MetaProperties(cluster_id, node_id, directory_id).encode())
+        directory.write_atomic(
+            META_PROPERTIES, MetaProperties(wanted.cluster_id, wanted.node_id, directory_id).encode()
+        )
         formatted.append(directory.path)
     return formatted
 

@@ -7,7 +7,7 @@ Node endpoints travel beside the core's messages: a message that names a leader 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -35,6 +35,7 @@ __all__ = [
     "METADATA_TOPIC_ID",
     "Endpoint",
     "Leader",
+    "Sender",
     "decode_request",
     "decode_response",
     "encode_request",
@@ -66,86 +67,88 @@ class Leader:
 # -- requests -----------------------------------------------------------------------------------------------------
 
 
-def encode_request(
-    request: Request, *, cluster_id: str, endpoints: Sequence[Endpoint], fetch_bytes_max: int
-) -> Message:
-    """`endpoints` are where the sender listens as a controller."""
-    match request:
-        case Vote():
-            return vote.VoteRequest(
-                cluster_id,
-                request.voter.node_id,
-                [
-                    vote.VoteRequestTopicData(
-                        METADATA_TOPIC,
-                        [
-                            vote.VoteRequestPartitionData(
-                                0,
-                                request.epoch,
-                                request.sender.node_id,
-                                request.sender.directory_id,
-                                request.voter.directory_id,
-                                request.log_end.epoch,
-                                request.log_end.offset,
-                                request.pre_vote,
-                            )
-                        ],
-                    )
-                ],
-            )
-        case BeginEpoch():
-            begin = begin_quorum_epoch
-            return begin.BeginQuorumEpochRequest(
-                cluster_id,
-                request.voter.node_id,
-                [
-                    begin.BeginQuorumEpochRequestTopicData(
-                        METADATA_TOPIC,
-                        [
-                            begin.BeginQuorumEpochRequestPartitionData(
-                                0, request.voter.directory_id, request.leader.node_id, request.epoch
-                            )
-                        ],
-                    )
-                ],
-                [begin.LeaderEndpoint(*endpoint) for endpoint in endpoints],
-            )
-        case EndEpoch():
-            end = end_quorum_epoch
-            candidates = [end.ReplicaInfo(key.node_id, key.directory_id) for key in request.successors]
-            return end.EndQuorumEpochRequest(
-                cluster_id,
-                [
-                    end.EndQuorumEpochRequestTopicData(
-                        METADATA_TOPIC,
-                        [
-                            end.EndQuorumEpochRequestPartitionData(
-                                0, request.leader_id, request.epoch, preferred_candidates=candidates
-                            )
-                        ],
-                    )
-                ],
-                [end.LeaderEndpoint(*endpoint) for endpoint in endpoints],
-            )
-        case Fetch():
-            partition = fetch.FetchPartition(
-                0,
-                request.epoch,
-                request.offset,
-                request.last_epoch,
-                -1,
-                fetch_bytes_max,
-                request.replica.directory_id,
-            )
-            if request.high_watermark is not None:
-                partition.high_watermark = request.high_watermark
-            return fetch.FetchRequest(
-                cluster_id,
-                replica_state=fetch.ReplicaState(request.replica.node_id),
-                max_wait_ms=request.wait_ms_max,
-                max_bytes=fetch_bytes_max,
-                topics=[fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
-            )
+@attrs.frozen
+class Sender:
+    """What requests say of the node that sends them. `endpoints` are where it listens as a controller."""
+
+    cluster_id: str
+    endpoints: Sequence[Endpoint]
+    fetch_bytes_max: int
+
+
+def encode_request(request: Request, sender: Sender) -> Message:
+    """The RPC that asks this."""
+    return _ENCODERS[type(request)](request, sender)
+
+
+def _encode_vote(request: Vote, sender: Sender) -> Message:
+    partition = vote.VoteRequestPartitionData(
+        0,
+        request.epoch,
+        request.sender.node_id,
+        request.sender.directory_id,
+        request.voter.directory_id,
+        request.log_end.epoch,
+        request.log_end.offset,
+        request.pre_vote,
+    )
+    topic = vote.VoteRequestTopicData(METADATA_TOPIC, [partition])
+    return vote.VoteRequest(sender.cluster_id, request.voter.node_id, [topic])
+
+
+def _encode_begin_epoch(request: BeginEpoch, sender: Sender) -> Message:
+    begin = begin_quorum_epoch
+    partition = begin.BeginQuorumEpochRequestPartitionData(
+        0, request.voter.directory_id, request.leader.node_id, request.epoch
+    )
+    return begin.BeginQuorumEpochRequest(
+        sender.cluster_id,
+        request.voter.node_id,
+        [begin.BeginQuorumEpochRequestTopicData(METADATA_TOPIC, [partition])],
+        [begin.LeaderEndpoint(*endpoint) for endpoint in sender.endpoints],
+    )
+
+
+def _encode_end_epoch(request: EndEpoch, sender: Sender) -> Message:
+    end = end_quorum_epoch
+    candidates = [end.ReplicaInfo(key.node_id, key.directory_id) for key in request.successors]
+    partition = end.EndQuorumEpochRequestPartitionData(
+        0, request.leader_id, request.epoch, preferred_candidates=candidates
+    )
+    return end.EndQuorumEpochRequest(
+        sender.cluster_id,
+        [end.EndQuorumEpochRequestTopicData(METADATA_TOPIC, [partition])],
+        [end.LeaderEndpoint(*endpoint) for endpoint in sender.endpoints],
+    )
+
+
+def _encode_fetch(request: Fetch, sender: Sender) -> Message:
+    partition = fetch.FetchPartition(
+        0,
+        request.epoch,
+        request.offset,
+        request.last_epoch,
+        -1,
+        sender.fetch_bytes_max,
+        request.replica.directory_id,
+    )
+    if request.high_watermark is not None:
+        partition.high_watermark = request.high_watermark
+    return fetch.FetchRequest(
+        sender.cluster_id,
+        replica_state=fetch.ReplicaState(request.replica.node_id),
+        max_wait_ms=request.wait_ms_max,
+        max_bytes=sender.fetch_bytes_max,
+        topics=[fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+    )
+
+
+_ENCODERS: Mapping[type[Request], Callable[[Any, Sender], Message]] = {
+    Vote: _encode_vote,
+    BeginEpoch: _encode_begin_epoch,
+    EndEpoch: _encode_end_epoch,
+    Fetch: _encode_fetch,
+}
 
 
 def decode_request(message: Message, *, me: ReplicaKey, cluster_id: str) -> Request:

@@ -25,7 +25,6 @@ from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.raft.voters import ReplicaKey
 from metadata_quorum.replica.peers import Addresses, PeerConnections
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.service import MetadataService
 from odradek.env.ports import Env, Log, TaskGroup
 from odradek.env.ports import Listener as OpenListener
@@ -35,8 +34,7 @@ from odradek.node.configuration.node_config import ListenerConfig, NodeConfig
 from odradek.node.configuration.part_settings import (
     broker_settings,
     lifecycle_times,
-    raft_config,
-    static_voters,
+    metadata_settings,
 )
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits, client_room
@@ -206,21 +204,15 @@ class Node:
             log,
             log.snapshots,
             FileQuorumStateStore(log.directory),
-            me=ReplicaKey(config.node_id, self._directories.metadata_directory_id),
-            cluster_id=self._directories.cluster_id,
-            controller_settings=config.controller_settings() if config.is_controller else None,
-            raft_config=raft_config(config),
-            snapshot_settings=SnapshotSettings(
-                config.get_int("metadata.log.max.record.bytes.between.snapshots"),
-                config.get_int("metadata.log.max.snapshot.interval.ms"),
+            metadata_settings(
+                config,
+                ReplicaKey(config.node_id, self._directories.metadata_directory_id),
+                self._directories.cluster_id,
+                endpoints=self._controller_endpoints(),
+                bootstrap=() if bootstrap is None else bootstrap.records,
             ),
-            static_voters=static_voters(config),
-            bootstrap_servers=config.bootstrap_servers,
-            endpoints=self._controller_endpoints(),
-            bootstrap=() if bootstrap is None else bootstrap.records,
-            release=config.release,
-            addresses=addresses,
-            logger=self._log,
+            self._log,
+            addresses,
         )
         peers = self._peers = PeerConnections(
             env, self._tasks, client_id=f"node-{config.node_id}", log=self._log, addresses=addresses

@@ -30,11 +30,11 @@ def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> N
 
     One stranger among the controllers stops nobody but itself.
     """
-    if not config.is_controller and quorum.is_told_to_lead:
+    if not config.is_controller and quorum.peers.is_told_to_lead:
         raise NodeCannotStart(_of_a_voter(config.node_id))
     strangers = [
         node_id
-        for node_id, code in sorted(quorum.refusals.items())
+        for node_id, code in sorted(quorum.peers.refusals.items())
         if code is ErrorCode.INCONSISTENT_CLUSTER_ID
     ]
     voters = quorum.voters
@@ -53,7 +53,7 @@ def _of_a_voter(node_id: int) -> str:
 
 
 def _address(quorum: RaftQuorum, node_id: int) -> str:
-    address = quorum.address_of(node_id)
+    address = quorum.peers.address_of(node_id)
     return str(node_id) if address is None else f"{address[0]}:{address[1]}"
 
 
@@ -72,7 +72,7 @@ def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
             "quorum.not_a_voter",
             reason=f"`odradek quorum add {config.node_id}` lets this controller vote",
         )
-    elif not voter.key.matches(quorum.me):
+    elif not voter.key.matches(quorum.settings.me):
         log.warning(
             "quorum.other_directory",
             reason=f"voter {config.node_id} is known by directory {uuid_to_text(voter.key.directory_id)}, not by this one: "

@@ -133,14 +133,14 @@ class Watch:
         quorum = metadata.quorum
         if isinstance(quorum.core.role, Leader):
             epoch = quorum.core.role.epoch
-            self.quorum_leaders.see(epoch, (member.name, quorum.me), f"epoch {epoch}")
-        high_watermark = quorum.high_watermark
+            self.quorum_leaders.see(epoch, (member.name, quorum.settings.me), f"epoch {epoch}")
+        high_watermark = quorum.decisions.high_watermark
         self.high_watermarks.see(
             member.name, seen.node, high_watermark, f"of the metadata log on {member.name}"
         )
         disk = self._world.machine(member.name).disk
         files = disk.contents(f"{member.config.metadata_log_dir}/{METADATA_LOG_DIRECTORY}")
-        self._look_at_vote(member, seen, bytes(files.get(QUORUM_STATE, b"")), quorum.me)
+        self._look_at_vote(member, seen, bytes(files.get(QUORUM_STATE, b"")), quorum.settings.me)
         segments = [(int(name[:20]), files[name]) for name in sorted(files) if name.endswith(".log")]
         cursor = self._cursor(seen, _METADATA, quorum.log)
         headers = _headers(segments, cursor, high_watermark)
@@ -285,7 +285,7 @@ class Watch:
             sessions = broker.sessions.statistics()["sessions"]
             check_bound(name, "fetch sessions", sessions, broker.settings.fetch_session_slots_max)
         if node.metadata is not None:
-            waiting = node.metadata.quorum.waiting_bytes
+            waiting = node.metadata.quorum.decisions.waiting_bytes
             check_bound(name, "bytes of decisions that wait", waiting, WAITING_BYTES_MAX)
 
 

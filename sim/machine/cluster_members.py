@@ -15,6 +15,7 @@ import attrs
 from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
 from metadata_quorum.replica.storage_format import (
     METADATA_LOG_DIRECTORY,
+    StorageFormat,
     bootstrap_features,
     format_storage,
     initial_voters,
@@ -218,12 +219,14 @@ class Cluster:
             format_storage(
                 directories,
                 directories[0],
-                cluster_id=CLUSTER_ID,
-                node_id=member.config.node_id,
-                directory_ids=[env.new_uuid() for _ in directories],
-                voters=voters if member in self.controllers else None,
-                timestamp_ms=env.clock.wall_ms(),
-                features=self._first_levels,
+                StorageFormat(
+                    cluster_id=CLUSTER_ID,
+                    node_id=member.config.node_id,
+                    directory_ids=[env.new_uuid() for _ in directories],
+                    voters=voters if member in self.controllers else None,
+                    timestamp_ms=env.clock.wall_ms(),
+                    features=self._first_levels,
+                ),
             )
             world.crash(member.name, "random")  # what was written must be durable
 
@@ -238,12 +241,14 @@ class Cluster:
         format_storage(
             directories,
             directories[0],
-            cluster_id=CLUSTER_ID,
-            node_id=member.config.node_id,
-            directory_ids=[env.new_uuid() for _ in directories],
-            timestamp_ms=env.clock.wall_ms(),
+            StorageFormat(
+                cluster_id=CLUSTER_ID,
+                node_id=member.config.node_id,
+                directory_ids=[env.new_uuid() for _ in directories],
+                timestamp_ms=env.clock.wall_ms(),
+                features=self._first_levels,
+            ),
             ignore_formatted=True,
-            features=self._first_levels,
         )
         world.crash(member.name, "random")
 

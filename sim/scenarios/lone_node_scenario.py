@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from metadata_quorum.replica.storage_format import format_storage
+from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.client.admin import NewTopic
 from odradek.node.configuration.node_config import NodeConfig
 from sim.history import History, SafetyViolation
@@ -63,11 +63,13 @@ def format_node(world: World, config: NodeConfig) -> None:
     format_storage(
         directories,
         directories[0],
-        cluster_id=CLUSTER_ID,
-        node_id=config.node_id,
-        directory_ids=[env.new_uuid() for _ in directories],
-        voter=config.voter,
-        timestamp_ms=env.clock.wall_ms(),
+        StorageFormat(
+            cluster_id=CLUSTER_ID,
+            node_id=config.node_id,
+            directory_ids=[env.new_uuid() for _ in directories],
+            voter=config.voter,
+            timestamp_ms=env.clock.wall_ms(),
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metadata_quorum.features import THIS_RELEASE
-from metadata_quorum.replica.storage_format import format_storage
+from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.broker_lifecycle import BrokerLifecycle, ControllerOutOfReach
 from odradek.node.configuration.node_config import NodeConfig
@@ -206,11 +206,12 @@ def test_a_node_that_finds_no_leader_in_time_ends() -> None:
         format_storage(
             [directory],
             directory,
-            cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
-            node_id=1,
-            directory_ids=[env.new_uuid()],
-            voter=None,
-            timestamp_ms=env.clock.wall_ms(),
+            StorageFormat(
+                cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
+                node_id=1,
+                directory_ids=[env.new_uuid()],
+                timestamp_ms=env.clock.wall_ms(),
+            ),
         )
         began_at = env.clock.monotonic()
         try:

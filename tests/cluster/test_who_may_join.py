@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metadata_quorum.features import SUPPORTED_FEATURES
-from metadata_quorum.replica.storage_format import format_storage
+from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.client.shells.aio import AsyncClient
 from odradek.env.ports import Env
 from odradek.node.broker_lifecycle import RegistrationRefused
@@ -103,10 +103,12 @@ class Newcomer:
         format_storage(
             [directory],
             directory,
-            cluster_id=cluster_id,
-            node_id=self.config.node_id,
-            directory_ids=[directory_id or env.new_uuid()],
-            timestamp_ms=env.clock.wall_ms(),
+            StorageFormat(
+                cluster_id=cluster_id,
+                node_id=self.config.node_id,
+                directory_ids=[directory_id or env.new_uuid()],
+                timestamp_ms=env.clock.wall_ms(),
+            ),
         )
 
     async def run(self) -> BaseException | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from metadata_quorum.replica.storage_format import VoterEndpoint, format_storage
+from metadata_quorum.replica.storage_format import StorageFormat, VoterEndpoint, format_storage
 from odradek.env.ports import ConnectionLost, Env
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import Node, NodeFailed
@@ -92,11 +92,13 @@ def play(
         format_storage(
             directories,
             directories[0],
-            cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
-            node_id=1,
-            directory_ids=[env.new_uuid() for _ in directories],
-            voter=VoterEndpoint("CONTROLLER", "server", 9093),
-            timestamp_ms=env.clock.wall_ms(),
+            StorageFormat(
+                cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
+                node_id=1,
+                directory_ids=[env.new_uuid() for _ in directories],
+                voter=VoterEndpoint("CONTROLLER", "server", 9093),
+                timestamp_ms=env.clock.wall_ms(),
+            ),
         )
         await run_node(config, env, made=made, started=lambda _: ready.set(), log=Quiet(), poison=True)
 

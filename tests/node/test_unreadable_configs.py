@@ -8,7 +8,12 @@ from typing import Any
 import trio
 
 from metadata_quorum.replica.checkpoint_files import BOOTSTRAP_FILE, encode_snapshot
-from metadata_quorum.replica.storage_format import VoterEndpoint, bootstrap_records, format_storage
+from metadata_quorum.replica.storage_format import (
+    StorageFormat,
+    VoterEndpoint,
+    bootstrap_records,
+    format_storage,
+)
 from odradek.env.ports import Env
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.run_node import run_node
@@ -48,11 +53,13 @@ def play(script: Callable[[World, Connect], Awaitable[None]], *, starts: int = 1
             format_storage(
                 [directory],
                 directory,
-                cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
-                node_id=1,
-                directory_ids=[env.new_uuid()],
-                voter=VoterEndpoint("CONTROLLER", "server", 9093),
-                timestamp_ms=env.clock.wall_ms(),
+                StorageFormat(
+                    cluster_id="AAAAAAAAAAAAAAAAAAAAAQ",
+                    node_id=1,
+                    directory_ids=[env.new_uuid()],
+                    voter=VoterEndpoint("CONTROLLER", "server", 9093),
+                    timestamp_ms=env.clock.wall_ms(),
+                ),
             )
             first = encode_snapshot((*bootstrap_records(), *UNREADABLE), epoch=0, timestamp_ms=1)
             directory.write_atomic(BOOTSTRAP_FILE, first)

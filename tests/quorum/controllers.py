@@ -17,10 +17,11 @@ from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica.metadata_batches import MetadataBatch, read_batches
 from metadata_quorum.replica.peers import PeerConnections
+from metadata_quorum.replica.quorum_driver import NO_VOTERS, QuorumSettings
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
 from metadata_quorum.replica.snapshots import SnapshotSettings
-from metadata_quorum.replica.storage_format import find_meta_properties, format_storage
-from metadata_quorum.service import MetadataService
+from metadata_quorum.replica.storage_format import StorageFormat, find_meta_properties, format_storage
+from metadata_quorum.service import MetadataService, MetadataSettings
 from odradek.env.ports import Env
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
@@ -84,7 +85,7 @@ class Controllers:
         snapshots: SnapshotSettings | None = None,
     ) -> None:
         self.world = world
-        self.snapshots = snapshots
+        self.snapshots = snapshots or SnapshotSettings()
         self.config = config or RaftConfig()
         self.members: dict[int, Member] = {}
         self.static = static
@@ -105,11 +106,13 @@ class Controllers:
         format_storage(
             [root],
             root,
-            cluster_id=CLUSTER_ID,
-            node_id=node_id,
-            directory_ids=[directory_of(node_id)],
-            voters=self.voters if is_voter and not self.static else None,
-            timestamp_ms=1,
+            StorageFormat(
+                cluster_id=CLUSTER_ID,
+                node_id=node_id,
+                directory_ids=[directory_of(node_id)],
+                voters=self.voters if is_voter and not self.static else None,
+                timestamp_ms=1,
+            ),
         )
 
     def start(self, node_id: int) -> None:
@@ -143,18 +146,22 @@ class Controllers:
             log,
             log.snapshots,
             FileQuorumStateStore(log.directory),
-            me=ReplicaKey(meta.node_id, meta.directory_id),
-            cluster_id=meta.cluster_id,
-            controller_settings=ControllerSettings() if is_controller else None,
-            raft_config=self.config,
-            snapshot_settings=self.snapshots,
-            static_voters=self.voters if self.static else None,
-            bootstrap_servers=[(host_of(each), PORT) for each in self.voters.node_ids],
-            endpoints=((LISTENER, host_of(node_id), PORT), *self.more_endpoints.get(node_id, ()))
-            if is_controller
-            else (),
-            bootstrap=() if bootstrap is None else bootstrap.records,
-            logger=journal,
+            MetadataSettings(
+                QuorumSettings(
+                    ReplicaKey(meta.node_id, meta.directory_id),
+                    meta.cluster_id,
+                    self.config,
+                    self.voters if self.static else NO_VOTERS,
+                    tuple((host_of(each), PORT) for each in self.voters.node_ids),
+                    ((LISTENER, host_of(node_id), PORT), *self.more_endpoints.get(node_id, ()))
+                    if is_controller
+                    else (),
+                ),
+                ControllerSettings() if is_controller else None,
+                self.snapshots,
+                () if bootstrap is None else bootstrap.records,
+            ),
+            journal,
         )
         member = Member(node_id, env, service, log, journal, self.world.machine(host_of(node_id)).running)
         async with trio.open_nursery() as nursery:
@@ -238,12 +245,12 @@ class Controllers:
     async def agree(self, seconds: float = 30.0) -> None:
         """Wait until every live node has the leader's committed image."""
         leader = await self.leader(seconds)
-        offset = leader.service.quorum.high_watermark
+        offset = leader.service.quorum.decisions.high_watermark
 
         def all_there() -> bool:
             images = [each.service.committed_image for each in self.members.values()]
             return all(
-                each.service.quorum.high_watermark >= offset for each in self.members.values()
+                each.service.quorum.decisions.high_watermark >= offset for each in self.members.values()
             ) and all(image.brokers == images[0].brokers for image in images)
 
         await self.until(all_there, seconds)

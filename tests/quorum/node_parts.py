@@ -11,9 +11,15 @@ import trio
 from data_plane.metadata_log import MetadataLog
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.raft.voters import ReplicaKey
+from metadata_quorum.replica.quorum_driver import QuorumSettings
 from metadata_quorum.replica.quorum_state import FileQuorumStateStore
-from metadata_quorum.replica.storage_format import VoterEndpoint, find_meta_properties, format_storage
-from metadata_quorum.service import MetadataService
+from metadata_quorum.replica.storage_format import (
+    StorageFormat,
+    VoterEndpoint,
+    find_meta_properties,
+    format_storage,
+)
+from metadata_quorum.service import MetadataService, MetadataSettings
 from odradek.env.ports import Dir, Env
 from sim.machine.weather import Weather
 from sim.machine.world import World
@@ -47,11 +53,13 @@ def format_node(root: Dir) -> None:
     format_storage(
         [root],
         root,
-        cluster_id=CLUSTER_ID,
-        node_id=NODE_ID,
-        directory_ids=[DIRECTORY_ID],
-        voter=VoterEndpoint("CONTROLLER", "127.0.0.1", 9093),
-        timestamp_ms=1,
+        StorageFormat(
+            cluster_id=CLUSTER_ID,
+            node_id=NODE_ID,
+            directory_ids=[DIRECTORY_ID],
+            voter=VoterEndpoint("CONTROLLER", "127.0.0.1", 9093),
+            timestamp_ms=1,
+        ),
     )
 
 
@@ -89,11 +97,12 @@ async def running_controller(
         log,
         log.snapshots,
         FileQuorumStateStore(log.directory),
-        me=ReplicaKey(meta.node_id, meta.directory_id),
-        cluster_id=meta.cluster_id,
-        controller_settings=ControllerSettings(**settings),
-        bootstrap=() if bootstrap is None else bootstrap.records,
-        logger=logger,
+        MetadataSettings(
+            QuorumSettings(ReplicaKey(meta.node_id, meta.directory_id), meta.cluster_id),
+            ControllerSettings(**settings),
+            bootstrap=() if bootstrap is None else bootstrap.records,
+        ),
+        logger,
     )
     async with trio.open_nursery() as nursery:
         await service.start(nursery)

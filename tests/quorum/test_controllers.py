@@ -128,7 +128,7 @@ def test_an_election_is_counted_with_its_time() -> None:
         died_at = world.now
         controllers.crash(old.node_id)
         new = (await controllers.leader()).service.quorum
-        assert new.elections == before[new.me.node_id] + 1
+        assert new.elections == before[new.settings.me.node_id] + 1
         await controllers.agree()
         assert (
             sum(each.service.quorum.elections for each in controllers.members.values())
@@ -297,7 +297,7 @@ def test_the_leader_describes_the_quorum() -> None:
         await world.sleep(1.0)
         response = await controllers.ask_quorum(leader.node_id, describe())
         partition = response.topics[0].partitions[0]
-        end_offset = leader.service.quorum.log_end_offset
+        end_offset = leader.service.quorum.decisions.log_end_offset
         assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, leader.node_id, 1)
         assert partition.high_watermark == end_offset
         assert [each.replica_id for each in partition.current_voters] == [1, 2, 3]
@@ -552,9 +552,9 @@ def test_readers_that_are_no_replicas_see_what_is_committed() -> None:
             partition = response.responses[0].partitions[0]
             batches = list(read_batches(partition.records, source="answer"))
             assert batches[0].base_offset == 0
-            assert batches[-1].last_offset == leader.service.quorum.high_watermark - 1
+            assert batches[-1].last_offset == leader.service.quorum.decisions.high_watermark - 1
             assert partition.current_leader.leader_id == leader.node_id
-        end_offset = leader.service.quorum.high_watermark
+        end_offset = leader.service.quorum.decisions.high_watermark
         beyond = (await controllers.ask_quorum(1, read(end_offset + 1))).responses[0].partitions[0]
         assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         answers: list[Any] = []
@@ -724,7 +724,7 @@ def logs_agree(controllers: Controllers) -> None:
         batches = controllers.log_of(node_id)
         for batch in batches:
             assert known.setdefault(batch.base_offset, batch) == batch
-        ends.add(controllers.members[node_id].service.quorum.log_end_offset)
+        ends.add(controllers.members[node_id].service.quorum.decisions.log_end_offset)
     assert len(ends) == 1
 
 

@@ -98,7 +98,7 @@ def test_voters_that_joined_later_are_told_by_their_own_snapshots() -> None:
         for node_id in (2, 3):
             member = await controllers.until(lambda node_id=node_id: controllers.members.get(node_id))
             await member.service.caught_up()
-            await controllers.until(lambda: not leader.service.quorum.has_waiting_control)
+            await controllers.until(lambda: not leader.service.quorum.decisions.has_waiting_control)
             assert (await controllers.ask_quorum(leader.node_id, add(node_id))).error_code == 0
         await decide(controllers, 100, 100)
         await controllers.agree()

@@ -85,7 +85,7 @@ def test_an_epoch_has_one_leader_whatever_is_said() -> None:
         assert len(controllers.members) == 3
         assert (await controllers.ask(register(101))).error_code == 0
         assert (await controllers.leader()) is leader
-        assert leader.service.quorum.address_of(77) is None
+        assert leader.service.quorum.peers.address_of(77) is None
 
     play(script)
 
@@ -103,7 +103,7 @@ def test_leaders_that_do_not_exist_are_got_over() -> None:
         await controllers.agree(60.0)
         assert len(controllers.members) == 3
         for member in controllers.members.values():
-            assert all(member.service.quorum.said_address_of(each) is None for each in (72, 73, 74))
+            assert all(member.service.quorum.peers.said_address_of(each) is None for each in (72, 73, 74))
 
     play(script)
 
@@ -146,7 +146,7 @@ def test_addresses_of_leaders_that_are_none_are_forgotten() -> None:
             await controllers.ask_quorum(member.node_id, begin(1000 + number, epoch - 1, "nowhere"))
             await controllers.ask_quorum(member.node_id, begin(1000 + number, epoch, "nowhere"))
         await controllers.ask_quorum(member.node_id, begin(leader.node_id, epoch - 1, "nowhere"))
-        assert all(quorum.said_address_of(1000 + number) is None for number in range(50))
+        assert all(quorum.peers.said_address_of(1000 + number) is None for number in range(50))
         assert quorum.leader_address() == (host_of(leader.node_id), 9093)
 
     play(script)
@@ -173,7 +173,7 @@ def test_a_replica_with_the_id_of_a_voter_does_not_stand_in_for_it() -> None:
         controllers.crash(others[1])
         answers: list[Any] = []
         leader.service.submit(register(102)).on_release(answers.append)
-        end_offset = leader.service.quorum.log_end_offset
+        end_offset = leader.service.quorum.decisions.log_end_offset
         for _ in range(20):
             stranger = fetch(others[1], epoch, end_offset, epoch, directory=b"another disk   1", wait_ms=0)
             leader.service.quorum.receive(stranger, 17, lambda answer: None)
@@ -192,7 +192,7 @@ def test_fetches_that_would_wait_for_ever_do_not_pile_up(monkeypatch: pytest.Mon
         await controllers.ask(register(100))
         leader = await controllers.leader()
         quorum = leader.service.quorum
-        offset, epoch = quorum.high_watermark, quorum.leader_epoch
+        offset, epoch = quorum.decisions.high_watermark, quorum.leader_epoch
         answers: list[Any] = []
         for number in range(100):
             request = fetch(900 + number % 10, epoch, offset, epoch, directory=b"%016d" % number)
@@ -220,7 +220,7 @@ def test_odd_numbers_are_answered() -> None:
         epoch = quorum.leader_epoch
         extremes = (-(1 << 31), -1, 0, 1, INT32_MAX)
         for size in extremes:
-            for offset in (0, 1, quorum.high_watermark, 1 << 62):
+            for offset in (0, 1, quorum.decisions.high_watermark, 1 << 62):
                 for last_epoch in (-1, 0, epoch, INT32_MAX):
                     request = fetch(9, epoch, offset, last_epoch, directory=bytes(16), wait_ms=0)
                     request.max_bytes = request.topics[0].partitions[0].partition_max_bytes = size
@@ -264,6 +264,6 @@ def test_a_leader_that_hears_of_the_next_one_stops_deciding() -> None:
         answers: list[Any] = []
         old.service.submit(register(101)).on_release(answers.append)
         assert [each.error_code for each in answers] == [ErrorCode.NOT_CONTROLLER]
-        assert directory_of(old.node_id) == old.service.quorum.me.directory_id
+        assert directory_of(old.node_id) == old.service.quorum.settings.me.directory_id
 
     play(script)

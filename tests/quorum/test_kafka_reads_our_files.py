@@ -16,7 +16,7 @@ from bench.kafka_server import run_tool
 from data_plane.metadata_log import METADATA_LOG_DIRECTORY
 from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from metadata_quorum.replica.metadata_batches import read_batches
-from metadata_quorum.replica.storage_format import format_storage, initial_voters
+from metadata_quorum.replica.storage_format import StorageFormat, format_storage, initial_voters
 from odradek.env.real import RealEnv
 from tests.quorum.node_parts import (
     CLUSTER_ID,
@@ -109,11 +109,13 @@ def test_initial_controllers_are_written_as_kafka_writes_them(tmp_path: Path, ka
     format_storage(
         [directory],
         directory,
-        cluster_id=CLUSTER_ID,
-        node_id=2,
-        directory_ids=[b"a-random-id-here"],
-        voters=initial_voters(controllers, "CONTROLLER"),
-        timestamp_ms=1,
+        StorageFormat(
+            cluster_id=CLUSTER_ID,
+            node_id=2,
+            directory_ids=[b"a-random-id-here"],
+            voters=initial_voters(controllers, "CONTROLLER"),
+            timestamp_ms=1,
+        ),
     )
     name = f"{METADATA_LOG_DIRECTORY}/{0:020d}-{0:010d}.checkpoint"
     found = [decode_snapshot((path / name).read_bytes(), source=str(path)) for path in (theirs, ours)]

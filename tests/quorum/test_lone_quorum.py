@@ -151,7 +151,7 @@ def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
     async def main(env: Env) -> None:
         for epoch in (1, 2, 3):
             async with running_controller(env) as service:
-                assert service.quorum.epoch == epoch
+                assert service.quorum.decisions.epoch == epoch
                 state = FileQuorumStateStore(env.open_dir(PATH).subdir("__cluster_metadata-0")).load()
                 assert state is not None
                 assert (state.leader_id, state.leader_epoch) == (1, epoch)

@@ -115,7 +115,7 @@ def test_the_quorum_state_of_static_voters_is_read() -> None:
 
     async def main(env: Env) -> None:
         async with running_controller(env) as service:
-            assert service.quorum.epoch == 8
+            assert service.quorum.decisions.epoch == 8
 
     world.run(run, world, main)
 
@@ -127,7 +127,7 @@ def test_the_synced_offset_is_a_lower_bound() -> None:
     async def main(env: Env) -> None:
         async with running_controller(env) as service:
             await join(service, env)
-            end_offset = service.quorum.log_end_offset
+            end_offset = service.quorum.decisions.log_end_offset
         text = env.open_dir(PATH).subdir("__cluster_metadata-0").read_bytes(SYNCED_OFFSET_FILE)
         assert text == f"0\n1\n__cluster_metadata 0 {end_offset}\n".encode()
 

@@ -23,11 +23,11 @@ def test_blocks_asked_for_before_one_is_committed_are_different() -> None:
     async def script(world: World, controllers: Controllers) -> None:
         epoch = (await controllers.ask(register(100))).broker_epoch
         leader = await controllers.leader()
-        before = leader.service.quorum.high_watermark
+        before = leader.service.quorum.decisions.high_watermark
         answers: list[Any] = []
         for _ in range(5):
             leader.service.submit(AllocateProducerIdsRequest(100, epoch)).on_release(answers.append)
-        assert leader.service.quorum.high_watermark == before
+        assert leader.service.quorum.decisions.high_watermark == before
         assert answers == []
         await controllers.until(lambda: len(answers) == 5)
         given = [producer_id for answer in answers for producer_id in ids_of(answer)]

@@ -18,8 +18,10 @@ from metadata_quorum.image.image_builder import ImageBuilder
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.ports import MetadataLogCorrupt, OffsetAndEpoch, StoredSnapshot
+from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica.checkpoint_files import snapshot_name
+from metadata_quorum.replica.quorum_driver import QuorumSettings
 from metadata_quorum.replica.snapshot_transfer import LeaderView, answer_fetch_snapshot, fetch_snapshot
 from metadata_quorum.replica.snapshots import SnapshotSettings, Snapshotter, write_snapshot
 from odradek.env.ports import DiskError, DiskFull, Env
@@ -260,16 +262,13 @@ class Channel:
 
 async def load(env: Env, channel: Channel, end: OffsetAndEpoch = END, epoch: int = 5) -> StoredSnapshot:
     return await fetch_snapshot(
+        env,
+        QuorumSettings(ME, CLUSTER_ID, RaftConfig(request_timeout=1.0)),
         channel,
         FileSnapshotStore(env.open_dir("/b", create=True)),
         end,
-        me=ME,
-        cluster_id=CLUSTER_ID,
-        leader_epoch=epoch,
-        clock=env.clock,
-        workers=env.workers,
-        request_timeout=1.0,
-        progressed=lambda: None,
+        epoch,
+        lambda: None,
     )
 
 
@@ -437,13 +436,11 @@ class Watched:
         self.wrote = env.event()
         self.env = env
         self.snapshotter = Snapshotter(
+            env,
             self.store,
             settings,
             control_records_below=lambda offset: [KRaftVersionRecord(0, 1), VOTERS.to_record()],
             written=self._note,
-            clock=env.clock,
-            workers=env.workers,
-            new_event=env.event,
             logger=Journal(),
         )
 

@@ -9,6 +9,7 @@ from metadata_quorum.ports import MetadataLogCorrupt
 from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from metadata_quorum.replica.storage_format import (
     StorageError,
+    StorageFormat,
     VoterEndpoint,
     bootstrap_features,
     find_meta_properties,
@@ -31,11 +32,13 @@ def format_all(*directories: Dir, ignore_formatted: bool = False, cluster_id: st
     return format_storage(
         directories,
         directories[0],
-        cluster_id=cluster_id,
-        node_id=1,
-        directory_ids=[DIRECTORY_ID, OTHER_ID][: len(directories)],
-        voter=VOTER,
-        timestamp_ms=1,
+        StorageFormat(
+            cluster_id=cluster_id,
+            node_id=1,
+            directory_ids=[DIRECTORY_ID, OTHER_ID][: len(directories)],
+            voter=VOTER,
+            timestamp_ms=1,
+        ),
         ignore_formatted=ignore_formatted,
     )
 
@@ -161,11 +164,13 @@ def format_node(node_id: int, controllers: str | None) -> Dir:
     format_storage(
         [directory],
         directory,
-        cluster_id=CLUSTER_ID,
-        node_id=node_id,
-        directory_ids=[OTHER_ID],
-        voters=voters,
-        timestamp_ms=1,
+        StorageFormat(
+            cluster_id=CLUSTER_ID,
+            node_id=node_id,
+            directory_ids=[OTHER_ID],
+            voters=voters,
+            timestamp_ms=1,
+        ),
     )
     return directory
 

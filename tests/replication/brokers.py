@@ -35,7 +35,7 @@ from metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from metadata_quorum.replica.peers import PeerConnections
-from metadata_quorum.replica.storage_format import format_storage
+from metadata_quorum.replica.storage_format import StorageFormat, format_storage
 from odradek.env.ports import ConnectionLost, Env, TaskGroup
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
@@ -315,11 +315,12 @@ class ReplicatedTopic:
             format_storage(
                 [root],
                 root,
-                cluster_id=CLUSTER_ID,
-                node_id=node_id,
-                directory_ids=[env.new_uuid()],
-                voter=None,
-                timestamp_ms=1,
+                StorageFormat(
+                    cluster_id=CLUSTER_ID,
+                    node_id=node_id,
+                    directory_ids=[env.new_uuid()],
+                    timestamp_ms=1,
+                ),
             )
         log = structlog.get_logger().bind(node=node_id)
         context = LogDirContext(clock=env.clock, workers=env.workers, random=env.random, log=log)

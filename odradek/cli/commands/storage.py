@@ -178,6 +178,7 @@ def format_storage_of(
     """Format all directories of the node; at most one of the three ways to tell who votes. Raises `CliError`."""
     from metadata_quorum.replica.storage_format import (
         StorageError,
+        StorageFormat,
         bootstrap_features,
         format_storage,
         random_cluster_id,
@@ -203,14 +204,16 @@ def format_storage_of(
         formatted = format_storage(
             directories,
             directories[paths.index(config.metadata_log_dir)],
-            cluster_id=cluster_id,
-            node_id=config.node_id,
-            directory_ids=[env.new_uuid() for _ in directories],
-            voter=voter,
-            voters=voters,
-            timestamp_ms=time.time_ns() // 1_000_000,
+            StorageFormat(
+                cluster_id=cluster_id,
+                node_id=config.node_id,
+                directory_ids=[env.new_uuid() for _ in directories],
+                voter=voter,
+                voters=voters,
+                timestamp_ms=time.time_ns() // 1_000_000,
+                features=bootstrap_features(features or {}),
+            ),
             ignore_formatted=ignore_formatted,
-            features=bootstrap_features(features or {}),
         )
     except (StorageError, DiskError) as error:
         raise CliError(str(error)) from error

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from data_plane.broker import BrokerSettings
 from data_plane.groups.group_settings import GroupSettings
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
+from metadata_quorum.replica.quorum_driver import NO_VOTERS, QuorumSettings
+from metadata_quorum.replica.snapshots import SnapshotSettings
+from metadata_quorum.replica.wire_messages import Endpoint
+from metadata_quorum.service import MetadataSettings
 from odradek.node.broker_lifecycle import LifecycleTimes
 from odradek.node.configuration.node_config import NodeConfig
+from wire.structure import Message
 
-__all__ = ["broker_settings", "lifecycle_times", "raft_config", "static_voters"]
+__all__ = ["broker_settings", "lifecycle_times", "metadata_settings"]
 
 FETCH_SESSION_EVICTION_MS = 120_000
 """Kafka's constant: a session is safe from smaller newcomers for so long."""
@@ -59,7 +66,7 @@ def _group_settings(config: NodeConfig) -> GroupSettings:
     )
 
 
-def raft_config(config: NodeConfig) -> RaftConfig:
+def _raft_config(config: NodeConfig) -> RaftConfig:
     """`controller.quorum.*`, in seconds."""
 
     def seconds(key: str) -> float:
@@ -75,11 +82,31 @@ def raft_config(config: NodeConfig) -> RaftConfig:
     )
 
 
-def static_voters(config: NodeConfig) -> VoterSet | None:
-    """`controller.quorum.voters`; nobody knows their directories."""
+def _static_voters(config: NodeConfig) -> VoterSet:
+    """`controller.quorum.voters`; nobody knows their directories. None of them where the key is not set."""
     if not config.static_voters:
-        return None
+        return NO_VOTERS
     name = config.controller_listener_names[0]
     return VoterSet.of(
         Voter(ReplicaKey(each.node_id), ((name, each.host, each.port),)) for each in config.static_voters
     )
+
+
+def metadata_settings(
+    config: NodeConfig,
+    me: ReplicaKey,
+    cluster_id: str,
+    *,
+    endpoints: tuple[Endpoint, ...],
+    bootstrap: Sequence[Message],
+) -> MetadataSettings:
+    """`me` and `bootstrap`, the first records, are what the log directory says; `endpoints` what this node listens on."""
+    quorum = QuorumSettings(
+        me, cluster_id, _raft_config(config), _static_voters(config), config.bootstrap_servers, endpoints
+    )
+    snapshots = SnapshotSettings(
+        config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+        config.get_int("metadata.log.max.snapshot.interval.ms"),
+    )
+    controller = config.controller_settings() if config.is_controller else None
+    return MetadataSettings(quorum, controller, snapshots, bootstrap, config.release)

@@ -75,9 +75,9 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     page.gauge("odradek_quorum_leader", "Node id of the quorum's leader, -1 while this node knows of none.")
     page.one(-1 if quorum.leader_id is None else quorum.leader_id)
     page.gauge("odradek_quorum_high_watermark", "End of what is committed of the metadata log.")
-    page.one(quorum.high_watermark)
+    page.one(quorum.decisions.high_watermark)
     page.gauge("odradek_quorum_log_end_offset", "End of this node's metadata log.")
-    page.one(quorum.log_end_offset)
+    page.one(quorum.decisions.log_end_offset)
     page.gauge("odradek_quorum_lag_records", "Committed metadata records that this node does not act by yet.")
     page.one(metadata.lag_records)
     page.counter(

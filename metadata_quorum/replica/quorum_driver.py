@@ -1,0 +1,134 @@
+"""What the parts of a replica at work see of the loop that drives them, and the settings that all of them share. PORTED.
+
+`raft_quorum.py` is the driver. Its parts (`quorum_leader.py`, `quorum_peers.py`, `quorum_requests.py`,
+`quorum_snapshots.py`) report to the core through it and leave to it what must wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import attrs
+
+from metadata_quorum.ports import OffsetAndEpoch, ReplicatedLog, SnapshotStore, StoredSnapshot
+from metadata_quorum.raft.core import RaftCore
+from metadata_quorum.raft.core_state import RaftConfig
+from metadata_quorum.raft.voters import ReplicaKey, VoterSet
+from metadata_quorum.replica.turns import Turns
+from metadata_quorum.replica.wire_messages import Endpoint
+from odradek.env.ports import Clock, DiskRefused, Env, Log
+
+__all__ = [
+    "NO_VOTERS",
+    "DropBelow",
+    "ExpireOld",
+    "InstallSnapshot",
+    "QuorumDriver",
+    "QuorumSettings",
+    "SnapshotEffect",
+]
+
+T = TypeVar("T")
+
+NO_VOTERS = VoterSet(())
+
+
+@attrs.frozen
+class QuorumSettings:
+    """Who this replica is, and how it finds the others."""
+
+    me: ReplicaKey
+    cluster_id: str
+    raft: RaftConfig = attrs.field(factory=RaftConfig)
+    static_voters: VoterSet = NO_VOTERS
+    """`controller.quorum.voters`: they hold as long as the log names none. Empty where the log names them."""
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()
+    """(host, port) of nodes to ask for the leader."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """Where this node listens as a controller."""
+
+
+@attrs.frozen
+class InstallSnapshot:
+    """Put a snapshot that a leader gave in place of the log."""
+
+    stored: StoredSnapshot
+
+
+@attrs.frozen
+class DropBelow:
+    """Remove what our own snapshot covers."""
+
+    end: OffsetAndEpoch
+
+
+@attrs.frozen
+class ExpireOld:
+    """Remove what our snapshots cover and what is kept no longer."""
+
+
+SnapshotEffect = InstallSnapshot | DropBelow | ExpireOld
+
+
+class QuorumDriver(Protocol):
+    """The loop of a replica at work, as its parts see it."""
+
+    @property
+    def env(self) -> Env: ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of `env`."""
+
+    @property
+    def settings(self) -> QuorumSettings: ...
+
+    @property
+    def logger(self) -> Log: ...
+
+    @property
+    def log(self) -> ReplicatedLog: ...
+
+    @property
+    def snapshot_store(self) -> SnapshotStore: ...
+
+    @property
+    def reading(self) -> Turns:
+        """`async with` this nobody cuts the log."""
+
+    @property
+    def core(self) -> RaftCore:
+        """The core that decides. There is none before the driver is open."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are taken."""
+
+    @property
+    def has_dynamic_voters(self) -> bool:
+        """Whether the log (or the snapshot before it) names the voters: kraft.version 1."""
+
+    def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Tell the core what happened, now, and do what it wants."""
+
+    def wake(self) -> None:
+        """There may be something to write."""
+
+    def perform_later(self, effect: SnapshotEffect) -> None:
+        """Do this to the log when all that the core wants now is done."""
+
+    def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start a task that ends with the node."""
+
+    def tell_observers(self) -> None:
+        """Something has changed that they may wait for."""
+
+    async def patiently(self, work: Callable[[], T]) -> T:
+        """Do something to the disk, in a worker; try again every second while the disk is full."""
+
+    def tell_no_room(self, error: DiskRefused) -> None:
+        """Nothing was written, it will be tried again. A leader that others can stand in for resigns in the end."""
+
+    def tell_room(self) -> None:
+        """Something was written."""
