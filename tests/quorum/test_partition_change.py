@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata_quorum.controller.partitions.partition_change import (
+    Change,
     Election,
     acceptable_leaders,
     change_partition,
@@ -63,8 +64,8 @@ def test_no_history_elects_a_replica_that_may_have_lost_data(
                 0,
                 partition,
                 acceptable_leaders(image_with(active)),
-                removed=broker,
-                unclean=verb == "unclean",
+                TopicRules(),
+                Change(removed=broker, unclean=verb == "unclean"),
             )
         if change is not None:
             partition = merge_partition(partition, change)
@@ -155,7 +156,9 @@ def test_a_replica_that_begins_anew_is_in_no_set(
     )
     rules = TopicRules(eligible_replicas=eligible_replicas, min_isr=min_isr)
     acceptable = acceptable_leaders(image_with(active))
-    change = change_partition(TOPIC, 0, partition, acceptable, rules, begun_anew=empty, election=election)
+    change = change_partition(
+        TOPIC, 0, partition, acceptable, rules, Change(begun_anew=empty, election=election)
+    )
     after = partition if change is None else merge_partition(partition, change)
     assert set(after.replicas) == set(replicas)
     assert all(after.directory_of(each) == directory(each) for each in replicas)

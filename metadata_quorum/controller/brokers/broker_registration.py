@@ -27,7 +27,11 @@ import attrs
 from metadata_quorum.controller.brokers.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers.registration_rules import check_contents
 from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.partition_change import (
+    Change,
+    acceptable_leaders,
+    change_partition,
+)
 from metadata_quorum.controller.partitions.topic_rules import topic_rules
 from metadata_quorum.features import METADATA_VERSION
 from metadata_quorum.image.image_builder import ImageBuilder
@@ -322,7 +326,12 @@ def remove_from_isrs(
             if broker_id in partition.isr or broker_id in partition.elr or broker_id == partition.leader:
                 rules = rules or topic_rules(image, settings, topic)
                 change = change_partition(
-                    topic.topic_id, number, partition, acceptable, rules, removed=broker_id, unclean=unclean
+                    topic.topic_id,
+                    number,
+                    partition,
+                    acceptable,
+                    rules,
+                    Change(removed=broker_id, unclean=unclean),
                 )
                 if change is not None:
                     records.append(change)
@@ -350,7 +359,7 @@ def _directories_offline(
                     partition,
                     acceptable,
                     topic_rules(image, settings, topic),
-                    removed=broker.broker_id,
+                    Change(removed=broker.broker_id),
                 )
                 if change is not None:
                     records.append(change)

@@ -17,7 +17,11 @@ from __future__ import annotations
 
 from metadata_quorum.controller.broker_epochs import check_broker_epoch
 from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.partition_change import (
+    Change,
+    acceptable_leaders,
+    change_partition,
+)
 from metadata_quorum.controller.partitions.topic_rules import topic_rules
 from metadata_quorum.image.metadata_image import (
     LOST_DIRECTORY,
@@ -106,10 +110,12 @@ def _assign(
         partition,
         acceptable,
         rules,
-        removed=None if online else broker.broker_id,
-        unclean=is_given_up,
-        begun_anew=broker.broker_id if anew else None,
-        directories={broker.broker_id: directory},
+        Change(
+            removed=None if online else broker.broker_id,
+            unclean=is_given_up,
+            begun_anew=broker.broker_id if anew else None,
+            directories={broker.broker_id: directory},
+        ),
     )
     if (is_given_up or anew) and record is not None and record.leader == NO_LEADER_CHANGE:
         record.leader = partition.leader

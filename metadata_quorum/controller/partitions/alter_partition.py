@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from metadata_quorum.controller.broker_epochs import check_broker_epoch
 from metadata_quorum.controller.controller_settings import ControllerSettings
-from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.partition_change import (
+    Change,
+    acceptable_leaders,
+    change_partition,
+)
 from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
 from metadata_quorum.image.image_builder import merge_partition
 from metadata_quorum.image.metadata_image import (
@@ -73,8 +77,10 @@ def alter_partition(
                 partition,
                 acceptable,
                 rules,
-                isr=tuple(state.broker_id for state in isr),
-                leader_recovery_state=data.leader_recovery_state,
+                Change(
+                    isr=tuple(state.broker_id for state in isr),
+                    leader_recovery_state=data.leader_recovery_state,
+                ),
             )
             if record is not None:
                 records.append(record)

@@ -15,6 +15,7 @@ from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
 from metadata_quorum.controller.partitions.partition_change import (
     Acceptable,
+    Change,
     Election,
     acceptable_leaders,
     change_partition,
@@ -126,7 +127,7 @@ def _elect(
         partition,
         acceptable,
         topic_rules(image, settings, topic),
-        election=Election.UNCLEAN if unclean else Election.PREFERRED,
+        Change(election=Election.UNCLEAN if unclean else Election.PREFERRED),
     )
     if record is None:
         raise KafkaError(
@@ -147,7 +148,7 @@ def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decis
                 partition,
                 acceptable,
                 topic_rules(image, settings, topic),
-                election=Election.PREFERRED,
+                Change(election=Election.PREFERRED),
             )
             if record is not None:
                 records.append(record)

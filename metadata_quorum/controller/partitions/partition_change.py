@@ -80,46 +80,58 @@ class _Target:
     unclean: bool = False
 
 
+@attrs.frozen
+class Change:
+    """What shall be different about a partition. What is not given stays."""
+
+    isr: tuple[int, ...] | None = None
+    removed: int | None = None
+    """A replica that leaves the ISR."""
+    unclean: bool = False
+    """`removed` leaves the ISR also as its last member, and the eligible replicas."""
+    begun_anew: int | None = None
+    """A replica that is empty: it leaves all sets, and is nobody who led."""
+    replicas: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    directories: Mapping[int, bytes] = attrs.field(factory=dict)
+    """Those of new replicas; others are unassigned."""
+    leader_recovery_state: int | None = None
+    election: Election | None = None
+    """As the rules say unless given."""
+
+
+NO_CHANGE = Change()
+"""Nothing but what the brokers and rules have become."""
+
+
 def change_partition(
     topic_id: bytes,
     number: int,
     partition: PartitionImage,
     acceptable: Acceptable,
     rules: TopicRules = TopicRules(),  # noqa: B008  (frozen)
-    *,
-    isr: tuple[int, ...] | None = None,
-    removed: int | None = None,
-    unclean: bool = False,
-    begun_anew: int | None = None,
-    replicas: tuple[int, ...] | None = None,
-    adding: tuple[int, ...] | None = None,
-    removing: tuple[int, ...] | None = None,
-    directories: Mapping[int, bytes] | None = None,
-    leader_recovery_state: int | None = None,
-    election: Election | None = None,
+    change: Change = NO_CHANGE,
 ) -> PartitionChangeRecord | None:
-    """The record that makes a partition what it shall be, None when nothing changes.
-
-    What is not given stays. `removed` leaves the ISR; with `unclean` also as its last member, and leaves the eligible
-    replicas. `begun_anew` is a replica that is empty: it leaves all sets, and is nobody who led. `directories` are those of
-    new replicas (others are unassigned). `election` is as the rules say unless given.
-    """
-    gone = removed if begun_anew is None else begun_anew
-    unclean = unclean or begun_anew is not None
+    """The record that makes a partition what it shall be, None when nothing changes."""
+    isr = partition.isr if change.isr is None else change.isr
+    gone = change.removed if change.begun_anew is None else change.begun_anew
+    unclean = change.unclean or change.begun_anew is not None
     target = _Target(
-        partition.replicas if replicas is None else replicas,
-        partition.adding_replicas if adding is None else adding,
-        partition.removing_replicas if removing is None else removing,
-        tuple(each for each in (partition.isr if isr is None else isr) if each != gone),
+        partition.replicas if change.replicas is None else change.replicas,
+        partition.adding_replicas if change.adding is None else change.adding,
+        partition.removing_replicas if change.removing is None else change.removing,
+        tuple(each for each in isr if each != gone),
         partition.elr,
         partition.leader,
-        tuple(each for each in partition.last_known_elr if each != begun_anew),
-        begun_anew,
+        tuple(each for each in partition.last_known_elr if each != change.begun_anew),
+        change.begun_anew,
     )
     if not target.isr and not unclean and not rules.eligible_replicas:
         target.isr = partition.isr
     _complete_reassignment(target)
     _keep_eligible(target, partition, rules, gone if unclean else None)
+    election = change.election
     if election is None:
         election = Election.UNCLEAN if rules.unclean_election else Election.ONLINE
     _elect(target, partition, acceptable, election, rules.troubled_directories)
@@ -128,7 +140,7 @@ def change_partition(
     if _is_sufficient(target, rules):
         target.elr = ()
     _remember_leader(target, partition)
-    return _record(topic_id, number, partition, target, directories or {}, leader_recovery_state)
+    return _record(topic_id, number, partition, target, change.directories, change.leader_recovery_state)
 
 
 def _complete_reassignment(target: _Target) -> None:

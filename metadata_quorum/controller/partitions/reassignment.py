@@ -18,7 +18,11 @@ from metadata_quorum.controller.partitions.assignments import (
     check_told_replicas,
     default_directory,
 )
-from metadata_quorum.controller.partitions.partition_change import acceptable_leaders, change_partition
+from metadata_quorum.controller.partitions.partition_change import (
+    Change,
+    acceptable_leaders,
+    change_partition,
+)
 from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
 from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from metadata_quorum.state_machine import Decision
@@ -134,10 +138,12 @@ def _reassign(
         partition,
         acceptable_leaders(image),
         rules,
-        replicas=(*wanted, *removing),
-        adding=tuple(sorted(new.union(partition.adding_replicas))),
-        removing=removing,
-        directories={replica: default_directory(image, replica) for replica in sorted(new)},
+        Change(
+            replicas=(*wanted, *removing),
+            adding=tuple(sorted(new.union(partition.adding_replicas))),
+            removing=removing,
+            directories={replica: default_directory(image, replica) for replica in sorted(new)},
+        ),
     )
 
 
@@ -174,11 +180,7 @@ def _cancel(
         partition,
         acceptable_leaders(image),
         rules,
-        isr=isr,
-        unclean=True,
-        replicas=replicas,
-        adding=(),
-        removing=(),
+        Change(isr=isr, unclean=True, replicas=replicas, adding=(), removing=()),
     )
 
 
