@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
@@ -34,6 +34,7 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
     collision_key,
+    is_subset,
 )
 from wire.disk_troubles import troubled_directories
 from wire.messages import metadata_records as records
@@ -242,6 +243,7 @@ class ImageBuilder:
         self._changes.unreadable[(RESOURCE_TOPIC, change.name)] = {}
 
     def _create_partition(self, record: records.PartitionRecord) -> None:
+        _check_isr(record.partition_id, record.isr, record.replicas)
         share = self._interned.tuple
         self._topic(record.topic_id).set(
             record.partition_id,
@@ -265,7 +267,9 @@ class ImageBuilder:
         before = topic.get(record.partition_id)
         if before is None:
             raise InvalidMetadata(f"topic {topic.name} has no partition {record.partition_id}")
-        topic.set(record.partition_id, merge_partition(before, record, self._interned.tuple))
+        after = merge_partition(before, record, self._interned.tuple)
+        _check_isr(record.partition_id, after.isr, after.replicas)
+        topic.set(record.partition_id, after)
 
     def _clear_elr(self, record: records.ClearElrRecord) -> None:
         names = [record.topic_name] if record.topic_name else [*self._base.topics, *self._changes.names]
@@ -357,6 +361,11 @@ class ImageBuilder:
 
     def _change_access(self, record: Message) -> None:
         self._changes.access.replay(record)
+
+
+def _check_isr(number: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
+    if not is_subset(isr, replicas):
+        raise InvalidMetadata(f"partition {number} is in sync on {list(isr)}, and on {list(replicas)} at all")
 
 
 def merge_partition(

@@ -16,7 +16,7 @@ Access rules, quotas, users and delegation tokens are kept (`access_image.py`), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -34,6 +34,11 @@ LOST_DIRECTORY = bytes(15) + b"\x01"
 MIGRATING_DIRECTORY = bytes(15) + b"\x02"
 RESERVED_DIRECTORIES = frozenset(bytes(15) + bytes([number]) for number in range(100))
 """Ids that name no directory (KIP-858)."""
+
+
+def is_subset(replicas: Sequence[int], of: Sequence[int]) -> bool:
+    """Whether all of `replicas` are among those. Mostly both are the same, which costs least."""
+    return replicas == of or set(of).issuperset(replicas)
 
 
 class InvalidMetadata(Exception):

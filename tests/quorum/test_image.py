@@ -81,7 +81,9 @@ def random_history(random: Random, length: int) -> list[Message]:
                 history.append(records.TopicRecord(name, topics[name]))
         elif choice in (1, 2) and topics:
             topic_id = topics[random.choice(sorted(topics))]
-            history.append(partition(topic_id, partitions[topic_id], leader=random.randrange(3)))
+            history.append(
+                partition(topic_id, partitions[topic_id], replicas=[1, 2], leader=random.randrange(3))
+            )
             partitions[topic_id] += 1
         elif choice in (3, 4) and any(partitions.values()):
             topic_id = random.choice([topic_id for topic_id in sorted(partitions) if partitions[topic_id]])
@@ -254,6 +256,21 @@ def test_leader_and_partition_epochs_only_rise() -> None:
     found = lost.partition("a", 0)
     assert found is not None
     assert (found.leader, found.leader_epoch, found.partition_epoch) == (-1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        partition(T1, 1, replicas=[1, 2], isr=[1, 3]),
+        records.PartitionChangeRecord(partition_id=0, topic_id=T1, isr=[1, 2]),
+        records.PartitionChangeRecord(partition_id=0, topic_id=T1, replicas=[2]),
+    ],
+)
+def test_a_log_that_has_others_than_replicas_in_sync_is_refused(record: Message) -> None:
+    """The in-sync replicas are among the replicas, whoever wrote the log."""
+    image, _ = replayed(MetadataImage.empty("c"), records.TopicRecord("a", T1), partition(T1, 0))
+    with pytest.raises(InvalidMetadata, match="is in sync on"):
+        replayed(image, record)
 
 
 def test_a_recorded_kafka_log_replays() -> None:

@@ -6,9 +6,11 @@ acceptable. The last in-sync replica is given up only after its unclean restart;
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metadata_quorum.controller.partitions.assignments import partition_records
 from metadata_quorum.controller.partitions.partition_change import (
     Change,
     Election,
@@ -171,3 +173,15 @@ def test_a_replica_that_begins_anew_is_in_no_set(
         assert not active - {empty}
     elif after.leader == -1:
         assert after.replicas[-1] == empty
+
+
+def test_no_record_has_others_than_replicas_in_sync() -> None:
+    """A decision that would put a stranger into the ISR is a bug, and ends the controller before the record is made."""
+    image = image_with({0, 1, 2})
+    partition = PartitionImage(0, 0, 0, (0, 1), (0, 1), (directory(0), directory(1)))
+    with pytest.raises(AssertionError, match="no replica"):
+        change_partition(TOPIC, 0, partition, acceptable_leaders(image), change=Change(isr=(0, 2)))
+    with pytest.raises(AssertionError, match="no replica"):
+        change_partition(TOPIC, 0, partition, acceptable_leaders(image), change=Change(replicas=(0,)))
+    with pytest.raises(AssertionError, match="in sync on"):
+        partition_records(image, TOPIC, 0, [([0, 1], [0, 2])])

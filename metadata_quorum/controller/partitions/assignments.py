@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metadata_quorum.image.metadata_image import UNASSIGNED_DIRECTORY, MetadataImage
+from metadata_quorum.image.metadata_image import UNASSIGNED_DIRECTORY, MetadataImage, is_subset
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata_records import PartitionRecord
 
@@ -65,6 +65,7 @@ def partition_records(
     told: dict[tuple[int, ...], list[bytes]] = {}
     records = []
     for number, (replicas, isr) in enumerate(assignments, first):
+        assert is_subset(isr, replicas), f"in sync on {isr}, and on {replicas} at all"
         key = tuple(replicas)
         if key not in told:
             told[key] = [directories[replica] for replica in replicas]

@@ -36,6 +36,7 @@ from metadata_quorum.image.metadata_image import (
     UNASSIGNED_DIRECTORY,
     MetadataImage,
     PartitionImage,
+    is_subset,
 )
 from wire.messages.metadata_records import PartitionChangeRecord
 
@@ -140,6 +141,7 @@ def change_partition(
     if _is_sufficient(target, rules):
         target.elr = ()
     _remember_leader(target, partition)
+    _check(target)
     return _record(topic_id, number, partition, target, change.directories, change.leader_recovery_state)
 
 
@@ -234,6 +236,14 @@ def _remember_leader(target: _Target, partition: PartitionImage) -> None:
             last = partition.isr[0]
         if last not in (NO_LEADER, target.begun_anew):
             target.last_known = (last,)
+
+
+def _check(target: _Target) -> None:
+    """What holds for every partition, whatever is changed about it."""
+    if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
+        raise AssertionError(f"in sync or eligible and no replica: {target}")
+    if target.leader != NO_LEADER and target.leader not in target.isr:
+        raise AssertionError(f"the leader is not in sync: {target}")
 
 
 def _record(
