@@ -22,7 +22,16 @@ from metadata_quorum.raft.effects import (
 )
 from metadata_quorum.raft.log_state import LogState
 from metadata_quorum.raft.messages import FetchAnswer, Request
-from metadata_quorum.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
+from metadata_quorum.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+    check_transition,
+)
 from metadata_quorum.raft.voters import ReplicaKey, VoterSet
 from wire.errors import ErrorCode
 
@@ -152,8 +161,7 @@ class CoreState:
     def enter(self, role: Role) -> None:
         """Change the role; what must be remembered is saved first."""
         before = self.role
-        if role.epoch < before.epoch:
-            raise AssertionError(f"the epoch fell from {before.epoch} to {role.epoch}")
+        check_transition(before, role)
         self.role = role
         self._save()
         self._under_way.clear()
@@ -221,6 +229,9 @@ class CoreState:
         self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout))
 
     def advance_high_watermark(self, offset: int) -> None:
+        """Everything below `offset`, which is in this log, is committed. It never falls."""
+        if offset > self.log.end_offset:
+            raise AssertionError(f"{offset} is committed, and the log ends at {self.log.end_offset}")
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.emit(HighWatermarkAdvanced(offset))

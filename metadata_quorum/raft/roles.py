@@ -1,19 +1,16 @@
 """The six roles of a replica, one value each: what it remembers only while it has that role. PURE.
 
-    Unattached ---election timeout---> Prospective ---pre-votes---> Candidate ---votes---> Leader
-        ^  \\                            |     ^                        |                     |
-        |   leader found                 |     | fetch timeout          | backoff             | resigns
-        |     \\--------> Follower <------/-----/                        v                     v
-        |                    |                                   (Prospective)           Resigned
-        +--- a higher epoch, from every role ---------------------------------------------/
-
-Only a voter goes to the right; an observer is Unattached or a Follower. Every role has an epoch; the epoch, the
-vote and the leader are what a replica must not forget (`QuorumState`), all else may be lost.
+`TRANSITIONS` says which role may follow which, and in which epoch: ARCHITECTURE.md draws its arrows, `check_transition`
+holds every change of role against it. Only a voter becomes Prospective, Candidate or Leader; an observer is Unattached or a
+Follower. Every role has an epoch; the epoch, the vote and the leader are what a replica must not forget (`QuorumState`),
+all else may be lost.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -21,7 +18,19 @@ from metadata_quorum.raft.messages import Fetch
 from metadata_quorum.raft.voters import ReplicaKey
 from wire.structure import ZERO_UUID
 
-__all__ = ["Candidate", "Follower", "Leader", "Progress", "Prospective", "Resigned", "Role", "Unattached"]
+__all__ = [
+    "TRANSITIONS",
+    "Candidate",
+    "EpochRule",
+    "Follower",
+    "Leader",
+    "Progress",
+    "Prospective",
+    "Resigned",
+    "Role",
+    "Unattached",
+    "check_transition",
+]
 
 
 @attrs.define
@@ -126,3 +135,80 @@ class Resigned:
 
 
 Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Resigned
+
+
+class EpochRule(Enum):
+    """In which epoch a role begins, compared with the role before it."""
+
+    SAME = "same epoch"
+    NEXT = "next epoch"
+    LATER = "later epoch"
+    ANY = "same or later epoch"
+
+
+TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]] = {
+    (Unattached, Unattached): (EpochRule.ANY, "votes, hears of an epoch, or the leader has resigned"),
+    (Unattached, Prospective): (
+        EpochRule.SAME,
+        "election timeout, or the leader that resigned named it first",
+    ),
+    (Unattached, Follower): (EpochRule.ANY, "hears of a leader"),
+    (Unattached, Candidate): (EpochRule.NEXT, "starts as the only voter"),
+    (Prospective, Prospective): (EpochRule.SAME, "election timeout"),
+    (Prospective, Unattached): (EpochRule.ANY, "votes, hears of an epoch, or votes no more"),
+    (Prospective, Follower): (EpochRule.ANY, "hears of a leader, or a majority does"),
+    (Prospective, Candidate): (EpochRule.NEXT, "a majority would vote for it"),
+    (Candidate, Leader): (EpochRule.SAME, "a majority votes for it"),
+    (Candidate, Prospective): (EpochRule.SAME, "election timeout"),
+    (Candidate, Unattached): (EpochRule.ANY, "hears of an epoch, or votes no more"),
+    (Candidate, Follower): (EpochRule.ANY, "hears of a leader"),
+    (Follower, Prospective): (EpochRule.SAME, "no answer for fetch.timeout, or the connection broke"),
+    (Follower, Unattached): (
+        EpochRule.ANY,
+        "hears of an epoch, the leader resigned, or an observer gets no answer",
+    ),
+    (Follower, Follower): (EpochRule.ANY, "hears of another leader before its own has answered"),
+    (Leader, Resigned): (EpochRule.SAME, "no majority fetches, it is removed, or it stops"),
+    (Leader, Unattached): (EpochRule.LATER, "hears of an epoch"),
+    (Leader, Follower): (EpochRule.LATER, "hears of a leader"),
+    (Resigned, Prospective): (EpochRule.SAME, "election timeout"),
+    (Resigned, Unattached): (EpochRule.ANY, "hears of an epoch, or votes no more"),
+    (Resigned, Follower): (EpochRule.LATER, "hears of a leader"),
+    (Resigned, Candidate): (EpochRule.NEXT, "starts as the only voter"),
+}
+"""All legal changes of role, and when they happen. A role that is not here does not follow."""
+
+
+def check_transition(before: Role, after: Role) -> None:
+    """Raises `AssertionError` for a change of role that Raft forbids."""
+    rule, _ = TRANSITIONS.get((type(before), type(after)), (None, ""))
+    rise = after.epoch - before.epoch
+    if rise < 0:
+        raise AssertionError(f"the epoch fell from {before.epoch} to {after.epoch}")
+    if rule is None or not _is_kept(rule, rise):
+        raise AssertionError(
+            f"{type(before).__name__} of epoch {before.epoch} becomes {type(after).__name__} of epoch {after.epoch}"
+        )
+    if rise:
+        return
+    if before.voted is not None and after.voted != before.voted:
+        raise AssertionError(f"epoch {before.epoch}: voted for {before.voted}, now for {after.voted}")
+    match before, after:
+        case Follower(has_fetched=True, leader_id=known), Follower(leader_id=other) if known != other:
+            raise AssertionError(
+                f"epoch {before.epoch} has two leaders: {known} has answered, and now {other} leads"
+            )
+        case _:
+            return
+
+
+def _is_kept(rule: EpochRule, rise: int) -> bool:
+    match rule:
+        case EpochRule.SAME:
+            return rise == 0
+        case EpochRule.NEXT:
+            return rise == 1
+        case EpochRule.LATER:
+            return rise > 0
+        case EpochRule.ANY:
+            return True

@@ -54,6 +54,7 @@ class QuorumLeader:
         self._driver = driver
         self._settings = driver.settings
         self._epoch_to_begin = NO_EPOCH
+        self._led_last = NO_EPOCH
         self.epoch = NO_EPOCH
         """The epoch whose first batch is in the log; -1 while this node does not lead."""
         self.end_offset = 0
@@ -75,8 +76,10 @@ class QuorumLeader:
 
     def took(self, epoch: int) -> None:
         """This node has been elected; `write` comes next."""
+        if epoch <= self._led_last:
+            raise AssertionError(f"elected in epoch {epoch} after it has led epoch {self._led_last}")
         self._elections += 1
-        self._epoch_to_begin = epoch
+        self._epoch_to_begin = self._led_last = epoch
 
     def lost(self) -> None:
         """What waits is forgotten: the state machine tells those who asked for it."""
@@ -118,6 +121,8 @@ class QuorumLeader:
 
     def advance(self, high_watermark: int) -> None:
         """More is committed: tell the listeners."""
+        if high_watermark <= self.high_watermark:
+            raise AssertionError(f"the committed offset goes from {self.high_watermark} to {high_watermark}")
         self.high_watermark = high_watermark
         for listener in list(self._listeners):
             listener(high_watermark)

@@ -143,6 +143,25 @@ def test_rough_weather_and_crashes_at_any_time(seed: int) -> None:
     world.run(main)
 
 
+def test_what_is_committed_stays_so_and_no_epoch_is_led_twice() -> None:
+    """A high watermark that falls, or a second election in one epoch, is a bug that ends the node."""
+    world = make_world()
+
+    async def main(env: Env) -> None:
+        async with running_controller(env) as service:
+            decisions = service.quorum.decisions
+            committed = decisions.high_watermark
+            for offset in (0, committed - 1, committed):
+                with pytest.raises(AssertionError, match="the committed offset goes from"):
+                    decisions.advance(offset)
+            for epoch in (0, decisions.epoch):
+                with pytest.raises(AssertionError, match="elected in epoch"):
+                    decisions.took(epoch)
+            assert decisions.high_watermark == committed
+
+    world.run(run, world, main)
+
+
 def test_each_start_is_a_new_epoch_with_its_leader_in_the_log() -> None:
     """A leader change record opens every epoch, and `quorum-state` knows it before anything is written in it. The
     first one brings the voters of the formatted snapshot into the log."""
