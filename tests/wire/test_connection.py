@@ -391,12 +391,60 @@ class TestClient:
 class TestStates:
     @pytest.mark.parametrize("table", [SERVER, CLIENT], ids=["server", "client"])
     def test_tables(self, table: dict[State, dict[Step, State]]) -> None:
-        """Every state is in the table and can be closed; nothing leaves CLOSED, and only OPEN receives."""
+        """Every state is in the table and can be closed; nothing leaves CLOSED, and only before the last event is received."""
         assert set(table) == set(State)
         for state, steps in table.items():
             assert steps[Step.CLOSE] is State.CLOSED
-            assert (Step.RECEIVE in steps) is (state is State.OPEN)
+            assert (Step.DATA in steps) is (state is State.OPEN)
+            assert (Step.RECEIVE in steps) is (state in (State.OPEN, State.ENDING))
         assert set(table[State.CLOSED].values()) == {State.CLOSED}
+
+    @pytest.mark.parametrize("state", State)
+    @pytest.mark.parametrize("step", [Step.DATA, Step.END, Step.SEND, Step.CLOSE])
+    @pytest.mark.parametrize(("kind", "table"), [(ServerConnection, SERVER), (ClientConnection, CLIENT)])
+    def test_the_owners_steps(
+        self,
+        kind: type[ServerConnection | ClientConnection],
+        table: dict[State, dict[Step, State]],
+        state: State,
+        step: Step,
+    ) -> None:
+        """What the owner may do is what the table says, in every state, and leads where it says."""
+        connection = kind()
+        request, version, response = CALLS[4]
+        sent = ClientConnection().send(request, version)
+        if isinstance(connection, ServerConnection):
+            connection.receive_data(sent)
+            connection.next_event()
+        if state in (State.ENDING, State.ENDED):
+            connection.receive_data(b"")
+        if state is State.ENDED:
+            connection.next_event()
+        elif state is State.FAILED:
+            connection.receive_data(b"\xff" * 8)
+            with pytest.raises(RemoteProtocolError):
+                connection.next_event()
+        elif state is State.CLOSED:
+            connection.close()
+        assert connection.state is state
+
+        def take() -> None:
+            if step is Step.CLOSE:
+                connection.close()
+            elif step is not Step.SEND:
+                connection.receive_data(b"x" if step is Step.DATA else b"")
+            elif isinstance(connection, ServerConnection):
+                connection.send(response)
+            else:
+                connection.send(request, version)
+
+        if step in table[state]:
+            take()
+            assert connection.state is table[state][step]
+        else:
+            with pytest.raises(LocalProtocolError, match=step.value):
+                take()
+            assert connection.state is state
 
     @pytest.mark.parametrize("kind", [ServerConnection, ClientConnection])
     def test_after_close(self, kind: type[ServerConnection | ClientConnection]) -> None:

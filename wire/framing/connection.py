@@ -18,7 +18,8 @@ Rules that both ends keep:
    sent something; the client's `send` raises.
 
 States and what may happen in them stand in two tables, `SERVER` and `CLIENT`; they differ in one place: a server
-may still answer a peer that has finished sending. Anything that is not in the table is a LocalProtocolError.
+may still answer a peer that has finished sending. Every step goes through them, and one that is not there is a
+LocalProtocolError.
 
 ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in
 version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
@@ -85,17 +86,21 @@ _LARGE_BYTES = 1 << 17
 
 class State(Enum):
     OPEN = "open"
+    ENDING = "ending"
+    """The peer has finished sending, and what it sent is not all handed out."""
     ENDED = "ended"
-    """The peer has finished sending."""
+    """All that the peer sent is handed out."""
     FAILED = "failed"
     """The peer broke the protocol."""
     CLOSED = "closed"
 
 
 class Step(Enum):
+    DATA = "data"
+    END = "end of stream"
     RECEIVE = "receive"
     SEND = "send"
-    END = "end of stream"
+    DRAIN = "last event"
     FAIL = "protocol error"
     CLOSE = "close"
 
@@ -104,34 +109,51 @@ Table = Mapping[State, Mapping[Step, State]]
 
 SERVER: Final[Table] = {
     State.OPEN: {
+        Step.DATA: State.OPEN,
+        Step.END: State.ENDING,
         Step.RECEIVE: State.OPEN,
         Step.SEND: State.OPEN,
-        Step.END: State.ENDED,
         Step.FAIL: State.FAILED,
         Step.CLOSE: State.CLOSED,
     },
-    State.ENDED: {Step.SEND: State.ENDED, Step.CLOSE: State.CLOSED},
-    State.FAILED: {Step.CLOSE: State.CLOSED},
-    State.CLOSED: {Step.CLOSE: State.CLOSED},
-}
-
-CLIENT: Final[Table] = {
-    State.OPEN: {
-        Step.RECEIVE: State.OPEN,
-        Step.SEND: State.OPEN,
-        Step.END: State.ENDED,
+    State.ENDING: {
+        Step.RECEIVE: State.ENDING,
+        Step.SEND: State.ENDING,
+        Step.DRAIN: State.ENDED,
         Step.FAIL: State.FAILED,
         Step.CLOSE: State.CLOSED,
     },
-    State.ENDED: {Step.CLOSE: State.CLOSED},
-    State.FAILED: {Step.CLOSE: State.CLOSED},
+    State.ENDED: {Step.SEND: State.ENDED, Step.DRAIN: State.ENDED, Step.CLOSE: State.CLOSED},
+    State.FAILED: {Step.FAIL: State.FAILED, Step.CLOSE: State.CLOSED},
     State.CLOSED: {Step.CLOSE: State.CLOSED},
 }
 
+CLIENT: Final[Table] = {**SERVER, State.ENDED: {Step.DRAIN: State.ENDED, Step.CLOSE: State.CLOSED}}
 
-_OPEN: Final = State.OPEN
-_SEND: Final = Step.SEND
-_RECEIVE: Final = Step.RECEIVE
+
+class _Place:
+    """A state with the places that its steps lead to, as its table has them: attributes cost less than enums as keys."""
+
+    __slots__ = ("close", "data", "drain", "end", "fail", "receive", "send", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.data: _Place | None = None
+        self.end: _Place | None = None
+        self.receive: _Place | None = None
+        self.send: _Place | None = None
+        self.drain: _Place | None = None
+        self.fail: _Place | None = None
+        self.close: _Place | None = None
+
+
+def _begin(table: Table) -> _Place:
+    """Where a connection begins: all steps from here are the table's."""
+    places = {state: _Place(state) for state in table}
+    for state, steps in table.items():
+        for step, target in steps.items():
+            setattr(places[state], step.name.lower(), places[target])
+    return places[State.OPEN]
 
 
 class Signal(Enum):
@@ -226,28 +248,35 @@ class _Call(NamedTuple):
 class _Connection:
     """What both ends share: the buffer, the frames in it, and the state."""
 
-    table: ClassVar[Table]
+    begin: ClassVar[_Place]
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     unanswered_max: int = 1024
 
-    state: State = attrs.field(default=State.OPEN, init=False)
+    _place: _Place = attrs.field(init=False, repr=False)
     _buffer: bytearray = attrs.field(factory=bytearray, init=False, repr=False)
-    _end_of_stream: bool = attrs.field(default=False, init=False)
     _fault: str = attrs.field(default="", init=False)
     _unanswered: deque[_Call] = attrs.field(factory=deque, init=False)
     _frames_received: int = attrs.field(default=0, init=False)
     _frames_sent: int = attrs.field(default=0, init=False)
     _bytes_received: int = attrs.field(default=0, init=False)
 
-    def _step(self, step: Step) -> None:
-        if self.state is _OPEN and (step is _SEND or step is _RECEIVE):
-            # As both tables have it: enums are slow keys.
-            return
-        state = self.table[self.state].get(step)
-        if state is None:
-            raise LocalProtocolError(f"{step.value} on a connection that is {self.state.value}")
-        self.state = state
+    @_place.default
+    def _first_place(self) -> _Place:
+        return self.begin
+
+    @property
+    def state(self) -> State:
+        return self._place.state
+
+    def _step(self, place: _Place | None, step: Step) -> None:
+        """Go where the table leads; the commonest steps do so without this call."""
+        if place is None:
+            raise self._refusal(step)
+        self._place = place
+
+    def _refusal(self, step: Step) -> LocalProtocolError:
+        return LocalProtocolError(f"{step.value} on a connection that is {self.state.value}")
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take what the socket gave; b"" is the end of the stream.
@@ -255,51 +284,50 @@ class _Connection:
         Raises:
             LocalProtocolError: the stream has ended or the connection is not open.
         """
-        if self._end_of_stream or self.state is not _OPEN:
-            raise LocalProtocolError(f"data for a connection that is {self.state.value}")
         if data:
+            place = self._place.data
+            if place is None:
+                raise self._refusal(Step.DATA)
+            self._place = place
             self._bytes_received += len(data)
             self._keep(data)
         else:
-            self._end_of_stream = True
+            self._step(self._place.end, Step.END)
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
         self._buffer += data
 
     def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
-        if self.state is State.FAILED:
+        if self._place.state is State.FAILED:
             raise RemoteProtocolError(self._fault)
-        if self.state is State.ENDED:
-            return self._closed()
         buffer = self._buffer
         if len(buffer) >= LENGTH_SIZE:
             end = LENGTH_SIZE + frame_length(buffer, 0, self.max_frame_bytes)
             if end <= len(buffer):
                 with memoryview(buffer) as view:
                     frame = bytes(view[LENGTH_SIZE:end])
-                self._step(_RECEIVE)
+                place = self._place.receive
+                if place is None:
+                    raise self._refusal(Step.RECEIVE)
+                self._place = place
                 del buffer[:end]
                 self._frames_received += 1
                 return frame
-        if not self._end_of_stream:
+        if self._place.data is not None:
             return NEED_DATA
         if buffer:
             raise RemoteProtocolError(f"the stream ended inside a frame, after {len(buffer)} bytes of it")
-        self._step(Step.END)
-        return self._closed()
-
-    def _closed(self) -> ConnectionClosed:
+        self._step(self._place.drain, Step.DRAIN)
         return ConnectionClosed(tuple(call.correlation_id for call in self._unanswered))
 
     def _fail(self, error: RemoteProtocolError) -> None:
         self._fault = str(error)
         self._buffer.clear()
-        if self.state is State.OPEN:
-            self._step(Step.FAIL)
+        self._step(self._place.fail, Step.FAIL)
 
     def close(self) -> None:
         """Our side closes; nothing may be sent or received any more."""
-        self._step(Step.CLOSE)
+        self._step(self._place.close, Step.CLOSE)
         self._buffer.clear()
 
     @property
@@ -322,7 +350,7 @@ class _Connection:
 class ServerConnection(_Connection):
     """A broker's end: requests come in, responses go out in the same order."""
 
-    table: ClassVar[Table] = SERVER
+    begin: ClassVar[_Place] = _begin(SERVER)
 
     def next_event(self) -> RequestReceived | ConnectionClosed | Signal:
         """The next thing that happened; call it until NEED_DATA, PAUSED or ConnectionClosed.
@@ -364,7 +392,6 @@ class ServerConnection(_Connection):
             version = 0
         encode = encoder(type(response), version)
         chunks = frame_response(call.correlation_id, call.api_key, version, encode, response)
-        self._step(Step.SEND)
         self._unanswered.popleft()
         self._frames_sent += 1
         return chunks
@@ -376,12 +403,10 @@ class ServerConnection(_Connection):
             LocalProtocolError: as `send`.
         """
         self._oldest(correlation_id)
-        self._step(Step.SEND)
         self._unanswered.popleft()
 
     def _oldest(self, correlation_id: int | None) -> _Call:
-        if Step.SEND not in self.table[self.state]:
-            raise LocalProtocolError(f"send on a connection that is {self.state.value}")
+        self._step(self._place.send, Step.SEND)
         if not self._unanswered:
             raise LocalProtocolError("no request waits for a response")
         call = self._unanswered[0]
@@ -425,7 +450,7 @@ _ERROR_CODE = Struct(">h")
 class ClientConnection(_Connection):
     """A client's end: requests go out, pipelined; responses come in the same order."""
 
-    table: ClassVar[Table] = CLIENT
+    begin: ClassVar[_Place] = _begin(CLIENT)
 
     client_id: str = attrs.field(default="odradek", kw_only=True)
     next_correlation_id: int = attrs.field(default=0, kw_only=True)
@@ -450,8 +475,10 @@ class ClientConnection(_Connection):
             LocalProtocolError: the connection is not open, too many requests are unanswered, no such version,
                 or values that do not fit their fields.
         """
-        if self.state is not _OPEN:
-            raise LocalProtocolError(f"send on a connection that is {self.state.value}")
+        place = self._place.send
+        if place is None:
+            raise self._refusal(Step.SEND)
+        self._place = place
         if expect_response and len(self._unanswered) >= self.unanswered_max:
             raise LocalProtocolError(f"{self.unanswered_max} requests are unanswered already")
         api_key, is_flexible, encode = _request_form(type(request), version)
@@ -462,7 +489,6 @@ class ClientConnection(_Connection):
         encode(w, request, None)
         correlation_id = self.next_correlation_id
         _FRAME_START.pack_into(w, 0, len(w) - LENGTH_SIZE, api_key, version, correlation_id)
-        self._step(_SEND)
         self._frames_sent += 1
         self.next_correlation_id = (correlation_id + 1) & _CORRELATION_ID_MAX
         if expect_response:
@@ -521,19 +547,19 @@ class ClientConnection(_Connection):
 
     def _next_frame(self) -> bytes | memoryview | ConnectionClosed | Literal[Signal.NEED_DATA]:
         large = self._large
-        if large is None or self.state is not _OPEN:
+        if large is None or self._place.receive is None:
             frame = super()._next_frame()
             if frame is NEED_DATA:
                 self._expect_large()
             return frame
         if self._large_filled < self._large_size:
-            if self._end_of_stream:
+            if self._place.data is None:
                 raise RemoteProtocolError(
                     f"the stream ended inside a frame, after {self._large_filled} bytes of it"
                 )
             return NEED_DATA
+        self._step(self._place.receive, Step.RECEIVE)
         self._large = None
-        self._step(Step.RECEIVE)
         self._frames_received += 1
         return large[: self._large_size].toreadonly()
 
