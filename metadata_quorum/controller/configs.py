@@ -8,8 +8,10 @@ the shape of the request and, for its own values, at what a running node can cha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
 
 from metadata_quorum.config.client_metrics_configs import validate_client_metrics
 from metadata_quorum.config.config_defs import (
@@ -32,6 +34,7 @@ from metadata_quorum.config.effective_config import MIN_ISR
 from metadata_quorum.config.group_configs import validate_group_configs
 from metadata_quorum.controller.config_effects import with_partition_changes
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
@@ -48,124 +51,92 @@ VALUE_LENGTH_MAX = 32_767
 Changes = dict[str, str | None]
 """New values by key; None takes the override away."""
 
-Resource = TypeVar("Resource", incremental.AlterConfigsResource, absolute.AlterConfigsResource)
-Response = TypeVar(
-    "Response", incremental.AlterConfigsResourceResponse, absolute.AlterConfigsResourceResponse
+Judge = Callable[[MetadataImage, Any, Mapping[str, str]], Changes]
+"""What a resource of a request changes, given the values in force. Raises `KafkaError`."""
+
+
+@attrs.frozen
+class AlterConfigs:
+    """One of the two APIs: they differ in how a resource is judged, and in the names of their messages."""
+
+    judge: Judge
+    result_class: Callable[[int, str | None, int, str], Any]
+    response_class: Callable[[int, list[Any]], Message]
+
+    def decide(
+        self, image: MetadataImage, request: Any, context: DecisionContext, basis: DecisionBasis
+    ) -> Decision:
+        """The records of all resources together, and what became of each."""
+        counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        records: list[Message] = []
+        results = []
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            code, message = ErrorCode.NONE, None
+            try:
+                if counts[kind, name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
+                changes = self.judge(image, resource, _in_force(image, kind, name))
+                left = RECORDS_PER_REQUEST_MAX - len(records)
+                records += _alter(image, kind, name, changes, basis.settings, left)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            results.append(self.result_class(code, message, kind, name))
+        response = self.response_class(0, results)
+        if request.validate_only:
+            return Decision([], response)
+        return Decision(with_partition_changes(image, records, context, basis.settings), response)
+
+    def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Message:
+        """One error for every resource."""
+        return self.response_class(
+            0,
+            [
+                self.result_class(code, message, each.resource_type, each.resource_name)
+                for each in request.resources
+            ],
+        )
+
+
+def _operated(
+    image: MetadataImage, resource: incremental.AlterConfigsResource, before: Mapping[str, str]
+) -> Changes:
+    """The keys on which operations are, with what comes of them."""
+    kind = resource.resource_type
+    wanted = [(each.name, _operate(kind, each, before.get(each.name))) for each in resource.configs]
+    return _news(image, resource, wanted, before)
+
+
+def _replaced(
+    image: MetadataImage, resource: absolute.AlterConfigsResource, before: Mapping[str, str]
+) -> Changes:
+    """The keys that are named; one that is not is taken away."""
+    changes = _news(image, resource, [(each.name, each.value) for each in resource.configs], before)
+    named = {each.name for each in resource.configs}
+    unreadable = _unreadable(image, resource.resource_type, resource.resource_name)
+    changes.update((key, None) for key in sorted([*before, *unreadable]) if key not in named)
+    return changes
+
+
+def _news(
+    image: MetadataImage, resource: Any, wanted: list[tuple[str, str | None]], before: Mapping[str, str]
+) -> Changes:
+    """What is written. A broker's value is written anew even if it is the same: it makes brokers load files again."""
+    kind = resource.resource_type
+    unreadable = _unreadable(image, kind, resource.resource_name)
+    return {
+        key: value
+        for key, value in wanted
+        if value != before.get(key) or kind == RESOURCE_BROKER or key in unreadable
+    }
+
+
+INCREMENTAL = AlterConfigs(
+    _operated, incremental.AlterConfigsResourceResponse, incremental.IncrementalAlterConfigsResponse
 )
-
-
-def incremental_alter_configs(
-    image: MetadataImage,
-    request: incremental.IncrementalAlterConfigsRequest,
-    context: DecisionContext,
-    settings: ControllerSettings,
-) -> Decision:
-    """Change single keys of resources."""
-
-    def changes_of(resource: incremental.AlterConfigsResource, before: Mapping[str, str]) -> Changes:
-        kind = resource.resource_type
-        changes: Changes = {}
-        for config in resource.configs:
-            value = _operate(kind, config, before.get(config.name))
-            # A broker's value is written anew even if it is the same: it makes brokers load files again.
-            if (
-                value != before.get(config.name)
-                or kind == RESOURCE_BROKER
-                or config.name in _unreadable(image, kind, resource.resource_name)
-            ):
-                changes[config.name] = value
-        return changes
-
-    records, responses = _each(
-        image, request.resources, changes_of, incremental.AlterConfigsResourceResponse, settings
-    )
-    response = incremental.IncrementalAlterConfigsResponse(0, responses)
-    if request.validate_only:
-        return Decision([], response)
-    return Decision(with_partition_changes(image, records, context, settings), response)
-
-
-def alter_configs(
-    image: MetadataImage,
-    request: absolute.AlterConfigsRequest,
-    context: DecisionContext,
-    settings: ControllerSettings,
-) -> Decision:
-    """Replace all overrides of resources: a key that is not named is taken away."""
-
-    def changes_of(resource: absolute.AlterConfigsResource, before: Mapping[str, str]) -> Changes:
-        kind = resource.resource_type
-        unreadable = _unreadable(image, kind, resource.resource_name)
-        changes: Changes = {}
-        for config in resource.configs:
-            if (
-                config.value != before.get(config.name)
-                or kind == RESOURCE_BROKER
-                or config.name in unreadable
-            ):
-                changes[config.name] = config.value
-        named = {config.name for config in resource.configs}
-        changes.update((key, None) for key in sorted([*before, *unreadable]) if key not in named)
-        return changes
-
-    records, responses = _each(
-        image, request.resources, changes_of, absolute.AlterConfigsResourceResponse, settings
-    )
-    response = absolute.AlterConfigsResponse(0, responses)
-    if request.validate_only:
-        return Decision([], response)
-    return Decision(with_partition_changes(image, records, context, settings), response)
-
-
-def _each(
-    image: MetadataImage,
-    resources: Sequence[Resource],
-    changes_of: Callable[[Resource, Mapping[str, str]], Changes],
-    response_class: Callable[[int, str | None, int, str], Response],
-    settings: ControllerSettings,
-) -> tuple[list[Message], list[Response]]:
-    """The records of all resources together, and what became of each."""
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    records: list[Message] = []
-    responses = []
-    for resource in resources:
-        kind, name = resource.resource_type, resource.resource_name
-        code, message = ErrorCode.NONE, None
-        try:
-            if counts[kind, name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
-            changes = changes_of(resource, _in_force(image, kind, name))
-            records += _alter(image, kind, name, changes, settings, RECORDS_PER_REQUEST_MAX - len(records))
-        except KafkaError as error:
-            code, message = error.code, error.message
-        responses.append(response_class(code, message, kind, name))
-    return records, responses
-
-
-def refuse_incremental(
-    request: incremental.IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
-) -> incremental.IncrementalAlterConfigsResponse:
-    """One error for every resource."""
-    return incremental.IncrementalAlterConfigsResponse(
-        0,
-        [
-            incremental.AlterConfigsResourceResponse(code, message, each.resource_type, each.resource_name)
-            for each in request.resources
-        ],
-    )
-
-
-def refuse_absolute(
-    request: absolute.AlterConfigsRequest, code: ErrorCode, message: str | None
-) -> absolute.AlterConfigsResponse:
-    """One error for every resource."""
-    return absolute.AlterConfigsResponse(
-        0,
-        [
-            absolute.AlterConfigsResourceResponse(code, message, each.resource_type, each.resource_name)
-            for each in request.resources
-        ],
-    )
+"""IncrementalAlterConfigs changes single keys of resources."""
+ABSOLUTE = AlterConfigs(_replaced, absolute.AlterConfigsResourceResponse, absolute.AlterConfigsResponse)
+"""AlterConfigs replaces all overrides of resources."""
 
 
 _DEFS = {RESOURCE_TOPIC: topic_defs, RESOURCE_BROKER: broker_defs, RESOURCE_GROUP: group_defs}

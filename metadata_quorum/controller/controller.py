@@ -6,18 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from metadata_quorum.controller import configs, features, producer_ids, topics
+from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers import broker_registration as brokers
 from metadata_quorum.controller.brokers import directories
 from metadata_quorum.controller.brokers import unregistration as registrations
 from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
-from metadata_quorum.controller.brokers.broker_sessions import BrokerSessions
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
 from metadata_quorum.controller.partitions import alter_partition, reassignment
 from metadata_quorum.controller.partitions import create_partitions as partitions
@@ -71,7 +72,7 @@ class PeriodicTask:
     has_more: Callable[[Any], bool]
 
 
-_Decide = Callable[[MetadataImage, Any, DecisionContext], Decision]
+_Decide = Callable[[MetadataImage, Any, DecisionContext, DecisionBasis], Decision]
 
 
 class Controller:
@@ -81,13 +82,13 @@ class Controller:
         self.settings = settings
         self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
         self._interned = Interned()
-        self._of_clients = _of_clients(self.sessions, settings)
+        self._basis = DecisionBasis(settings, self.sessions)
         self._table: dict[type, _Decide] = {
             Activate: self._activate,
             Trial: self._try,
-            **_of_nodes(self.sessions, settings),
-            **self._of_clients,
-            **_of_timers(self.sessions, settings),
+            **_OF_NODES,
+            **_OF_CLIENTS,
+            **_OF_TIMERS,
         }
 
     @property
@@ -97,12 +98,12 @@ class Controller:
 
     def decide(self, state: MetadataImage, request: Any, context: DecisionContext) -> Decision:
         """Records and response. Changes nothing but soft state."""
-        if type(request) in self._of_clients:
+        if type(request) in _OF_CLIENTS:
             try:
                 check_named(request)
             except KafkaError as error:
                 return Decision([], refusal(request, error.code, error.message))
-        return self._table[type(request)](state, request, context)
+        return self._table[type(request)](state, request, context, self._basis)
 
     def long_request(
         self, state: MetadataImage, request: Any, weight_max: int = PART_WEIGHT_MAX
@@ -123,16 +124,20 @@ class Controller:
         """A response that carries only an error."""
         return refusal(request, code)
 
-    def _try(self, image: MetadataImage, trial: Trial, context: DecisionContext) -> Decision:
+    def _try(
+        self, image: MetadataImage, trial: Trial, context: DecisionContext, _basis: DecisionBasis
+    ) -> Decision:
         return Decision((), len(self.decide(image, trial.request, context).records))
 
-    def _activate(self, image: MetadataImage, request: Activate, context: DecisionContext) -> Decision:
-        self.sessions.start(image, context.now_ms)
+    def _activate(
+        self, image: MetadataImage, request: Activate, context: DecisionContext, basis: DecisionBasis
+    ) -> Decision:
+        basis.sessions.start(image, context.now_ms)
         if image.features:
             return Decision((), image.offset)
         records = list(request.bootstrap)
         if features.enables_eligible_replicas(records):
-            records += features.cluster_wide_min_isr(image, self.settings)
+            records += features.cluster_wide_min_isr(image, basis.settings)
         return Decision(records, image.offset)
 
 
@@ -161,65 +166,32 @@ def _turn_was_full(elected: int | None) -> bool:
     return elected is not None and elected >= ELECTIONS_PER_TURN_MAX
 
 
-def _of_nodes(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
-    """What brokers and controllers ask for themselves."""
-    return {
-        BrokerRegistrationRequest: lambda image, request, context: brokers.register_broker(
-            image, request, context, sessions, settings
-        ),
-        BrokerHeartbeatRequest: lambda image, request, context: brokers.heartbeat(
-            image, request, context, sessions, settings
-        ),
-        AlterPartitionRequest: lambda image, request, context: alter_partition.alter_partition(
-            image, request, context, settings
-        ),
-        AssignReplicasToDirsRequest: lambda image, request, _: directories.assign_replicas_to_dirs(
-            image, request, settings
-        ),
-        AllocateProducerIdsRequest: lambda image, request, _: producer_ids.allocate_producer_ids(
-            image, request
-        ),
-        ControllerRegistrationRequest: registrations.register_controller,
-    }
+_OF_NODES: Mapping[type, _Decide] = {
+    BrokerRegistrationRequest: brokers.register_broker,
+    BrokerHeartbeatRequest: brokers.heartbeat,
+    AlterPartitionRequest: alter_partition.alter_partition,
+    AssignReplicasToDirsRequest: directories.assign_replicas_to_dirs,
+    AllocateProducerIdsRequest: producer_ids.allocate_producer_ids,
+    ControllerRegistrationRequest: registrations.register_controller,
+}
+"""What brokers and controllers ask for themselves."""
 
+_OF_CLIENTS: Mapping[type, _Decide] = {
+    CreateTopicsRequest: topics.create_topics,
+    DeleteTopicsRequest: topics.delete_topics,
+    CreatePartitionsRequest: partitions.create_partitions,
+    IncrementalAlterConfigsRequest: configs.INCREMENTAL.decide,
+    AlterConfigsRequest: configs.ABSOLUTE.decide,
+    ElectLeadersRequest: elections.elect_leaders,
+    AlterPartitionReassignmentsRequest: reassignment.alter_partition_reassignments,
+    ListPartitionReassignmentsRequest: reassignment.list_partition_reassignments,
+    UnregisterBrokerRequest: registrations.unregister_broker,
+    UpdateFeaturesRequest: features.update_features,
+}
+"""What clients ask, forwarded by whichever broker they asked."""
 
-def _of_clients(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
-    """What clients ask, forwarded by whichever broker they asked."""
-    return {
-        CreateTopicsRequest: lambda image, request, context: topics.create_topics(
-            image, request, context, settings
-        ),
-        DeleteTopicsRequest: lambda image, request, context: topics.delete_topics(
-            image, request, context, settings
-        ),
-        CreatePartitionsRequest: partitions.create_partitions,
-        IncrementalAlterConfigsRequest: lambda image, request, context: configs.incremental_alter_configs(
-            image, request, context, settings
-        ),
-        AlterConfigsRequest: lambda image, request, context: configs.alter_configs(
-            image, request, context, settings
-        ),
-        ElectLeadersRequest: lambda image, request, _: elections.elect_leaders(image, request, settings),
-        AlterPartitionReassignmentsRequest: lambda image, request, _: (
-            reassignment.alter_partition_reassignments(image, request, settings)
-        ),
-        ListPartitionReassignmentsRequest: lambda image, request, _: (
-            reassignment.list_partition_reassignments(image, request)
-        ),
-        UnregisterBrokerRequest: lambda image, request, _: registrations.unregister_broker(
-            image, request, sessions, settings
-        ),
-        UpdateFeaturesRequest: lambda image, request, context: features.update_features(
-            image, request, context, settings
-        ),
-    }
-
-
-def _of_timers(sessions: BrokerSessions, settings: ControllerSettings) -> dict[type, _Decide]:
-    return {
-        FenceExpiredBrokers: lambda image, request, context: brokers.fence_expired(
-            image, request, context, sessions, settings
-        ),
-        BalanceLeaders: lambda image, _, __: elections.balance_leaders(image, settings),
-        ElectLeaderless: lambda image, _, __: elections.elect_leaderless(image, settings),
-    }
+_OF_TIMERS: Mapping[type, _Decide] = {
+    FenceExpiredBrokers: brokers.fence_expired,
+    BalanceLeaders: elections.balance_leaders,
+    ElectLeaderless: elections.elect_leaderless,
+}

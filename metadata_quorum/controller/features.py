@@ -11,6 +11,7 @@ from metadata_quorum.config.config_defs import broker_defs
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.config.effective_config import MIN_ISR
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.features import (
     ELIGIBLE_LEADER_REPLICAS,
     KRAFT_VERSION,
@@ -38,12 +39,10 @@ RESULTS_UNTIL = 1
 
 
 def update_features(
-    image: MetadataImage,
-    request: UpdateFeaturesRequest,
-    context: DecisionContext,
-    settings: ControllerSettings,
+    image: MetadataImage, request: UpdateFeaturesRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """All of the levels or none."""
+    settings = basis.settings
     records: list[Message] = []
     try:
         # Of updates of one feature Kafka knows the last.

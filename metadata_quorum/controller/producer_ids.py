@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from metadata_quorum.controller.broker_epochs import check_broker_epoch
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.image.metadata_image import MetadataImage
-from metadata_quorum.state_machine import Decision
+from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.metadata_records import ProducerIdsRecord
@@ -13,7 +14,12 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = (1 << 63) - 1
 
 
-def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIdsRequest) -> Decision:
+def allocate_producer_ids(
+    image: MetadataImage,
+    request: AllocateProducerIdsRequest,
+    _context: DecisionContext,
+    _basis: DecisionBasis,
+) -> Decision:
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
         start = image.next_producer_id

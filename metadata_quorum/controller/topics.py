@@ -8,6 +8,7 @@ from metadata_quorum.config.config_defs import ConfigError, validate_topic_confi
 from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from metadata_quorum.config.effective_config import topic_creation_entries
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX, check_batch
 from metadata_quorum.controller.partitions.assignments import (
     Assignment,
@@ -40,9 +41,10 @@ Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
 def create_topics(
-    image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, settings: ControllerSettings
+    image: MetadataImage, request: CreateTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """One atomic batch with the records of all topics that can be created; the others get their errors."""
+    settings = basis.settings
     counts = Counter(topic.name for topic in request.topics)
     records: list[Message] = []
     results = []
@@ -224,10 +226,10 @@ def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
 
 
 def delete_topics(
-    image: MetadataImage, request: DeleteTopicsRequest, context: DecisionContext, settings: ControllerSettings
+    image: MetadataImage, request: DeleteTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """By name or by id. Kafka shuffles the results; here the refused ones come first."""
-    if not settings.delete_topic_enable:
+    if not basis.settings.delete_topic_enable:
         old = context.api_version < TOPIC_DELETION_DISABLED_SINCE
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
         return Decision([], refuse_delete_topics(request, code, "Topic deletion is disabled."))

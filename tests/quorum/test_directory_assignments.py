@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import attrs
@@ -10,8 +11,10 @@ import pytest
 
 from data_plane.disks.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
 from metadata_quorum.config.config_resources import RESOURCE_TOPIC
+from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.image.image_builder import merge_partition
 from metadata_quorum.image.layered_map import LayeredMap
@@ -25,6 +28,7 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from metadata_quorum.state_machine import DecisionContext
 from odradek.env.ports import ConnectionLost
 from tests.log.support import ManualClock
 from wire.errors import ErrorCode
@@ -79,7 +83,9 @@ def ask(
     request = AssignReplicasToDirsRequest(
         broker_id, epoch, [AssignReplicasToDirsRequestDirectoryData(directory, [topic])]
     )
-    decision = assign_replicas_to_dirs(image(partition, min_isr), request, ControllerSettings())
+    context = DecisionContext(0, 1, 100, 1, Random(1), lambda: bytes(16))
+    basis = DecisionBasis(ControllerSettings(), BrokerSessions(9000))
+    decision = assign_replicas_to_dirs(image(partition, min_isr), request, context, basis)
     response = decision.response
     if response.error_code:
         assert response.directories == []

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from data_plane.metadata_log import SYNCED_OFFSET_FILE, SYNCED_OFFSET_PERIOD_SECONDS
-from metadata_quorum.controller import topics
+from metadata_quorum.controller.controller import Controller
 from metadata_quorum.image.metadata_image import InvalidMetadata
 from metadata_quorum.replica.checkpoint_files import encode_snapshot
 from metadata_quorum.replica.metadata_batches import read_batches
@@ -310,7 +310,7 @@ def test_a_decision_that_cannot_be_replayed_ends_the_node_and_is_never_written(
             await join(service, env)
             await ask(service, env, create("before"))
             monkeypatch.setattr(
-                topics, "create_topics", lambda *_: Decision([RemoveTopicRecord(bytes(range(16)))], None)
+                Controller, "decide", lambda *_: Decision([RemoveTopicRecord(bytes(range(16)))], None)
             )
             with pytest.raises(AssertionError, match="no topic has the id"):
                 service.submit(create("never"))

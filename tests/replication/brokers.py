@@ -21,7 +21,7 @@ from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.replication.partition import Partition
 from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_TOPIC
 from metadata_quorum.config.effective_config import BrokerConfigLayers
-from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
+from metadata_quorum.controller.controller import Controller as ProductController
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.image.image_builder import merge_partition
 from metadata_quorum.image.layered_map import LayeredMap
@@ -36,6 +36,7 @@ from metadata_quorum.image.metadata_image import (
 )
 from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.storage_format import StorageFormat, format_storage
+from metadata_quorum.state_machine import DecisionContext
 from odradek.env.ports import ConnectionLost, Env, TaskGroup
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits
@@ -196,7 +197,8 @@ class Controller:
 
     def assign(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
         """The product's own decision about replicas that are lost or found again; others stay unassigned."""
-        decision = assign_replicas_to_dirs(self.image(), request, ControllerSettings())
+        context = DecisionContext(0, 1, 0, 1, Random(1), lambda: bytes(16))
+        decision = ProductController(ControllerSettings()).decide(self.image(), request, context)
         response = decision.response
         assert isinstance(response, AssignReplicasToDirsResponse)
         told = LOST_DIRECTORY in [each.id for each in request.directories]

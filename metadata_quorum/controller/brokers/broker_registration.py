@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.controller.brokers.broker_sessions import BrokerSessions
+from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers.registration_rules import check_contents
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
@@ -68,12 +69,15 @@ class FenceExpiredBrokers:
 
 
 def register_broker(
-    image: MetadataImage,
-    request: BrokerRegistrationRequest,
-    context: DecisionContext,
-    sessions: BrokerSessions,
-    settings: ControllerSettings,
+    image: MetadataImage, request: BrokerRegistrationRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
+    """Register a broker. It is fenced until its heartbeats unfence it; its epoch is the offset of its record.
+
+    The same incarnation again amends its registration and keeps its epoch. A new incarnation first leaves all leaderships
+    and ISRs. If it cannot prove that the old one stopped cleanly, it leaves all sets of eligible replicas as well (KIP-966).
+    The answer is the broker's epoch, or why it is refused.
+    """
+    sessions, settings = basis.sessions, basis.settings
     try:
         existing = _check_registration(image, request, context, sessions)
     except KafkaError as error:
@@ -175,12 +179,15 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
 
 
 def heartbeat(
-    image: MetadataImage,
-    request: BrokerHeartbeatRequest,
-    context: DecisionContext,
-    sessions: BrokerSessions,
-    settings: ControllerSettings,
+    image: MetadataImage, request: BrokerHeartbeatRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
+    """Prolong a broker's session, and unfence it, fence it or shut it down as it wishes.
+
+    Replicas in directories that it reports as lost leave their ISRs first. A broker is unfenced when it has read its own
+    registration. One that wants to shut down hands over its leaderships, and may stop when every active broker knows of that.
+    The answer says whether the broker has caught up, whether it is fenced, and whether it may stop.
+    """
+    sessions, settings = basis.sessions, basis.settings
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], BrokerHeartbeatResponse(0, ErrorCode.STALE_BROKER_EPOCH))
@@ -284,16 +291,13 @@ def _begin_controlled_shutdown(
 
 
 def fence_expired(
-    image: MetadataImage,
-    request: FenceExpiredBrokers,
-    context: DecisionContext,
-    sessions: BrokerSessions,
-    settings: ControllerSettings,
+    image: MetadataImage, request: FenceExpiredBrokers, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """Fence one broker whose session has expired; the timer asks again until none is left.
 
     One at a time, because what the next fencing decides depends on the image after this one.
     """
+    sessions, settings = basis.sessions, basis.settings
     sessions.prolong(request.slept_ms, context.now_ms)
     for broker_id in sessions.expired(image, context.now_ms):
         sessions.remove(broker_id)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from metadata_quorum.controller.broker_epochs import check_broker_epoch
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
@@ -32,7 +33,7 @@ from metadata_quorum.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from metadata_quorum.state_machine import Decision
+from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -46,7 +47,10 @@ from wire.structure import Message
 
 
 def assign_replicas_to_dirs(
-    image: MetadataImage, request: AssignReplicasToDirsRequest, settings: ControllerSettings
+    image: MetadataImage,
+    request: AssignReplicasToDirsRequest,
+    _context: DecisionContext,
+    basis: DecisionBasis,
 ) -> Decision:
     """Take a broker's word for where its replicas are; an error of one partition leaves the others alone."""
     try:
@@ -65,7 +69,7 @@ def assign_replicas_to_dirs(
                 key = (topic.topic_id, asked.partition_index)
                 code = ErrorCode.NONE
                 if key not in told:
-                    code, record = _assign(image, broker, *key, directory.id, settings)
+                    code, record = _assign(image, broker, *key, directory.id, basis.settings)
                     if record is not None:
                         told[key] = None
                         records.append(record)

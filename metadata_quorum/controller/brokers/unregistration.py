@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from metadata_quorum.controller.brokers.broker_registration import remove_from_isrs
-from metadata_quorum.controller.brokers.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers.registration_rules import check_contents
-from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.image.image_builder import ImageBuilder
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
@@ -25,15 +24,13 @@ from wire.structure import Message
 
 
 def unregister_broker(
-    image: MetadataImage,
-    request: UnregisterBrokerRequest,
-    sessions: BrokerSessions,
-    settings: ControllerSettings,
+    image: MetadataImage, request: UnregisterBrokerRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """Forget a broker: it loses leaderships and ISRs; assignments go on naming it until they are changed.
 
     A broker that still runs registers again when its next heartbeat is refused, so it has to be stopped first.
     """
+    sessions, settings = basis.sessions, basis.settings
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
@@ -51,7 +48,10 @@ def unregister_broker(
 
 
 def register_controller(
-    image: MetadataImage, request: ControllerRegistrationRequest, context: DecisionContext
+    image: MetadataImage,
+    request: ControllerRegistrationRequest,
+    context: DecisionContext,
+    _basis: DecisionBasis,
 ) -> Decision:
     """A controller tells where it is and which feature levels it speaks; telling the same again writes nothing."""
     try:

@@ -7,7 +7,7 @@ Kafka's order. A whole request is one atomic batch; a refused partition leaves t
 from __future__ import annotations
 
 from metadata_quorum.controller.broker_epochs import check_broker_epoch
-from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.partitions.partition_change import (
     Change,
     acceptable_leaders,
@@ -41,10 +41,7 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 def alter_partition(
-    image: MetadataImage,
-    request: AlterPartitionRequest,
-    context: DecisionContext,
-    settings: ControllerSettings,
+    image: MetadataImage, request: AlterPartitionRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """Each partition's new state, or why it stays as it is."""
     try:
@@ -57,7 +54,7 @@ def alter_partition(
     acceptable = acceptable_leaders(image)
     for asked in request.topics:
         topic: TopicImage | None = image.topics_by_id.get(asked.topic_id)
-        rules = TopicRules() if topic is None else topic_rules(image, settings, topic)
+        rules = TopicRules() if topic is None else topic_rules(image, basis.settings, topic)
         answers = []
         for data in asked.partitions:
             number = data.partition_index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import RECORDS_PER_REQUEST_MAX
 from metadata_quorum.controller.partitions.assignments import (
     Assignment,
@@ -25,7 +26,7 @@ from wire.structure import Message
 
 
 def create_partitions(
-    image: MetadataImage, request: CreatePartitionsRequest, context: DecisionContext
+    image: MetadataImage, request: CreatePartitionsRequest, context: DecisionContext, _basis: DecisionBasis
 ) -> Decision:
     """One atomic batch for all topics that can grow; the others get their errors.
 

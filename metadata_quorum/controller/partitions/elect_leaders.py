@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import attrs
 
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_batch
 from metadata_quorum.controller.partitions.partition_change import (
     Acceptable,
@@ -22,7 +23,7 @@ from metadata_quorum.controller.partitions.partition_change import (
 )
 from metadata_quorum.controller.partitions.topic_rules import topic_rules
 from metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.state_machine import Decision
+from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -48,7 +49,7 @@ class ElectLeaderless:
 
 
 def elect_leaders(
-    image: MetadataImage, request: ElectLeadersRequest, settings: ControllerSettings
+    image: MetadataImage, request: ElectLeadersRequest, _context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
     """Preferred or unclean elections. Where all partitions are asked for, the answer lists those that changed or failed."""
     records: list[Message] = []
@@ -66,7 +67,7 @@ def elect_leaders(
                 try:
                     if (name, number) in seen:
                         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
-                    record = _elect(image, name, number, request.election_type, acceptable, settings)
+                    record = _elect(image, name, number, request.election_type, acceptable, basis.settings)
                     seen.add((name, number))
                     records.append(record)
                 except KafkaError as error:
@@ -136,7 +137,9 @@ def _elect(
     return record
 
 
-def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decision:
+def balance_leaders(
+    image: MetadataImage, _request: BalanceLeaders, _context: DecisionContext, basis: DecisionBasis
+) -> Decision:
     """Preferred elections wherever another replica leads, at most `ELECTIONS_PER_TURN_MAX` of them."""
     records = []
     acceptable = acceptable_leaders(image)
@@ -147,7 +150,7 @@ def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decis
                 number,
                 partition,
                 acceptable,
-                topic_rules(image, settings, topic),
+                topic_rules(image, basis.settings, topic),
                 Change(election=Election.PREFERRED),
             )
             if record is not None:
@@ -157,7 +160,9 @@ def balance_leaders(image: MetadataImage, settings: ControllerSettings) -> Decis
     return Decision(records, len(records))
 
 
-def elect_leaderless(image: MetadataImage, settings: ControllerSettings) -> Decision:
+def elect_leaderless(
+    image: MetadataImage, _request: ElectLeaderless, _context: DecisionContext, basis: DecisionBasis
+) -> Decision:
     """Elections for partitions without a leader, unclean where the topic allows it.
 
     A replica that may lead cleanly was elected when it came; unless the controller died halfway through a large change.
@@ -167,7 +172,7 @@ def elect_leaderless(image: MetadataImage, settings: ControllerSettings) -> Deci
     for topic, number, partition in _partitions(image):
         if partition.leader != NO_LEADER:
             continue
-        rules = topic_rules(image, settings, topic)
+        rules = topic_rules(image, basis.settings, topic)
         record = change_partition(topic.topic_id, number, partition, acceptable, rules)
         if record is not None:
             records.append(record)

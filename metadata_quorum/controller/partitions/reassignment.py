@@ -12,6 +12,7 @@ takes the place of another: taken back, all of them go. (Kafka forgets the earli
 from __future__ import annotations
 
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import check_batch
 from metadata_quorum.controller.partitions.assignments import (
     bad_assignment,
@@ -25,7 +26,7 @@ from metadata_quorum.controller.partitions.partition_change import (
 )
 from metadata_quorum.controller.partitions.topic_rules import TopicRules, topic_rules
 from metadata_quorum.image.metadata_image import MetadataImage, PartitionImage, TopicImage
-from metadata_quorum.state_machine import Decision
+from metadata_quorum.state_machine import Decision, DecisionContext
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -45,7 +46,10 @@ from wire.structure import Message
 
 
 def alter_partition_reassignments(
-    image: MetadataImage, request: AlterPartitionReassignmentsRequest, settings: ControllerSettings
+    image: MetadataImage,
+    request: AlterPartitionReassignmentsRequest,
+    _context: DecisionContext,
+    basis: DecisionBasis,
 ) -> Decision:
     """One atomic batch; a refused partition leaves the others alone."""
     allow_factor_change = request.allow_replication_factor_change
@@ -62,7 +66,7 @@ def alter_partition_reassignments(
                     if key in seen:
                         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named more than once.")
                     seen.add(key)
-                    record = _alter(image, topic.name, asked, settings, allow_factor_change)
+                    record = _alter(image, topic.name, asked, basis.settings, allow_factor_change)
                     if record is not None:
                         records.append(record)
                 except KafkaError as error:
@@ -185,7 +189,10 @@ def _cancel(
 
 
 def list_partition_reassignments(
-    image: MetadataImage, request: ListPartitionReassignmentsRequest
+    image: MetadataImage,
+    request: ListPartitionReassignmentsRequest,
+    _context: DecisionContext,
+    _basis: DecisionBasis,
 ) -> Decision:
     """What goes on, of all topics or of those asked for; what does not exist or does not move is not told."""
     topics: list[OngoingTopicReassignment] = []
