@@ -105,7 +105,7 @@ class DescribeConfigsHandler:
         self._broker = broker
         self._troubles = troubles
         self._inherited: dict[str, ConfigEntry] = {}
-        """Of all topics, while what this broker is told stays the same."""
+        """What every topic inherits, by key, as long as what this broker is told stays the same."""
         self._inherited_from: BrokerConfigLayers | None = None
 
     def handle(self, context: Context, request: DescribeConfigsRequest) -> Result:

@@ -39,7 +39,7 @@ class Snapshot:
     last_contained_log_timestamp: int
     control_records: tuple[Message, ...]
     records: Sequence[Message]
-    """The records; those of a stored snapshot are decoded anew by each iteration, since objects take ten times their bytes."""
+    """The records of a stored snapshot. Each iteration decodes them anew: in memory they take ten times their bytes."""
 
 
 @attrs.frozen

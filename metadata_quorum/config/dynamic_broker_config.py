@@ -54,7 +54,7 @@ _PERSONAL = frozenset(
     ("listeners", "listener.security.protocol.map", "principal.builder.class", "cordoned.log.dirs")
 )
 _OF_ALL_BROKERS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
-"""Of what concerns listeners, the keys that can be told to all brokers."""
+"""The keys about listeners that can be set for all brokers at once."""
 _THREAD_COUNTS = (
     "num.io.threads",
     "num.network.threads",

@@ -270,7 +270,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
 
 
 def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAnswer) -> None:
-    """Of the epoch that is still the present one."""
+    """Count a vote or a refusal of the present epoch."""
     role = core.role
     if not isinstance(role, Prospective | Candidate) or isinstance(role, Prospective) != request.pre_vote:
         return

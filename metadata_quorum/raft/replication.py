@@ -16,7 +16,7 @@ from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
-"""How many replicas a leader remembers; for each it keeps one fetch waiting."""
+"""A leader remembers of so many replicas how far they are, and keeps one fetch of each waiting."""
 WAIT_MS_MAX = 30_000
 """No fetch is parked for longer, whatever it asks for: its connection may be gone."""
 
@@ -209,7 +209,7 @@ def ask(core: CoreState) -> None:
 
 
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
-    """Of the leader of the present epoch, or it is dropped."""
+    """Follow what the leader of the present epoch answers; another answer is dropped."""
     role = core.role
     if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
         return

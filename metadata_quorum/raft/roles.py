@@ -112,7 +112,7 @@ class Leader:
     """Fetches that wait for records, by request id, with their deadlines."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """The progress of this voter. Another replica with its node id (a copy, a wiped disk) must not stand in for it.
+        """The progress of the replica that is this voter. Another one with its node id (a copy, a wiped disk) does not count.
 
         A voter that has a directory id is matched by that id alone: a Fetch that names none promises nothing for it. Where
         nobody has said which directory votes, it is the replica that fetched last under that node id.
