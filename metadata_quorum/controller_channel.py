@@ -192,7 +192,7 @@ async def _wait_released(service: Service, deferred: Deferred) -> None:
 
 
 class ControllerChannel:
-    """The way to the active controller. `node_id` is this node's."""
+    """A node's way to the active controller. `node_id` is this node's."""
 
     def __init__(self, node_id: int, env: Env, service: Service, peers: PeerConnections, *, log: Log) -> None:
         self._node_id = node_id

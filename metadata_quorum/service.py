@@ -73,7 +73,10 @@ class MetadataSettings:
 
 
 class MetadataService:
-    """The parts wired together: `start`, then use; `stop` before the log is closed."""
+    """Quorum, publisher and controller of one node, wired together.
+
+    `start`, then use; `stop` before the log is closed.
+    """
 
     def __init__(
         self,

@@ -11,8 +11,8 @@ that everything below is on its disk. So an appended batch costs one sync before
 leader counts itself only up to what it has synced. The high watermark is the largest offset that a majority of voters
 has promised. It moves only once a record of the leader's own epoch is below it (Raft, 5.4.2).
 
-Parts: `roles.py` what a replica is at the moment, `election.py` how a leader comes about, `replication.py` how the
-log gets to the others, `membership.py` when voters may change. All act on one `CoreState` (`core_state.py`), which
+Parts: `roles.py` says what a replica is at the moment, `election.py` how a leader comes about. `replication.py` says
+how the log gets to the others, `membership.py` when voters may change. All act on one `CoreState` (`core_state.py`), which
 knows none of them: role, time, what must be remembered, who is being asked. This module takes the reports.
 
 Rules
@@ -57,7 +57,7 @@ not use up the numbers. Who really is so far behind learns it from the answers t
 
 
 class RaftCore(CoreState):
-    """A replica's state and what drivers report to it: see the module."""
+    """One replica of the quorum, without IO: its state, and what a driver reports to it."""
 
     def __init__(
         self,

@@ -170,7 +170,7 @@ class CoreState:
             self.emit(LostLeadership(before.epoch))
 
     def _refuse_parked(self, leader: Leader) -> None:
-        """This replica leads no more: whoever waits shall look for the next leader."""
+        """This replica leads no more: those who wait shall look for the next leader."""
         for request_id in leader.parked:
             answer = FetchAnswer(self.epoch, self.leader_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.emit(Answer(request_id, answer))
@@ -194,7 +194,7 @@ class CoreState:
     def learn(self, epoch: int, leader_id: int | None, source: int) -> None:
         """`source` says that there is this epoch, and maybe who leads it.
 
-        Who has lost the leader that it knows hears of it again only from the leader itself: the others may not
+        A replica that has lost its leader follows it again only after a message from that leader. The others may not
         have noticed yet, and would talk each other into following the dead.
         """
         role = self.role
@@ -219,7 +219,7 @@ class CoreState:
                     return
 
     def _kept_election_deadline(self) -> float:
-        """A higher epoch alone is no reason to wait longer: whoever raised it may not be electable."""
+        """A higher epoch alone is no reason to wait longer: the one that raised it may not be electable."""
         if isinstance(self.role, Unattached | Prospective | Candidate):
             return self.role.election_deadline
         return self.random_election_deadline()

@@ -204,7 +204,7 @@ def on_vote(core: CoreState, request_id: int, request: Vote) -> None:
 
 
 def _would_vote(core: CoreState) -> bool:
-    """KIP-996: a pre-vote is refused by whoever has a leader that answers, the leader included."""
+    """KIP-996: a replica refuses a pre-vote while its leader answers; so does the leader."""
     match core.role:
         case Leader():
             return False
@@ -270,7 +270,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
 
 
 def on_vote_answer(core: CoreState, node_id: int, request: Vote, answer: VoteAnswer) -> None:
-    """Count a vote or a refusal of the present epoch."""
+    """Count a vote of the present epoch; drop any other."""
     role = core.role
     if not isinstance(role, Prospective | Candidate) or isinstance(role, Prospective) != request.pre_vote:
         return

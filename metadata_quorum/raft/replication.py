@@ -16,7 +16,7 @@ from metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
 from wire.errors import ErrorCode
 
 REPLICAS_MAX = 2000
-"""A leader remembers of so many replicas how far they are, and keeps one fetch of each waiting."""
+"""How many replicas a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
 """No fetch is parked for longer, whatever it asks for: its connection may be gone."""
 
@@ -106,7 +106,7 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
 
 
 def _forget_one(core: CoreState, role: Leader) -> None:
-    """Whoever asks under many names must not fill the memory: the observer that was silent for longest goes."""
+    """Forget the observer that was silent for longest: one that asks under many names must not fill the memory."""
     observers = [each for each in role.progress.values() if not core.voters.has(each.key)]
     if observers:
         silent = min(observers, key=lambda each: (each.last_fetch, each.key))
@@ -209,7 +209,7 @@ def ask(core: CoreState) -> None:
 
 
 def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
-    """Follow what the leader of the present epoch answers; another answer is dropped."""
+    """Take the answer of the present epoch's leader; drop any other."""
     role = core.role
     if not isinstance(role, Follower) or role.leader_id != node_id or answer.error is not ErrorCode.NONE:
         return

@@ -112,7 +112,7 @@ class Leader:
     """Fetches that wait for records, by request id, with their deadlines."""
 
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
-        """The progress of the replica that is this voter. Another one with its node id (a copy, a wiped disk) does not count.
+        """The progress of this voter. Another replica with its node id (a copy, a wiped disk) must not stand in for it.
 
         A voter that has a directory id is matched by that id alone: a Fetch that names none promises nothing for it. Where
         nobody has said which directory votes, it is the replica that fetched last under that node id.
@@ -147,7 +147,7 @@ class EpochRule(Enum):
 
 
 TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]] = {
-    (Unattached, Unattached): (EpochRule.ANY, "votes, hears of an epoch, or the leader has resigned"),
+    (Unattached, Unattached): (EpochRule.ANY, "votes, hears of a later epoch, or the leader has resigned"),
     (Unattached, Prospective): (
         EpochRule.SAME,
         "election timeout, or the leader that resigned named it first",
@@ -155,28 +155,28 @@ TRANSITIONS: Final[Mapping[tuple[type[Role], type[Role]], tuple[EpochRule, str]]
     (Unattached, Follower): (EpochRule.ANY, "hears of a leader"),
     (Unattached, Candidate): (EpochRule.NEXT, "starts as the only voter"),
     (Prospective, Prospective): (EpochRule.SAME, "election timeout"),
-    (Prospective, Unattached): (EpochRule.ANY, "votes, hears of an epoch, or votes no more"),
+    (Prospective, Unattached): (EpochRule.ANY, "votes, hears of a later epoch, or is no voter any more"),
     (Prospective, Follower): (EpochRule.ANY, "hears of a leader, or a majority does"),
     (Prospective, Candidate): (EpochRule.NEXT, "a majority would vote for it"),
     (Candidate, Leader): (EpochRule.SAME, "a majority votes for it"),
     (Candidate, Prospective): (EpochRule.SAME, "election timeout"),
-    (Candidate, Unattached): (EpochRule.ANY, "hears of an epoch, or votes no more"),
+    (Candidate, Unattached): (EpochRule.ANY, "hears of a later epoch, or is no voter any more"),
     (Candidate, Follower): (EpochRule.ANY, "hears of a leader"),
     (Follower, Prospective): (EpochRule.SAME, "no answer for fetch.timeout, or the connection broke"),
     (Follower, Unattached): (
         EpochRule.ANY,
-        "hears of an epoch, the leader resigned, or an observer gets no answer",
+        "hears of a later epoch, the leader resigned, or an observer gets no answer",
     ),
     (Follower, Follower): (EpochRule.ANY, "hears of another leader before its own has answered"),
     (Leader, Resigned): (EpochRule.SAME, "no majority fetches, it is removed, or it stops"),
-    (Leader, Unattached): (EpochRule.LATER, "hears of an epoch"),
+    (Leader, Unattached): (EpochRule.LATER, "hears of a later epoch"),
     (Leader, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Prospective): (EpochRule.SAME, "election timeout"),
-    (Resigned, Unattached): (EpochRule.ANY, "hears of an epoch, or votes no more"),
+    (Resigned, Unattached): (EpochRule.ANY, "hears of a later epoch, or is no voter any more"),
     (Resigned, Follower): (EpochRule.LATER, "hears of a leader"),
     (Resigned, Candidate): (EpochRule.NEXT, "starts as the only voter"),
 }
-"""All legal changes of role, and when they happen. A role that is not here does not follow."""
+"""All legal changes of role, and when they happen."""
 
 
 def check_transition(before: Role, after: Role) -> None:

@@ -351,7 +351,7 @@ class Peer:
 
 
 class PeerConnections:
-    """The connections of one node. `tasks` is the node's: they end with it at the latest."""
+    """A node's connections to other nodes. `tasks` is the node's: connections end with it at the latest."""
 
     def __init__(
         self,
@@ -372,7 +372,7 @@ class PeerConnections:
         self.frame_bytes_max = frame_bytes_max
         self.closed = False
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
-        """The buffer of all channels: nothing awaits between a receive and the end of its parsing."""
+        """Shared by all channels: nothing awaits between a receive and the end of its parsing."""
         self._peers: dict[tuple[str, int, str], Peer] = {}
 
     def channel(self, host: str, port: int, lane: str = "") -> Peer:

@@ -64,7 +64,7 @@ class QuorumLeader:
         self._listeners: list[CommitListener] = []
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
-        """Bytes of decisions that have offsets and are not written yet."""
+        """Bytes of decisions that have offsets and wait to be written."""
         self.no_room_until = float("-inf")
         self._batches = 0
         self._decisions = 0

@@ -75,7 +75,7 @@ class QuorumPeers:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """How to reach a node, None if nobody has said: see the module."""
+        """How to reach a node; None while nobody has said."""
         driver = self._driver
         if node_id == self._settings.me.node_id and self._settings.endpoints:
             return self._settings.endpoints[0][1:]

@@ -1,8 +1,8 @@
 """What snapshots do to the log of a quorum: a leader's takes its place, our own let its beginning go. PORTED.
 
-A snapshot comes in chunks while the node goes on; only when it is whole and sound, and the core still wants it, does it
-replace the log. A crash in between leaves a snapshot that the log does not lead to: at the next start it replaces the
-log then (`raft/log_reading.py`), since whatever is in a snapshot is committed.
+A snapshot comes in chunks while the node goes on. It replaces the log when it is whole and sound, and the core still
+wants it. A crash in between leaves a snapshot beyond the end of the log. At the next start it replaces the log
+(`log_reading.py`), since all that a snapshot holds is committed.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class QuorumSnapshots:
             self._driver.perform_later(ExpireOld())
 
     def control_records_below(self, offset: int) -> Sequence[Message]:
-        """KRaft version and voters as the log has them below `offset`; none of a static configuration.
+        """KRaft version and voters as the log has them below `offset`; nothing where the configuration names the voters.
 
-        None either where a leader's snapshot has just taken the place of that part of the log: one of our own that ends
-        there is outdated before it is written.
+        Nothing either where a leader's snapshot has just replaced that part of the log. One of our own that ends there
+        would be outdated at once.
         """
         known = [voters for at, voters in self._driver.core.log.voter_history if at < offset]
         if not known or known[-1] is self._settings.static_voters:

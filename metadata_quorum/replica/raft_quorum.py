@@ -83,7 +83,10 @@ ON_DISK = SaveState | Truncate | AppendFetched | SnapshotEffect
 
 
 class RaftQuorum:
-    """The driver: `open`, then keep `run` running. `decisions` is the log, for those who decide or follow."""
+    """One replica of the metadata quorum at work.
+
+    `open`, then keep `run` running. `decisions` is the log, for those who decide or follow.
+    """
 
     def __init__(
         self,

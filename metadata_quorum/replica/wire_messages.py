@@ -49,7 +49,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 """Kafka's reserved id of the metadata topic."""
 NOBODY = -1
 NO_HIGH_WATERMARK = (1 << 63) - 1
-"""What a Fetch says whose sender does not tell its high watermark (KIP-1166)."""
+"""The high watermark of a Fetch whose sender does not tell one (KIP-1166)."""
 
 Endpoint = tuple[str, str, int]
 """(listener name, host, port)."""
