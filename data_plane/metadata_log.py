@@ -25,13 +25,12 @@ Both files are ours; Kafka leaves them alone.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from typing import Any
 
 import attrs
 
-from data_plane.log import log_upkeep
 from data_plane.log.loading import LoadOptions, open_partition_log
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import Origin, PartitionLog
@@ -75,6 +74,7 @@ class MetadataLog:
         self._root = root
         self.directory = directory
         self.snapshots = FileSnapshotStore(directory)
+        self.small_files = nullcontext()
         self._clock = clock
         self._logger = logger
         self._retention = retention
@@ -321,22 +321,19 @@ class MetadataLog:
     def disk_refused(self, error: DiskRefused) -> None:
         """The writer hears it, and tries again."""
 
-    def recovery_point_lowered(self, log: PartitionLog) -> None:
+    def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         """Lower the bound too: something that was synced is taken back."""
-        self._write_synced_offset(log.recovery_point)
+        self._write_synced_offset(offset)
 
-    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
+    def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
         for name in names:
-            log.directory.remove(name)
+            directory.remove(name)
 
     def log_start_raised(self) -> None:
         """The metadata log is cut by snapshots, not on request."""
 
-    def log_rolled(self, log: PartitionLog) -> None:
+    def log_rolled(self, topic: str, partition: int) -> None:
         """The next flush syncs the finished segment with the active one."""
-
-    def write_epochs(self, log: PartitionLog) -> None:
-        log_upkeep.write_epochs(log)
 
     def sync_entry(self) -> None:
         self._root.sync()

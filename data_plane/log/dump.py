@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from data_plane.log.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
-from data_plane.log.leader_epochs import LeaderEpochs, MalformedCheckpoint
-from data_plane.log.producer_state import DamagedSnapshot, ProducerState
-from data_plane.log.segments.scan import HeaderTuple, SegmentScan
+from data_plane.log.parts.leader_epochs import FILE_NAME as EPOCHS_FILE_NAME
+from data_plane.log.parts.leader_epochs import LeaderEpochs, MalformedCheckpoint
+from data_plane.log.parts.producer_state import DamagedSnapshot, ProducerState
+from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -23,7 +23,7 @@ from data_plane.log.segments.segment import (
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, File, FileMissing
 from wire.errors import KafkaError
-from wire.record_batch import SIZE_PREFIX, BatchHeader, CompressionType, records
+from wire.record_batch import BatchHeader, CompressionType, records
 
 _DECOMPRESSED_BYTES_MAX = 1 << 30
 
@@ -74,7 +74,7 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
         while True:
             scan = SegmentScan(file, position, file.size, next_offset, check_crc=verify)
             for at, header in scan:
-                batches[at] = (header[0], header[0] + header[6], header[8])
+                batches[at] = (header.base_offset, header.last_offset, header.max_timestamp)
                 yield _batch(at, header)
                 if with_records:
                     yield from _records(file, name, at, header)
@@ -84,46 +84,45 @@ def _dump_log(directory: Dir, name: str, *, verify: bool, with_records: bool) ->
             bad = _header_at(file, scan.position, scan.next_offset) if verify else None
             if bad is None:
                 break
-            batches[scan.position] = (bad[0], bad[0] + bad[6], bad[8])
-            position, next_offset = scan.position + bad[1] + SIZE_PREFIX, bad[0] + bad[6] + 1
+            batches[scan.position] = (bad.base_offset, bad.last_offset, bad.max_timestamp)
+            position, next_offset = scan.position + bad.size, bad.next_offset
         if verify:
             yield from _compare_index(directory, base_offset, file.size, batches)
     finally:
         file.close()
 
 
-def _header_at(file: File, position: int, next_offset: int) -> HeaderTuple | None:
+def _header_at(file: File, position: int, next_offset: int) -> BatchHeader | None:
     """The header of a batch with a wrong checksum, if it still makes sense: verification goes on behind it."""
     for _, header in SegmentScan(file, position, file.size, next_offset):
         return header
     return None
 
 
-def _batch(position: int, header: HeaderTuple) -> dict[str, Any]:
-    fields = BatchHeader(*header)
-    known = fields.compression_type <= CompressionType.ZSTD
+def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
+    known = header.compression_type <= CompressionType.ZSTD
     return {
         "kind": "batch",
         "position": position,
-        "size": fields.size,
-        "base_offset": fields.base_offset,
-        "last_offset": fields.last_offset,
-        "record_count": fields.record_count,
-        "leader_epoch": fields.partition_leader_epoch,
-        "timestamp_type": "LogAppendTime" if fields.timestamp_type else "CreateTime",
-        "max_timestamp": fields.max_timestamp,
-        "producer_id": fields.producer_id,
-        "producer_epoch": fields.producer_epoch,
-        "base_sequence": fields.base_sequence,
-        "is_transactional": fields.is_transactional,
-        "is_control": fields.is_control,
-        "compression": CompressionType(fields.compression_type).name.lower() if known else "unknown",
-        "crc": fields.crc,
+        "size": header.size,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "leader_epoch": header.partition_leader_epoch,
+        "timestamp_type": "LogAppendTime" if header.timestamp_type else "CreateTime",
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "compression": CompressionType(header.compression_type).name.lower() if known else "unknown",
+        "crc": header.crc,
     }
 
 
-def _records(file: File, name: str, position: int, header: HeaderTuple) -> Iterator[dict[str, Any]]:
-    batch = file.pread(header[1] + SIZE_PREFIX, position)
+def _records(file: File, name: str, position: int, header: BatchHeader) -> Iterator[dict[str, Any]]:
+    batch = file.pread(header.size, position)
     try:
         found = records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX, crc=False)
     except KafkaError as error:

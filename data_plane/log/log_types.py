@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from odradek.env.ports import DiskError, DiskRefused, File
-
-if TYPE_CHECKING:
-    from data_plane.log.partition_log import PartitionLog
-
+from odradek.env.ports import Dir, DiskError, DiskRefused, File
 
 METADATA_FILE_NAME = "partition.metadata"
 NO_TOPIC_ID = bytes(16)
@@ -76,7 +73,11 @@ class FileRange:
 
 
 class LogOwner(Protocol):
-    """What a log tells its directory."""
+    """What a log tells its directory, and what the directory does for it."""
+
+    @property
+    def small_files(self) -> AbstractContextManager[object]:
+        """Held while a small file is replaced, by one writer at a time (blocking)."""
 
     def disk_failed(self, error: DiskError) -> None:
         """An operation failed for good: take the directory offline."""
@@ -84,10 +85,10 @@ class LogOwner(Protocol):
     def disk_refused(self, error: DiskRefused) -> None:
         """An operation found no room or no descriptor, and nothing has changed; it may be asked again."""
 
-    def recovery_point_lowered(self, log: PartitionLog) -> None:
+    def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""
 
-    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
+    def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
         """Remove these files of the log's directory after `file.delete.delay.ms`."""
 
     def resources_short(self) -> None:
@@ -99,11 +100,8 @@ class LogOwner(Protocol):
     def log_start_raised(self) -> None:
         """Records were deleted on request: a restart should not bring them back."""
 
-    def log_rolled(self, log: PartitionLog) -> None:
+    def log_rolled(self, topic: str, partition: int) -> None:
         """There is a finished segment to flush."""
-
-    def write_epochs(self, log: PartitionLog) -> None:
-        """Write the log's leader epochs, one writer at a time (blocking)."""
 
     def sync_entry(self) -> None:
         """Make the log's directory itself durable (blocking)."""

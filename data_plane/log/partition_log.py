@@ -21,31 +21,33 @@ Rules
   They share segment lists, indexes, epochs and remembered places with the loop. All of these are replaced as a whole,
   or only grow. `flush` notices a truncation that overtook it.
 
-Loading and recovery are in `loading`, producers in `producer_state`, leader epochs in `leader_epochs`. What is off a
-leader's hot path is in `replica_append`, `log_upkeep` (flush, retention, truncation) and `time_lookup`.
+What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
+stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need, and this
+module: what belongs to a leader's hot path. `loading` and `recovery` make the parts from a directory.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any
 
-from data_plane.log import log_upkeep, time_lookup
+from data_plane.log import retention
 from data_plane.log.batch_work import AT_ONCE, BatchWork
-from data_plane.log.leader_epochs import LeaderEpochs
 from data_plane.log.log_config import LONG_MAX, LogConfig
-from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
-from data_plane.log.producer_recovery import note_batch, rebuild_producers, write_snapshot
-from data_plane.log.producer_state import ActiveProducer, ProducerState
-from data_plane.log.replica_append import append_assigned
-from data_plane.log.segments.segment import (
-    LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
-    Segment,
-    file_name,
-)
-from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing, ResourcesShort
+from data_plane.log.log_types import NO_TOPIC_ID, AppendResult, FileRange, LogOwner, LogRead, Origin
+from data_plane.log.parts.durability import Durability
+from data_plane.log.parts.lazy_producers import LazyProducers
+from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.log_offsets import LogOffsets
+from data_plane.log.parts.producer_recovery import note_batch
+from data_plane.log.parts.producer_state import ActiveProducer, ProducerState
+from data_plane.log.parts.rolling import roll
+from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.replica_append import ReplicaAppend
+from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from data_plane.log.time_lookup import TimeLookup
+from data_plane.log.truncation import Truncation
+from odradek.env.ports import Dir, DiskError
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import (
     SIZE_PREFIX,
@@ -71,69 +73,76 @@ _RARE_ATTRIBUTES = TRANSACTIONAL_MASK | TIMESTAMP_TYPE_MASK
 _CLIENT, _REPLICA, _RAFT = Origin.CLIENT, Origin.REPLICA, Origin.RAFT
 
 
-class PartitionLog:
+class PartitionLog(LogOffsets):
     """The log of one partition. Made by `loading.open_partition_log`."""
 
-    __slots__ = (
-        "_truncated_to",
-        "active",
-        "config",
-        "directory",
-        "durable",
-        "entry_is_dirty",
-        "epochs",
-        "high_watermark",
-        "is_closed",
-        "last_flush_ms",
-        "lazy_producers_offset",
-        "log_end_offset",
-        "log_start_offset",
-        "offline",
-        "owner",
-        "partition",
-        "producers",
-        "segments",
-        "topic",
-        "topic_id",
-        "truncations",
-    )
+    __slots__ = ("config", "durability", "epochs", "home", "producers", "segment_list", "topic_id")
 
     def __init__(
         self,
-        directory: Dir,
-        topic: str,
-        partition: int,
-        topic_id: bytes,
+        segments: SegmentList,
+        epochs: LeaderEpochs,
+        producers: LazyProducers,
+        durability: Durability,
+        log_end_offset: int,
         config: LogConfig,
-        segments: list[Segment],
-        owner: LogOwner | None,
     ) -> None:
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
+        super().__init__(log_end_offset)
+        self.home = segments.home
+        self.topic_id = NO_TOPIC_ID
         self.config = config
-        self.segments = segments
-        self.active = segments[-1]
-        self.owner = owner
-        self.log_start_offset = segments[0].base_offset
-        self.log_end_offset = self.active.base_offset
-        self.high_watermark = self.log_start_offset
-        self.epochs = LeaderEpochs()
-        self.producers: ProducerState | None = None
-        self.lazy_producers_offset = -1
-        """The snapshot from which `producers` is to be read at first need, -1: there is none."""
-        self.entry_is_dirty = False
-        """Files have been created, renamed or removed since the directory was last synced."""
-        self.last_flush_ms = 0
-        self.offline = False
-        self.is_closed = False
-        self.truncations = 0
-        self._truncated_to = self.log_start_offset
-        self.durable = (0, self.log_start_offset)
-        """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
+        self.segment_list = segments
+        self.epochs = epochs
+        self.producers = producers
+        self.durability = durability
+        segments.check_end(log_end_offset)
+        durability.check_end(log_end_offset)
 
-    # --- offsets
+    def __str__(self) -> str:
+        return str(self.home)
+
+    # --- what the parts know
+
+    @property
+    def topic(self) -> str:
+        return self.home.topic
+
+    @property
+    def partition(self) -> int:
+        return self.home.partition
+
+    @property
+    def directory(self) -> Dir:
+        return self.home.directory
+
+    @property
+    def owner(self) -> LogOwner | None:
+        return self.home.owner
+
+    @property
+    def offline(self) -> bool:
+        return self.home.offline
+
+    @property
+    def is_closed(self) -> bool:
+        return self.home.is_closed
+
+    @property
+    def segments(self) -> list[Segment]:
+        return self.segment_list.segments
+
+    @property
+    def active(self) -> Segment:
+        return self.segment_list.active
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segment_list.size_bytes
+
+    @property
+    def truncations(self) -> int:
+        """How often the log was cut: what a worker has seen before is of another history."""
+        return self.durability.truncations
 
     @property
     def last_stable_offset(self) -> int:
@@ -146,8 +155,7 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        truncations, offset = self.durable
-        return offset if truncations == self.truncations else min(offset, self._truncated_to)
+        return self.durability.recovery_point
 
     @property
     def needs_flush(self) -> bool:
@@ -156,13 +164,19 @@ class PartitionLog:
         return flush_messages < LONG_MAX and self.log_end_offset - self.recovery_point >= flush_messages
 
     @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
+    def has_unsynced(self) -> bool:
+        """Whether a flush would make something durable."""
+        return not self.home.offline and (
+            self.log_end_offset > self.recovery_point
+            or self.segment_list.entry_is_dirty
+            or (self.epochs.is_dirty and self.log_end_offset > 0)
+        )
 
-    def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark; it never falls here and never passes the log end offset."""
-        if offset > self.high_watermark:
-            self.high_watermark = min(offset, self.log_end_offset)
+    def check(self) -> None:
+        """Raise `AssertionError` unless all parts agree on where the log lies (on the loop)."""
+        self.check_order()
+        self.segment_list.check_end(self.log_end_offset)
+        self.durability.check_end(self.log_end_offset)
 
     # --- appending
 
@@ -186,10 +200,12 @@ class PartitionLog:
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the log directory is offline now.
         """
-        if self.offline:
+        if self.home.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if origin is _REPLICA or origin is _RAFT:
-            return append_assigned(self, batch, leader_epoch, now_ms, takes_sound=origin is _REPLICA)
+            parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
+            cut = self._truncation()
+            return parts.append(batch, leader_epoch, now_ms, cut, takes_sound=origin is _REPLICA)
         config = self.config
         header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)
         size = header[1] + SIZE_PREFIX
@@ -214,7 +230,7 @@ class PartitionLog:
                     config.message_timestamp_after_max_ms,
                 )
             except KafkaError:
-                work.check_records(batch, header, config, now_ms, f"{self.topic}-{self.partition}")
+                work.check_records(batch, header, config, now_ms, str(self))
                 raise
             if config.checks_records or header[5] & _RARE_ATTRIBUTES:
                 self._check_rare(batch, header, now_ms, guard, work)
@@ -228,7 +244,7 @@ class PartitionLog:
         _, _, _, _, _, _, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = header
         producers = None
         if producer_id >= 0:
-            producers = self.producers
+            producers = self.producers.state
             if producers is None:
                 producers = self.load_producers()
             if origin is _CLIENT:
@@ -240,25 +256,23 @@ class PartitionLog:
             set_max_timestamp(batch, 0, now_ms, 1)
         base_offset = self.log_end_offset
         last_offset = base_offset + delta
-        active = self.active
+        segments = self.segment_list
+        active = segments.active
         position = active.size
         if (
             position + size > config.segment_bytes
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or (position and self.must_roll(max_timestamp, now_ms))
+            or (position and segments.must_roll(config, max_timestamp, now_ms))
         ):
             self.roll(now_ms)
-            active = self.active
+            active = segments.active
             position = active.size
         assign_offsets(batch, 0, base_offset, leader_epoch)
         try:
             active.file.append(batch)
         except DiskError as error:
-            self.undo_append(position, error)
+            segments.undo_append(position, error)
             raise
-        active.size = position + size
-        if not position:
-            active.first_timestamp_ms = max_timestamp
         active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
         if leader_epoch != self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
@@ -279,46 +293,14 @@ class PartitionLog:
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transaction"
             )
         if self.config.checks_records:
-            work.check_records(batch, header, self.config, now_ms, f"{self.topic}-{self.partition}")
+            work.check_records(batch, header, self.config, now_ms, str(self))
         if header.timestamp_type and not self.config.uses_append_time:
             # Else consumers would take the largest timestamp for every record's.
             set_max_timestamp(batch, 0, header.max_timestamp, 0)
 
-    def must_roll(self, max_timestamp_ms: int, now_ms: int) -> bool:
-        """Time and index space (Kafka's `shouldRoll`): `segment.ms` counts by the records' timestamps."""
-        config = self.config
-        active = self.active
-        first = active.first_timestamp_ms
-        waited = max_timestamp_ms - first if first >= 0 else now_ms - active.created_ms
-        if waited > config.segment_ms - active.jitter_ms:
-            return True
-        index = active.index
-        return index is not None and (
-            len(index.offsets) >= config.offset_index_entries_max
-            or len(index.times) >= config.time_index_entries_max
-        )
-
-    def undo_append(self, size: int, error: DiskError) -> None:
-        """Cut what a failed append has left. A directory that cannot even do that is offline."""
-        if isinstance(error, DiskRefused):
-            self._disk_refused(error)
-            try:
-                if self.active.file.size > size:
-                    self.active.file.truncate(size)
-                return
-            except DiskError as failure:
-                error = failure
-        self._give_up(error)
-
     def load_producers(self) -> ProducerState:
         """The state of the producers, read now if it has not been needed before."""
-        if self.producers is None:
-            if self.lazy_producers_offset >= 0:
-                self.producers = rebuild_producers(self, self.lazy_producers_offset)
-                self.lazy_producers_offset = -1
-            else:
-                self.producers = ProducerState()
-        return self.producers
+        return self.producers.load(self.segment_list, self.config.index_interval_bytes)
 
     def active_producers(self) -> Iterator[ActiveProducer]:
         return self.load_producers().active_producers()
@@ -343,12 +325,12 @@ class PartitionLog:
         try:
             return self._find(offset, max_bytes, upper_bound, min_one)
         except DiskError as error:
-            self.disk_failed(error)
+            self.home.failed(error)
             raise
 
     def _find(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
         end_offset = self.log_end_offset
-        if self.offline:
+        if self.home.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if offset < self.log_start_offset or offset > end_offset:
             raise KafkaError(
@@ -362,7 +344,7 @@ class PartitionLog:
         return self._read(offset, max_bytes, upper_bound, min_one)
 
     def _read(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
-        segments = self.segments
+        segments = self.segment_list.segments
         interval = self.config.index_interval_bytes
         at = len(segments) - 1
         segment = segments[at]
@@ -408,10 +390,7 @@ class PartitionLog:
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
         """Whether a segment ends between the two: a read from `offset` can give no more than it does, then."""
-        if offset >= self.active.base_offset:
-            return False
-        segments = self.segments
-        return segments[bisect_right(segments, offset, key=_base_offset)].base_offset <= upper_bound
+        return self.segment_list.passes_segment_end(offset, upper_bound)
 
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
         """As `read`, with the bytes themselves, and in a worker. A failed directory goes offline at its next look."""
@@ -424,7 +403,7 @@ class PartitionLog:
             finally:
                 found.release()
         except DiskError as error:
-            self._failed_in_worker(error)
+            self.home.failed_in_worker(error)
             raise
 
     def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
@@ -432,11 +411,14 @@ class PartitionLog:
 
         Blocking: it parses records, so it belongs into a worker. Raises `KafkaError`, `DiskError`.
         """
-        return time_lookup.offset_for_timestamp(self, timestamp_ms, upper_bound)
+        return self._times().offset_for_timestamp(timestamp_ms, upper_bound)
 
     def offset_of_max_timestamp(self, upper_bound: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first of the newest records below `upper_bound`. Blocking."""
-        return time_lookup.offset_of_max_timestamp(self, upper_bound)
+        return self._times().offset_of_max_timestamp(upper_bound)
+
+    def _times(self) -> TimeLookup:
+        return TimeLookup(self, self.segment_list, self.config)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """See `LeaderEpochs.end_offset_for`."""
@@ -447,43 +429,14 @@ class PartitionLog:
 
     # --- segments
 
-    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
+    def roll(self, now_ms: int) -> None:
         """Finish the active segment and start another at the log end offset.
-
-        `base_offset` may lie above it where offsets have a gap too wide for one segment.
 
         Raises:
             DiskRefused: there is no new segment.
             DiskError: the log directory is offline now.
         """
-        new_base = self.log_end_offset if base_offset is None else base_offset
-        old = self.active
-        if old.base_offset == new_base:
-            old.created_ms = now_ms
-            return
-        try:
-            fresh = self.new_segment(new_base, now_ms)
-            old.write_index()
-            write_snapshot(self)
-        except DiskError as error:
-            self.disk_failed(error)
-            raise
-        old.is_active = False
-        old.needs_sync = True
-        self.active = fresh
-        self.segments = [*self.segments, fresh]
-        if self.owner is not None:
-            self.owner.log_rolled(self)
-
-    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """An empty segment on disk, not yet in the list."""
-        file = self.directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
-        self.entry_is_dirty = True
-        if file.size:
-            file.truncate(0)
-        segment = Segment(self.directory, base_offset, file, is_active=True)
-        segment.created_ms = now_ms
-        return segment
+        roll(self.segment_list, self.producers, self.config, self.log_end_offset, now_ms)
 
     def flush(self) -> None:
         """Make everything appended before the call durable, and advance the recovery point (blocking).
@@ -494,18 +447,22 @@ class PartitionLog:
             DiskError: the log takes no appends any more, its directory goes offline at its next look.
             DiskRefused: no room for the leader epochs, or no descriptor; nothing has become durable, and nothing is lost.
         """
-        if self.is_closed:
+        if self.home.is_closed:
             # What is written by name now could be written into the directory of a log that was made since.
             return
+        truncations = self.durability.truncations
         try:
-            log_upkeep.flush(self)
+            self.durability.flush(self.log_end_offset, self.segment_list, self.epochs, truncations)
         except DiskError as error:
-            if self._is_overtaken(error):
+            if self.home.is_overtaken(error):
                 return
-            self._failed_in_worker(error)
+            self.home.failed_in_worker(error)
             raise
 
     # --- upkeep
+
+    def _truncation(self) -> Truncation:
+        return Truncation(self, self.segment_list, self.epochs, self.producers, self.durability, self.config)
 
     def truncate_to(self, offset: int) -> None:
         """Remove what is at `offset` and behind it.
@@ -515,78 +472,47 @@ class PartitionLog:
             DiskRefused: no room or no descriptor; nothing has changed.
             DiskError: the directory is offline now.
         """
-        self._changing(log_upkeep.truncate_to, self, offset)
+        with self.home.telling_failures():
+            self._truncation().truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is empty and starts at `offset`. Raises `DiskError` as `truncate_to`."""
-        self._changing(log_upkeep.truncate_fully_and_start_at, self, offset)
+        with self.home.telling_failures():
+            self._truncation().start_over(offset)
 
     def set_log_start_offset(self, offset: int) -> None:
         """Records below `offset` are gone (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
-        log_upkeep.set_log_start_offset(self, offset)
+        retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def prepare_retention(self, now_ms: int) -> bool:
-        """Whether `delete_old_segments` has something to do; a flush in a worker between the two spares the loop."""
-        return bool(self._changing(log_upkeep.prepare_retention, self, now_ms))
+        """Whether `delete_old_segments` has something to do; a flush in a worker between the two spares the loop.
+
+        When all of a log has expired, a new segment is rolled, so that it keeps its end. Raises `DiskError` as `truncate_to`.
+        """
+        with self.home.telling_failures():
+            count = retention.deletable(self, self.segment_list, self.config, now_ms)
+            if count and count == len(self.segment_list.segments):
+                self.roll(now_ms)
+        return count > 0
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention; the number of segments removed. Raises `DiskError` as `truncate_to`."""
-        return int(self._changing(log_upkeep.delete_old_segments, self, now_ms))
+        if not self.prepare_retention(now_ms):
+            return 0
+        segments = self.segment_list
+        with self.home.telling_failures():
+            if segments.entry_is_dirty:
+                truncations = self.durability.truncations
+                self.durability.flush(self.log_end_offset, segments, self.epochs, truncations)
+            removed = retention.delete_old_segments(self, segments, self.epochs, self.config, now_ms)
+        self.check()
+        return removed
 
-    def _changing(self, function: Any, *args: Any) -> Any:
-        try:
-            return function(*args)
-        except DiskError as error:
-            self.disk_failed(error)
-            raise
-
-    def note_truncation(self, offset: int) -> None:
-        """Called before anything is cut: what a running flush reports is outdated, the recovery point falls."""
-        recovery_point = self.recovery_point
-        self._truncated_to = min(offset, recovery_point)
-        self.truncations += 1
-        self.durable = (self.truncations, self._truncated_to)
-        if offset < recovery_point and self.owner is not None:
-            try:
-                self.owner.recovery_point_lowered(self)
-            except DiskRefused as error:
-                self._disk_refused(error)
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}"
-                ) from error
-
-    def _disk_refused(self, error: DiskRefused) -> None:
-        if self.owner is not None:
-            self.owner.disk_refused(error)
+    # --- its end
 
     def disk_failed(self, error: DiskError) -> None:
-        """An operation has failed: the directory goes offline, unless the failure passes or is nobody's."""
-        if isinstance(error, DiskRefused):
-            self._disk_refused(error)
-        if not self._is_harmless(error):
-            self._give_up(error)
-
-    def _give_up(self, error: DiskError) -> None:
-        self.offline = True
-        if self.owner is not None:
-            self.owner.disk_failed(error)
-
-    def _failed_in_worker(self, error: DiskError) -> None:
-        """As `disk_failed`; the directory goes offline on the loop, at its next look."""
-        if not self._is_harmless(error):
-            self.offline = True
-            if self.owner is not None:
-                self.owner.flush_failed(error)
-
-    def _is_harmless(self, error: DiskError) -> bool:
-        """Whether the device is none the worse: a want of room or descriptors, or the log was closed meanwhile."""
-        if isinstance(error, ResourcesShort) and self.owner is not None:
-            self.owner.resources_short()
-        return (isinstance(error, DiskRefused) and error.operation != "sync") or self._is_overtaken(error)
-
-    def _is_overtaken(self, error: DiskError) -> bool:
-        """Whether a worker met files that the loop has closed, removed or renamed since it was sent."""
-        return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
+        """An operation on this log has failed: its directory goes offline, unless the failure passes or is nobody's."""
+        self.home.failed(error)
 
     def close(self) -> None:
         """Make everything durable, with all that spares the next start work, and give up the files (blocking).
@@ -594,21 +520,23 @@ class PartitionLog:
         Raises:
             DiskError
         """
-        if self.is_closed:
+        if self.home.is_closed:
             return
         for segment in self.segments:
             if segment.size and (segment.is_active or segment.index is not None):
                 segment.write_index()
-        if self.log_end_offset and self.lazy_producers_offset != self.log_end_offset:
-            write_snapshot(self, sync=True)
+        end_offset = self.log_end_offset
+        if end_offset and not self.producers.is_unread_at(end_offset):
+            interval = self.config.index_interval_bytes
+            self.producers.write_snapshot(self.segment_list, end_offset, interval, sync=True)
         self.flush()
         self.abandon()
 
     def abandon(self) -> None:
         """Give up the files and write nothing; the log takes no appends and no reads any more."""
-        self.offline = True
-        if not self.is_closed:
-            self.is_closed = True
+        was_closed = self.home.is_closed
+        self.home.close()
+        if not was_closed:
             for segment in self.segments:
                 segment.remove()
 
@@ -621,7 +549,7 @@ class PartitionLog:
             "recovery_point": self.recovery_point,
             "size_bytes": self.size_bytes,
             "segments": len(self.segments),
-            "producers": 0 if self.producers is None else len(self.producers.entries),
+            "producers": 0 if self.producers.state is None else len(self.producers.state.entries),
         }
 
 

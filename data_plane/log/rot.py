@@ -6,8 +6,6 @@ cost what the page cache saves. Who does suspect a place names the offset at whi
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import attrs
 
 from data_plane.log.partition_log import PartitionLog
@@ -60,11 +58,10 @@ def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | Non
 
     None: there is nothing to check, or the log cannot be read at all. Raises `DiskError`: the directory is offline now.
     """
-    segments = log.segments
-    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    at = log.segment_list.index_of(offset)
     if at < 0:
         return None
-    segment = segments[at]
+    segment = log.segments[at]
     try:
         found = log.read(offset, bytes_max, upper_bound=log.log_end_offset, min_one=True)
     except KafkaError as error:

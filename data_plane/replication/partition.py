@@ -353,7 +353,8 @@ class Partition:
         """As a follower, after an append: what the leader says of its own log."""
         log = self.log
         before = log.high_watermark
-        log.advance_high_watermark(high_watermark)
+        # The leader may have committed more than this follower has fetched.
+        log.advance_high_watermark(min(high_watermark, log.log_end_offset))
         # The log agrees with the leader's, or it would have been told to cut.
         self.knows_high_watermark = True
         if log_start_offset > log.log_start_offset:

@@ -11,7 +11,7 @@ what has been acknowledged (KIP-101's example of a lost record).
 
 from __future__ import annotations
 
-from data_plane.log.leader_epochs import LeaderEpochs
+from data_plane.log.parts.leader_epochs import LeaderEpochs
 
 
 def truncation_offset(

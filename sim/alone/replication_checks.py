@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from data_plane.log.partition_log import PartitionLog
-from data_plane.log.producer_recovery import rebuild_producers
+from data_plane.log.parts.producer_recovery import rebuild_producers
 from data_plane.replication.partition import NO_LEADER_EPOCH, Partition
 from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
 from sim.history import SafetyViolation
@@ -74,7 +74,9 @@ class Promises:
                 raise SafetyViolation("records are out of order")
         for node in nodes.values():
             log = node.log
-            if log.load_producers().encode() != rebuild_producers(log, log.log_end_offset).encode():
+            interval = log.config.index_interval_bytes
+            rebuilt = rebuild_producers(log.directory, log.segments, log.log_end_offset, interval)
+            if log.load_producers().encode() != rebuilt.encode():
                 raise SafetyViolation(f"{node.node_id} remembers of its producers what its log does not say")
 
 

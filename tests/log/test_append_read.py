@@ -395,12 +395,13 @@ def test_a_closed_log_takes_and_gives_nothing() -> None:
 
 
 def test_the_high_watermark_stays_within_the_log() -> None:
-    """It never falls, and never passes the log end offset."""
+    """It never falls, and a leader that takes it beyond the log end offset has lost count: a panic."""
     log = new_log()
     fill(log, 3)
     assert log.high_watermark == log.last_stable_offset == 3
     log.advance_high_watermark(2)
-    log.advance_high_watermark(99)
+    with pytest.raises(AssertionError, match="the log ends at 3"):
+        log.advance_high_watermark(4)
     assert log.high_watermark == 3
 
 

@@ -19,8 +19,8 @@ from data_plane.log.directory.checkpoints import (
     take_clean_shutdown,
 )
 from data_plane.log.directory.log_dir import LogDir, parse_partition_name
-from data_plane.log.leader_epochs import MalformedCheckpoint
 from data_plane.log.log_config import LogConfig
+from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties, NotALogDirectory
 from odradek.env.ports import DiskError
 from odradek.env.real_files import open_dir

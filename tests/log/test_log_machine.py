@@ -159,7 +159,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def note_durable(self) -> None:
         self.durable = max(self.durable, self.log.recovery_point)
-        if not self.log.entry_is_dirty and self.log.recovery_point == self.log.log_end_offset:
+        if not self.log.segment_list.entry_is_dirty and self.log.recovery_point == self.log.log_end_offset:
             self.past = []
 
     @rule(keep=st.sampled_from(["all", "synced", "random"]))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_plane.log.partition_log import Origin
-from data_plane.log.producer_state import BATCHES_KEPT, DamagedSnapshot, ProducerState
+from data_plane.log.parts.producer_state import BATCHES_KEPT, DamagedSnapshot, ProducerState
 from data_plane.log.segments.segment import file_name
 from tests.log.support import NOW_MS, ROOT, append, batch, new_disk, new_log, open_log
 from wire.errors import ErrorCode, KafkaError

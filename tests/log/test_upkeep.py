@@ -172,16 +172,22 @@ def test_a_log_can_start_over_anywhere() -> None:
 
 def test_the_recovery_point_falls_with_a_truncation() -> None:
     """A flush that a truncation has overtaken does not raise it again."""
-    log = new_log()
-    fill(log, 5)
-    log.flush()
-    assert log.recovery_point == 5
-    overtaken = log.durable
-    log.truncate_to(3)
-    assert log.recovery_point == 3
+    disk = new_disk()
+    log = new_log(disk=disk)
     fill(log, 4)
-    log.durable = overtaken
-    assert log.recovery_point == 3
+    log.flush()
+    fill(log, 1)
+
+    def overtake(operation: str, path: str, position: int, count: int) -> None:
+        if operation == "sync":
+            disk.on_operation = None
+            log.truncate_to(3)
+            fill(log, 4)
+
+    disk.on_operation = overtake
+    log.flush()
+    assert disk.on_operation is None
+    assert (log.log_end_offset, log.recovery_point) == (7, 3)
     log.flush()
     assert log.recovery_point == 7
 

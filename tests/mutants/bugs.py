@@ -148,9 +148,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "producer-state-lost-at-leader-change",
         "KAFKA-5793's family: followers keep no sequences, so a new leader takes what it has a second time.",
-        "data_plane.log.replica_append:_write_run",
-        "        if header[9] >= 0:\n",
-        "        if header[9] < -1:\n",
+        "data_plane.log.replica_append:ReplicaAppend._write_run",
+        "            if header.producer_id >= 0:\n",
+        "            if header.producer_id < -1:\n",
         "replication",
         500,
     ),
@@ -202,8 +202,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "lost-directory-sync-at-segment-roll",
         "A new segment's file is synced, its entry in the directory is not: after a loss of power it is not there.",
-        "data_plane.log.log_upkeep:flush",
-        "            log.directory.sync()\n",
+        "data_plane.log.parts.segment_list:SegmentList.sync_entry",
+        "                self.home.directory.sync()\n",
         "",
         "replication",
         500,

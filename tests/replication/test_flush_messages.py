@@ -53,7 +53,7 @@ def test_acks_0_is_flushed_too() -> None:
     async def script(cluster: ReplicatedTopic) -> None:
         await cluster.produce(1, b"a", acks=1)
         # The flush of all logs in turn is not to help.
-        cluster.members[1].partition().log.last_flush_ms = 1 << 60
+        cluster.members[1].partition().log.durability.note_flush(1 << 60)
         with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
             await cluster.produce(1, b"b", acks=0)
         await cluster.until(lambda: _recovery_point(cluster, 1) == 2)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from data_plane.log.producer_recovery import rebuild_producers
+from data_plane.log.parts.producer_recovery import rebuild_producers
 from odradek.env.ports import ConnectionLost
 from sim.machine.weather import Weather
 from tests.log.support import batch
@@ -163,7 +163,9 @@ class Storm:
         assert contents[0] == contents[1] == contents[2]
         for member in self.cluster.members.values():
             log = member.partition().log
-            assert log.load_producers().encode() == rebuild_producers(log, log.log_end_offset).encode()
+            interval = log.config.index_interval_bytes
+            rebuilt = rebuild_producers(log.directory, log.segments, log.log_end_offset, interval)
+            assert log.load_producers().encode() == rebuilt.encode()
         sent = list(contents[0].values())
         assert sent == sorted(sent, key=int), "something is out of order"
         for value in dict.fromkeys(sent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.leader_epochs import LeaderEpochs
+from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.replication.truncation import truncation_offset
 
 NODES = range(3)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from data_plane.log.leader_epochs import MalformedCheckpoint, checkpoint_lines
+from data_plane.log.parts.leader_epochs import MalformedCheckpoint, checkpoint_lines
 from odradek.env.ports import Dir, FileMissing
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"

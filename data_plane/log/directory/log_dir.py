@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from data_plane.log import log_upkeep
 from data_plane.log.directory.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
@@ -38,24 +37,20 @@ from data_plane.log.directory.checkpoints import (
     read_offsets,
     take_clean_shutdown,
 )
-from data_plane.log.directory.log_dir_background import Background
+from data_plane.log.directory.log_dir_background import Background, UpkeepContext
 from data_plane.log.directory.watched_workers import WatchedWorkers
-from data_plane.log.leader_epochs import MalformedCheckpoint
 from data_plane.log.loading import LoadingStopped, LoadOptions, open_partition_log, write_topic_id
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
+from data_plane.log.parts.leader_epochs import MalformedCheckpoint
 from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES
 from metadata_quorum.replica.meta_properties import read_meta_properties
 from odradek.env.ports import (
-    Clock,
     Dir,
     DiskError,
     DiskFull,
     DiskRefused,
-    Log,
     ResourcesShort,
-    Workers,
-    never,
 )
 from wire.disk_troubles import Trouble
 
@@ -76,28 +71,11 @@ class DiskSpace(NamedTuple):
 
 
 @attrs.frozen(kw_only=True)
-class LogDirContext:
-    """What all log directories of a node share. Times in milliseconds; defaults are Kafka's."""
+class LogDirContext(UpkeepContext):
+    """What all log directories of a node share."""
 
-    clock: Clock
-    workers: Workers
     random: Random
-    log: Log
-    """A structlog-like logger."""
     on_offline: Callable[[LogDir, str], None] = lambda log_dir, reason: None
-    producer_id_expiration_ms: int = 86_400_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    retention_check_interval_ms: int = 300_000
-    checkpoint_interval_ms: int = 60_000
-    """Recovery points and log start offsets (`log.flush.offset.checkpoint.interval.ms`)."""
-    high_watermark_checkpoint_interval_ms: int = 5_000
-    flush_cycle_ms: int = 60_000
-    """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
-    space_interval_ms: int = 10_000
-    """How old the figures of the device's room may be."""
-    buggify: Callable[[str], bool] = never
-    index_idle_ms: int = 600_000
-    """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
 
 
 class LogDir:
@@ -316,7 +294,7 @@ class LogDir:
                 with suppress(DiskError):
                     self.directory.remove_tree(name)
             raise
-        log.entry_is_dirty = True
+        log.segment_list.mark_dirty()
         # Whoever makes topics takes no descriptors; the first append does.
         log.active.file.rest()
         return log
@@ -331,7 +309,7 @@ class LogDir:
         log = self.logs.pop((topic, partition))
         renamed = self._set_aside(log, DELETE_SUFFIX)
         if renamed is not None:
-            self.background.remove_tree_at(renamed, self._due_ms(log))
+            self.background.remove_tree_at(renamed, self._due_ms(log.config))
 
     def set_stray(self, topic: str, partition: int) -> None:
         """Take a log out of service that the cluster does not know; its files stay, for an operator to judge."""
@@ -379,10 +357,10 @@ class LogDir:
         self.background.entry_is_dirty = True
         return renamed
 
-    def _due_ms(self, log: PartitionLog) -> int:
-        return int(self.context.clock.monotonic() * 1000) + log.config.file_delete_delay_ms
+    def _due_ms(self, config: LogConfig) -> int:
+        return int(self.context.clock.monotonic() * 1000) + config.file_delete_delay_ms
 
-    # --- what logs tell (see partition_log.LogOwner)
+    # --- what logs tell (see log_types.LogOwner)
 
     def disk_failed(self, error: DiskError) -> None:
         self.go_offline(str(error))
@@ -402,28 +380,26 @@ class LogDir:
             if self.full_since is None:
                 self.full_since = self.refused_at
 
-    def recovery_point_lowered(self, log: PartitionLog) -> None:
-        if (log.topic, log.partition) in self.logs:
+    def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
+        if (topic, partition) in self.logs:
             self.write_recovery_points()
 
-    def remove_later(self, log: PartitionLog, names: list[str]) -> None:
-        self.background.remove_files_at(log.directory, names, self._due_ms(log))
+    def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
+        log = self.logs.get((topic, partition))
+        config = self.config_for(topic) if log is None else log.config
+        self.background.remove_files_at(directory, names, self._due_ms(config))
 
     def log_start_raised(self) -> None:
         self.background.log_starts_moved = True
 
-    def log_rolled(self, log: PartitionLog) -> None:
-        self.background.flush_soon(log)
+    def log_rolled(self, topic: str, partition: int) -> None:
+        self.background.flush_soon(topic, partition)
 
     def resources_short(self) -> None:
         self.background.wants_descriptors = True
 
     def flush_failed(self, error: DiskError) -> None:
         self.flush_failure = error
-
-    def write_epochs(self, log: PartitionLog) -> None:
-        with self.small_files:
-            log_upkeep.write_epochs(log)
 
     def sync_entry(self) -> None:
         with self.small_files:
@@ -448,7 +424,7 @@ class LogDir:
         starts = {
             key: log.log_start_offset
             for key, log in dict(self.logs).items()
-            if log.log_start_offset > log.segments[0].base_offset
+            if log.log_start_offset > log.segment_list.base_offset
         }
         return encode_offsets({**self._log_starts, **starts})
 
@@ -489,12 +465,12 @@ class LogDir:
         if stalled:
             self._stalled = [log for log in self.logs.values() if not log.offline]
             for log in self._stalled:
-                log.offline = True
+                log.home.stall()
             return
         logs, self._stalled = self._stalled, []
         if self.offline_reason is None and self.flush_failure is None:
             for log in logs:
-                log.offline = log.is_closed
+                log.home.resume()
 
     def close_clean(self, broker_epoch: int) -> None:
         """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.

@@ -10,28 +10,94 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol
+
+import attrs
 
 from data_plane.log.directory.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE
+from data_plane.log.directory.watched_workers import WatchedWorkers
+from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import remove_if_present, write_whole
-from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing
-
-if TYPE_CHECKING:
-    from data_plane.log.directory.log_dir import LogDir
-    from data_plane.log.partition_log import PartitionLog
+from odradek.env.ports import (
+    Clock,
+    Dir,
+    DiskError,
+    DiskRefused,
+    FileClosed,
+    FileMissing,
+    Log,
+    Workers,
+    never,
+)
 
 _TICK_SECONDS = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class UpkeepContext:
+    """What the upkeep of a log directory needs. Times in milliseconds; defaults are Kafka's."""
+
+    clock: Clock
+    workers: Workers
+    log: Log
+    """A structlog-like logger."""
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    retention_check_interval_ms: int = 300_000
+    checkpoint_interval_ms: int = 60_000
+    """Recovery points and log start offsets (`log.flush.offset.checkpoint.interval.ms`)."""
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    flush_cycle_ms: int = 60_000
+    """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
+    space_interval_ms: int = 10_000
+    """How old the figures of the device's room may be."""
+    buggify: Callable[[str], bool] = never
+    index_idle_ms: int = 600_000
+    """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
+
+
+class LookedAfter(Protocol):
+    """What the upkeep asks of the log directory that it looks after."""
+
+    directory: Dir
+    logs: dict[tuple[str, int], PartitionLog]
+    workers: WatchedWorkers
+    flush_failure: DiskError | None
+    """What a flush in a worker has met: the directory goes offline with it."""
+    full_since: float | None
+
+    @property
+    def context(self) -> UpkeepContext: ...
+
+    @property
+    def small_files(self) -> AbstractContextManager[object]:
+        """Held by who writes a checkpoint."""
+
+    @property
+    def is_served(self) -> bool: ...
+
+    def disk_failed(self, error: DiskError) -> None: ...
+
+    def disk_refused(self, error: DiskRefused) -> None: ...
+
+    def measure_space(self) -> None: ...
+
+    def write_recovery_points(self) -> None: ...
+
+    def high_watermark_offsets(self) -> bytes: ...
+
+    def log_starts(self) -> bytes: ...
 
 
 class Background:
     """What is due in one log directory. Times are monotonic milliseconds."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LookedAfter) -> None:
         self._log_dir = log_dir
         self._doomed_files: deque[tuple[int, Dir, list[str]]] = deque()
         self._doomed_trees: list[tuple[int, str]] = []
-        self._rolled: dict[tuple[str, int], PartitionLog] = {}
+        self._rolled: dict[tuple[str, int], None] = {}
         self._round: deque[tuple[str, int]] = deque()
         self._written: dict[str, bytes] = {}
         self._due: dict[str, int] = {}
@@ -54,9 +120,9 @@ class Background:
     def remove_tree_at(self, name: str, due_ms: int) -> None:
         self._doomed_trees.append((due_ms, name))
 
-    def flush_soon(self, log: PartitionLog) -> None:
+    def flush_soon(self, topic: str, partition: int) -> None:
         """A segment is finished: make it durable at the next look, as Kafka does behind every roll."""
-        self._rolled[log.topic, log.partition] = log
+        self._rolled[topic, partition] = None
 
     # --- the loop
 
@@ -131,11 +197,12 @@ class Background:
         """Rolled logs, those that `flush.ms` asks for, and in turn a share of all others."""
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
-        for key, log in rolled.items():
-            if log_dir.logs.get(key) is log:
-                await self._flush_log(log, now_ms)
+        for key in rolled:
+            finished = log_dir.logs.get(key)
+            if finished is not None:
+                await self._flush_log(finished, now_ms)
         for log in list(log_dir.logs.values()):
-            if now_ms - log.last_flush_ms >= log.config.flush_ms and _has_unsynced(log):
+            if now_ms - log.durability.last_flush_ms >= log.config.flush_ms and log.has_unsynced:
                 await self._flush_log(log, now_ms)
         if not self._round:
             self._round.extend(log_dir.logs)
@@ -143,12 +210,14 @@ class Background:
         share = -(-len(log_dir.logs) * int(_TICK_SECONDS * 1000) // cycle_ms)
         for _ in range(min(share, len(self._round))):
             due = log_dir.logs.get(self._round.popleft())
+            if due is None or not due.has_unsynced:
+                continue
             # A little less than a cycle, so that a late look does not cost a log its turn.
-            if due is not None and _has_unsynced(due) and now_ms - due.last_flush_ms >= cycle_ms * 3 // 4:
+            if now_ms - due.durability.last_flush_ms >= cycle_ms * 3 // 4:
                 await self._flush_log(due, now_ms)
 
     async def _flush_log(self, log: PartitionLog, now_ms: int) -> None:
-        log.last_flush_ms = now_ms
+        log.durability.note_flush(now_ms)
         self.flush_count += 1
         try:
             await self._log_dir.workers.run(log.flush)
@@ -175,7 +244,7 @@ class Background:
                     continue
                 if not log.prepare_retention(context.clock.wall_ms()):
                     continue
-                await self._flush_log(log, log.last_flush_ms)
+                await self._flush_log(log, log.durability.last_flush_ms)
                 removed = 0 if log.offline else log.delete_old_segments(context.clock.wall_ms())
             except (DiskRefused, FileClosed):
                 continue
@@ -193,8 +262,8 @@ class Background:
         context = self._log_dir.context
         now_ms = context.clock.wall_ms()
         for log in self._log_dir.logs.values():
-            if log.producers is not None:
-                log.producers.expire(now_ms, context.producer_id_expiration_ms)
+            if log.producers.state is not None:
+                log.producers.state.expire(now_ms, context.producer_id_expiration_ms)
 
     def _drop_idle_indexes(self) -> None:
         for log in self._log_dir.logs.values():
@@ -271,14 +340,6 @@ class Background:
             "files_to_remove": sum(len(names) for _, _, names in self._doomed_files),
             "directories_to_remove": len(self._doomed_trees),
         }
-
-
-def _has_unsynced(log: PartitionLog) -> bool:
-    return not log.offline and (
-        log.log_end_offset > log.recovery_point
-        or log.entry_is_dirty
-        or (log.epochs.is_dirty and log.log_end_offset > 0)
-    )
 
 
 def _load_indexes(log: PartitionLog) -> None:

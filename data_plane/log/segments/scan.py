@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import TypeAlias
 
 from crc32c import crc32c
 
 from odradek.env.ports import File
-from wire.record_batch import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX
+from wire.record_batch import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, BatchHeader
 
 RECOVERY_CHUNK_BYTES = 4 << 20
 HEADER_CHUNK_BYTES = 32 << 10
-
-HeaderTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
-"""The fields of `wire.record_batch.BatchHeader`, in its order."""
 
 HEAD = Struct(">qiibIhi")
 """The first 27 bytes of a header: base offset, length, leader epoch, magic, crc, attributes, last offset delta."""
@@ -59,11 +55,12 @@ class SegmentScan:
         self.next_offset = next_offset
         self.damage: str | None = None
 
-    def __iter__(self) -> Iterator[tuple[int, HeaderTuple]]:
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
         view = memoryview(self._buffer)
         chunk_max = len(view)
         check_crc = self._check_crc
         unpack = HEADER.unpack_from
+        named = BatchHeader._make
         end = self._end
         position = self.position
         next_offset = self.next_offset
@@ -105,7 +102,7 @@ class SegmentScan:
                     return
             self.position = position + size
             self.next_offset = base_offset + delta + 1
-            yield position, header
+            yield position, named(header)
             position += size
             next_offset = self.next_offset
             if position > chunk_end:

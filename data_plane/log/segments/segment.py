@@ -68,7 +68,9 @@ class Segment:
         "uses",
     )
 
-    def __init__(self, directory: Dir, base_offset: int, file: File, *, is_active: bool) -> None:
+    def __init__(
+        self, directory: Dir, base_offset: int, file: File, *, is_active: bool, is_known: bool = True
+    ) -> None:
         self.directory = directory
         self.base_offset = base_offset
         self.file = file
@@ -80,7 +82,7 @@ class Segment:
         self.bytes_since_index = 0
         self.first_timestamp_ms = NO_TIMESTAMP
         """The newest timestamp of the first batch: what `segment.ms` counts from."""
-        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP if is_known else UNKNOWN
         """UNKNOWN until the index of an inactive segment has been read."""
         self.max_timestamp_offset = base_offset
         self.created_ms = 0
@@ -98,17 +100,106 @@ class Segment:
     def name(self, suffix: str) -> str:
         return file_name(self.base_offset, suffix)
 
+    # --- its life
+
+    def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
+        """Its time as the active segment begins; `jitter_ms` is taken off `segment.ms`."""
+        self.created_ms = now_ms
+        self.jitter_ms = jitter_ms
+
+    def activate(self) -> None:
+        """Take appends from now on."""
+        self.is_active = True
+
+    def finish(self) -> None:
+        """Take no appends any more."""
+        self.is_active = False
+        self.needs_sync = True
+
+    def check_size(self) -> None:
+        """Raise `AssertionError` unless the file ends where the segment does."""
+        if self.size != self.file.size:
+            raise AssertionError(f"{self.file.path} has {self.file.size} bytes, and its segment {self.size}")
+
+    def cut(self, position: int, offset: int) -> None:
+        """Cut the active segment at `position`, where `offset` would be. Raises `DiskError`."""
+        if not 0 <= position <= self.size:
+            raise AssertionError(f"{self.file.path}: a cut at {position} of {self.size} bytes")
+        if position < self.size:
+            self.file.truncate(position)
+            self.size = position
+            self.needs_sync = True
+        if self.index is not None:
+            self.index.truncate(offset - self.base_offset, position)
+        self._cut_index_files()
+        self.forget_places()
+        self.measure_tail()
+
+    def cut_durably(self, position: int) -> None:
+        """Cut the file during recovery: what is cut must not come back behind what is appended next. Raises `DiskError`."""
+        self.size = position
+        self.file.truncate(position)
+        self.file.sync()
+
+    def _cut_index_files(self) -> None:
+        """Cut the index files to the entries that the index in memory still has."""
+        index = self.index if self.index is not None else _EMPTY
+        offsets, times = self.index_is_written
+        offsets, times = min(offsets, len(index.offsets)), min(times, len(index.times))
+        try:
+            truncate_file(self.directory, self.name(INDEX_SUFFIX), offsets * OFFSET_ENTRY_BYTES)
+            truncate_file(self.directory, self.name(TIME_INDEX_SUFFIX), times * TIME_ENTRY_BYTES)
+        except DiskRefused:
+            self.remove_index_files()
+            return
+        self.index_is_written = (offsets, times)
+
+    def measure_tail(self) -> None:
+        """Find out again what an active segment remembers of its batches, from its index and what lies behind."""
+        index = self.index
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self.bytes_since_index = self.size
+        start = 0
+        if index is not None:
+            if index.times:
+                self.max_timestamp_ms = index.times[-1]
+                self.max_timestamp_offset = self.base_offset + index.time_offsets[-1]
+            if index.positions:
+                start = index.positions[-1]
+                self.bytes_since_index = self.size - start
+        for _, header in SegmentScan(self.file, 0, self.size, self.base_offset):
+            self.first_timestamp_ms = header.max_timestamp
+            break
+        for _, header in SegmentScan(self.file, start, self.size, self.base_offset):
+            if header.max_timestamp > self.max_timestamp_ms:
+                self.max_timestamp_ms = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+
+    def begin_recovery(self) -> None:
+        """Derive all from the file again: `note_batch` is called for each of its batches from the first on."""
+        self.index = None
+        self.needs_sync = True
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+
     # --- the index
 
     def note_batch(
         self, position: int, size: int, last_offset: int, max_timestamp_ms: int, interval: int
     ) -> None:
         """Bring indexes and timestamps up to date with a batch that is in the file (Kafka's order of steps)."""
+        end = position + size
+        if end > self.size:
+            self.size = end
+        if not position:
+            self.first_timestamp_ms = max_timestamp_ms
         recent = self.recent
         self.recent = (
-            RecentPlaces.beginning(last_offset + 1, position + size)
+            RecentPlaces.beginning(last_offset + 1, end)
             if recent is None or recent.positions[-1] != position
-            else recent.noted(last_offset + 1, position + size)
+            else recent.noted(last_offset + 1, end)
         )
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
@@ -354,6 +445,18 @@ class Segment:
 
     # --- the file, for other threads
 
+    def flush(self, snapshot: str | None = None) -> None:
+        """Make the batches durable; of a finished segment also its indexes and the producers' snapshot behind it (blocking)."""
+        self.needs_sync = False
+        try:
+            self.sync()
+            if snapshot is not None:
+                self.flush_index()
+                sync_file(self.directory, snapshot)
+        except DiskRefused:
+            self.needs_sync = True
+            raise
+
     def sync(self) -> None:
         """Make the batches durable (blocking). Safe in a worker while the loop closes or removes the file."""
         try:
@@ -439,17 +542,3 @@ def truncate_file(directory: Dir, name: str, size: int) -> None:
             file.truncate(size)
     finally:
         file.close()
-
-
-def cut_index_files(segment: Segment) -> None:
-    """Cut the index files to the entries that the index in memory still has."""
-    index = segment.index if segment.index is not None else _EMPTY
-    offsets, times = segment.index_is_written
-    offsets, times = min(offsets, len(index.offsets)), min(times, len(index.times))
-    try:
-        truncate_file(segment.directory, segment.name(INDEX_SUFFIX), offsets * OFFSET_ENTRY_BYTES)
-        truncate_file(segment.directory, segment.name(TIME_INDEX_SUFFIX), times * TIME_ENTRY_BYTES)
-    except DiskRefused:
-        segment.remove_index_files()
-        return
-    segment.index_is_written = (offsets, times)

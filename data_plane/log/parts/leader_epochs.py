@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TypeAlias
 
+from odradek.env.ports import Dir, DiskError
+
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -89,6 +91,15 @@ class LeaderEpochs:
 
     def clear(self) -> None:
         self._replace(())
+
+    def save(self, directory: Dir) -> None:
+        """Replace `leader-epoch-checkpoint`. Raises `DiskError`; it is to be written again then."""
+        self.is_dirty = False
+        try:
+            directory.write_atomic(FILE_NAME, self.encode())
+        except DiskError:
+            self.is_dirty = True
+            raise
 
     def encode(self) -> bytes:
         """Kafka's text: version 0, count, then `epoch offset` lines."""

@@ -1,0 +1,81 @@
+"""What of a log is on the device: its recovery point, and the flush that moves it.
+
+Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation lowers
+it before anything is cut. `flush` runs in a worker, and a truncation may overtake it: so a flush tells by its number of
+truncations which history it has synced, and what it says of an older one counts no more.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.log_home import LogHome
+from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+
+
+class Durability:
+    """See the module docstring."""
+
+    __slots__ = ("_durable", "_home", "_truncated_to", "last_flush_ms", "truncations")
+
+    def __init__(self, home: LogHome, recovery_point: int) -> None:
+        self._home = home
+        self.truncations = 0
+        self._truncated_to = recovery_point
+        self._durable = (0, recovery_point)
+        """(number of truncations, offset) of the last flush, so that a truncation outdates it."""
+        self.last_flush_ms = 0
+
+    @property
+    def recovery_point(self) -> int:
+        truncations, offset = self._durable
+        return offset if truncations == self.truncations else min(offset, self._truncated_to)
+
+    def note_flush(self, now_ms: int) -> None:
+        """A flush begins at this time, by the clock of whoever asks for it."""
+        self.last_flush_ms = now_ms
+
+    def lower_to(self, offset: int) -> None:
+        """Called before anything is cut: what a running flush reports is outdated, the recovery point falls.
+
+        Raises:
+            KafkaError: KAFKA_STORAGE_ERROR, no room to make the lower recovery point durable.
+            DiskError
+        """
+        recovery_point = self.recovery_point
+        self._truncated_to = min(offset, recovery_point)
+        self.truncations += 1
+        self._durable = (self.truncations, self._truncated_to)
+        if offset < recovery_point:
+            self._home.lower_recovery_point(self._truncated_to)
+
+    def check_end(self, log_end_offset: int) -> None:
+        """Raise `AssertionError` unless the recovery point is within the log. For the loop, which alone moves the end."""
+        if self.recovery_point > log_end_offset:
+            raise AssertionError(
+                f"{self._home}: recovery point {self.recovery_point} is behind log end offset {log_end_offset}"
+            )
+
+    def flush(self, end_offset: int, segments: SegmentList, epochs: LeaderEpochs, truncations: int) -> None:
+        """Make everything below `end_offset` durable, and advance the recovery point (blocking, in a worker).
+
+        `truncations` was read before `end_offset`. Raises `DiskError`.
+        """
+        listed = segments.segments
+        recovery_point = self.recovery_point
+        # The epoch of a log without records tells nobody anything, and thousands of them begin one at every start.
+        if epochs.is_dirty and end_offset:
+            with self._home.small_files():
+                # The name may lead into the directory of a log that was made since.
+                if not self._home.is_closed:
+                    epochs.save(self._home.directory)
+        for segment, following in pairwise(listed):
+            if following.base_offset > recovery_point or segment.needs_sync:
+                segment.flush(file_name(following.base_offset, SNAPSHOT_SUFFIX))
+        if end_offset > recovery_point or listed[-1].needs_sync:
+            listed[-1].flush()
+        segments.sync_entry()
+        if end_offset > recovery_point:
+            self._durable = (truncations, end_offset)

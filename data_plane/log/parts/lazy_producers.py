@@ -1,0 +1,64 @@
+"""The state of a log's producers, read from its files at the first need of it.
+
+After a clean stop the newest snapshot says it all, and most logs never ask. A truncation undoes what producers have appended,
+so the state is read again then.
+"""
+
+from __future__ import annotations
+
+from data_plane.log.parts.producer_recovery import rebuild_producers, write_snapshot
+from data_plane.log.parts.producer_state import ProducerState
+from data_plane.log.parts.segment_list import SegmentList
+
+_NONE = -1
+
+
+class LazyProducers:
+    """See the module docstring."""
+
+    __slots__ = ("_unread_offset", "state")
+
+    def __init__(self) -> None:
+        self.state: ProducerState | None = None
+        """None: nothing is known of any producer, or it has not been read yet."""
+        self._unread_offset = _NONE
+        """The offset as of which the state is to be read at first need, -1: there is none to be read."""
+
+    def load(self, segments: SegmentList, index_interval_bytes: int) -> ProducerState:
+        """The state, read now if it has not been needed before (blocking, mostly short). Raises `DiskError`."""
+        if self.state is None:
+            if self._unread_offset >= 0:
+                self.state = rebuild_producers(
+                    segments.home.directory, segments.segments, self._unread_offset, index_interval_bytes
+                )
+                self._unread_offset = _NONE
+            else:
+                self.state = ProducerState()
+        return self.state
+
+    def is_unread_at(self, offset: int) -> bool:
+        """Whether the state is to be read as of this offset."""
+        return self._unread_offset == offset
+
+    def take(self, state: ProducerState) -> None:
+        """The state as recovery has found it."""
+        self.state = state
+        self._unread_offset = _NONE
+
+    def read_at_need(self, offset: int) -> None:
+        """There is something to be read as of `offset`."""
+        self.state = None
+        self._unread_offset = offset
+
+    def truncate(self, offset: int) -> None:
+        """Forget what comes from `offset` or later: the state is read anew, if there is any such thing."""
+        if self._unread_offset > offset or (self.state is not None and self.state.reaches(offset)):
+            self.read_at_need(offset)
+
+    def write_snapshot(
+        self, segments: SegmentList, log_end_offset: int, index_interval_bytes: int, *, sync: bool = False
+    ) -> None:
+        """`<log end offset>.snapshot`, on the device if `sync`. Raises `DiskError`."""
+        state = self.load(segments, index_interval_bytes) if self._unread_offset >= 0 else self.state
+        write_snapshot(segments.home.directory, state or ProducerState(), log_end_offset, sync=sync)
+        segments.mark_dirty()

@@ -1,0 +1,142 @@
+"""Where a log lies, who owns it, and whether it works: what all parts of a log know of the world.
+
+A failed operation takes the log, and its directory, offline. Three kinds of failure do not: want of room or descriptors
+(`DiskRefused`), a worker that the loop has overtaken, and any failure of a log that is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from data_plane.log.log_types import LogOwner
+from data_plane.log.segments.segment import remove_if_present
+from odradek.env.ports import Dir, DiskError, DiskRefused, FileClosed, FileMissing, ResourcesShort
+from wire.errors import ErrorCode, KafkaError
+
+
+class LogHome:
+    """See the module docstring. `owner` is None for a log without a log directory around it."""
+
+    __slots__ = ("directory", "is_closed", "offline", "owner", "partition", "topic")
+
+    def __init__(self, directory: Dir, topic: str, partition: int, owner: LogOwner | None) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.owner = owner
+        self.offline = False
+        """Neither appends nor reads are taken: a failure, a hung device, or the end of the log."""
+        self.is_closed = False
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    # --- whether it works
+
+    def stall(self) -> None:
+        """Refuse appends and reads until `resume`: the device does not answer."""
+        self.offline = True
+
+    def resume(self) -> None:
+        """End a stall, unless the log was closed meanwhile."""
+        self.offline = self.is_closed
+
+    def close(self) -> None:
+        """Take no appends and no reads any more."""
+        self.offline = self.is_closed = True
+
+    # --- failures
+
+    @contextmanager
+    def telling_failures(self) -> Iterator[None]:
+        """Tell the owner of what fails within, on the loop."""
+        try:
+            yield
+        except DiskError as error:
+            self.failed(error)
+            raise
+
+    def failed(self, error: DiskError) -> None:
+        """An operation has failed: the directory goes offline, unless the failure passes or is nobody's."""
+        if isinstance(error, DiskRefused):
+            self.refused(error)
+        if not self._is_harmless(error):
+            self.give_up(error)
+
+    def failed_in_worker(self, error: DiskError) -> None:
+        """As `failed`; the directory goes offline on the loop, at its next look."""
+        if not self._is_harmless(error):
+            self.offline = True
+            if self.owner is not None:
+                self.owner.flush_failed(error)
+
+    def refused(self, error: DiskRefused) -> None:
+        """Tell the owner that there was no room or no descriptor."""
+        if self.owner is not None:
+            self.owner.disk_refused(error)
+
+    def give_up(self, error: DiskError) -> None:
+        """Take the log and its directory offline."""
+        self.offline = True
+        if self.owner is not None:
+            self.owner.disk_failed(error)
+
+    def is_overtaken(self, error: DiskError) -> bool:
+        """Whether a worker met files that the loop has closed, removed or renamed since it was sent."""
+        return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
+
+    def _is_harmless(self, error: DiskError) -> bool:
+        """Whether the device is none the worse: a want of room or descriptors, or the log was closed meanwhile."""
+        if isinstance(error, ResourcesShort) and self.owner is not None:
+            self.owner.resources_short()
+        return (isinstance(error, DiskRefused) and error.operation != "sync") or self.is_overtaken(error)
+
+    # --- what the owner does for the log
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Make the lower recovery point durable. Raises `KafkaError` where there is no room for it, `DiskError`."""
+        if self.owner is not None:
+            try:
+                self.owner.recovery_point_lowered(self.topic, self.partition, offset)
+            except DiskRefused as error:
+                self.refused(error)
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"no room for a truncation: {error}"
+                ) from error
+
+    def remove_later(self, names: list[str]) -> None:
+        """Remove files of the log once nobody can be opening them any more; at once without an owner."""
+        if self.owner is not None:
+            self.owner.remove_later(self.topic, self.partition, self.directory, names)
+        else:
+            for name in names:
+                remove_if_present(self.directory, name)
+
+    def small_files(self) -> AbstractContextManager[object]:
+        """Held while a small file of the log is replaced, by one writer at a time."""
+        return nullcontext() if self.owner is None else self.owner.small_files
+
+    def sync_entry(self) -> None:
+        """Make the log's directory itself durable (blocking)."""
+        if self.owner is not None:
+            self.owner.sync_entry()
+
+    def log_rolled(self) -> None:
+        """There is a finished segment to flush."""
+        if self.owner is not None:
+            self.owner.log_rolled(self.topic, self.partition)
+
+    def log_start_raised(self) -> None:
+        """Records were deleted: a restart should not bring them back."""
+        if self.owner is not None:
+            self.owner.log_start_raised()
+
+
+@contextmanager
+def half_done() -> Iterator[None]:
+    """What fails within has changed a part, so a refusal is as final there as any other failure."""
+    try:
+        yield
+    except DiskRefused as error:
+        raise DiskError(error.directory, error.path, error.operation, error.errno, error.reason) from error

@@ -1,0 +1,73 @@
+"""The offsets between which a log lies, and the rules that hold for them after each change.
+
+    log_start_offset <= high_watermark <= log_end_offset
+
+* The high watermark never falls but with a truncation, and never passes the log's end. Only a leader's word, which a
+  follower hears, may be ahead of that: the follower cuts it to what it has.
+* The log's end grows with appends, and falls with truncations.
+* The log's start never falls but with a truncation, and never passes the high watermark.
+
+A broken rule raises `AssertionError`: what is read or acknowledged by wrong offsets is lost or made up.
+"""
+
+from __future__ import annotations
+
+
+class LogOffsets:
+    """See the module docstring. A log is its own `LogOffsets`: the hot paths read them without a step between."""
+
+    __slots__ = ("high_watermark", "log_end_offset", "log_start_offset")
+
+    def __init__(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self.high_watermark = offset
+        self.log_end_offset = offset
+
+    def check_order(self) -> None:
+        """Raise `AssertionError` unless the offsets stand in their order."""
+        if not self.log_start_offset <= self.high_watermark <= self.log_end_offset:
+            raise AssertionError(
+                f"{self}: log start offset {self.log_start_offset}, high watermark {self.high_watermark} and "
+                f"log end offset {self.log_end_offset} are out of order"
+            )
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Raise the high watermark; a lower offset changes nothing. Nobody may have committed what is not here."""
+        if offset > self.high_watermark:
+            if offset > self.log_end_offset:
+                raise AssertionError(
+                    f"{self}: the high watermark cannot be {offset}, the log ends at {self.log_end_offset}"
+                )
+            self.high_watermark = offset
+
+    def extend(self, end_offset: int) -> None:
+        """Records up to `end_offset` have been appended."""
+        if not self.high_watermark <= self.log_end_offset < end_offset:
+            raise AssertionError(
+                f"{self}: an append to {end_offset} behind log end offset {self.log_end_offset} and "
+                f"high watermark {self.high_watermark}"
+            )
+        self.log_end_offset = end_offset
+
+    def raise_start(self, offset: int) -> None:
+        """Records below `offset` are gone; a lower offset changes nothing."""
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.check_order()
+
+    def cut(self, offset: int) -> None:
+        """Records from `offset` on are gone."""
+        self.log_end_offset = offset
+        self.high_watermark = min(self.high_watermark, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.check_order()
+
+    def start_over(self, offset: int) -> None:
+        """The log is empty, and begins at `offset`."""
+        self.log_start_offset = self.high_watermark = self.log_end_offset = offset
+
+    def settle(self, start_offset: int, high_watermark: int) -> None:
+        """As found at the start of the process, where `log_end_offset` is known: a watermark beyond it was cut off."""
+        self.log_start_offset = start_offset
+        self.high_watermark = min(max(high_watermark, start_offset), self.log_end_offset)
+        self.check_order()

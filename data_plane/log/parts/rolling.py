@@ -1,0 +1,37 @@
+"""Finish the active segment and begin the next one."""
+
+from __future__ import annotations
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.parts.lazy_producers import LazyProducers
+from data_plane.log.parts.segment_list import SegmentList
+
+
+def roll(
+    segments: SegmentList,
+    producers: LazyProducers,
+    config: LogConfig,
+    log_end_offset: int,
+    now_ms: int,
+    base_offset: int | None = None,
+) -> None:
+    """Start a segment at the log end offset.
+
+    `base_offset` may lie above it where offsets have a gap too wide for one segment.
+
+    Raises:
+        DiskRefused: there is no new segment.
+        DiskError: the log directory is offline now.
+    """
+    new_base = log_end_offset if base_offset is None else base_offset
+    old = segments.active
+    if old.base_offset == new_base:
+        old.begin(now_ms, old.jitter_ms)
+        return
+    with segments.home.telling_failures():
+        fresh = segments.create(new_base, now_ms)
+        old.write_index()
+        # In a flush's way before the segment is: what is finished is synced with its snapshot.
+        producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
+    segments.add(fresh, log_end_offset)
+    segments.home.log_rolled()

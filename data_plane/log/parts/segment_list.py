@@ -1,0 +1,223 @@
+"""Which segments a log has: add, roll, cut, drop, replace.
+
+The list is replaced as a whole, so a reader in a worker goes on with the one that it took. Its last segment is the active
+one. Segments join: each begins behind the one before, where that one ends. Only a gap in the offsets that the
+leader's compaction has left may lie between two. Files are renamed with `.deleted` and removed later, so a reader that opens
+late finds them gone, and one that has pinned them reads on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.log_types import METADATA_FILE_NAME
+from data_plane.log.parts.log_home import LogHome
+from data_plane.log.segments.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    Segment,
+    file_name,
+    sync_file,
+)
+from odradek.env.ports import DiskError, DiskRefused, FileMissing
+
+
+class SegmentList:
+    """See the module docstring. The loop changes it."""
+
+    __slots__ = ("active", "entry_is_dirty", "home", "segments")
+
+    def __init__(self, home: LogHome, segments: list[Segment], *, entry_is_dirty: bool) -> None:
+        self.home = home
+        self.entry_is_dirty = entry_is_dirty
+        """Files have been created, renamed or removed since the directory was last synced."""
+        self.segments = segments
+        self.active = segments[-1]
+        self.check_order()
+
+    def _take(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.active = segments[-1]
+
+    def check_order(self) -> None:
+        """Raise `AssertionError` unless each segment begins behind the one before, and only the last grows."""
+        for segment, following in pairwise(self.segments):
+            if segment.base_offset >= following.base_offset or segment.is_active:
+                raise AssertionError(
+                    f"{self.home}: segment {following.base_offset} follows {segment.base_offset}"
+                    f"{', which is still appended to' if segment.is_active else ''}"
+                )
+
+    def check_end(self, log_end_offset: int) -> None:
+        """Raise `AssertionError` unless the log's end can lie in its active segment, and no byte behind the file's."""
+        active = self.active
+        if active.size and active.base_offset >= log_end_offset:
+            raise AssertionError(
+                f"{self.home}: the log cannot end at {log_end_offset}, its active segment begins at "
+                f"{active.base_offset} and has {active.size} bytes"
+            )
+        active.check_size()
+
+    # --- looking
+
+    @property
+    def base_offset(self) -> int:
+        """Where the files begin."""
+        return self.segments[0].base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def index_of(self, offset: int) -> int:
+        """Which segment holds `offset`, if any does; -1 below the first one."""
+        return bisect_right(self.segments, offset, key=_base_offset) - 1
+
+    def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
+        """Whether a segment ends between the two."""
+        if offset >= self.active.base_offset:
+            return False
+        segments = self.segments
+        return segments[bisect_right(segments, offset, key=_base_offset)].base_offset <= upper_bound
+
+    # --- the active segment
+
+    def must_roll(self, config: LogConfig, max_timestamp_ms: int, now_ms: int) -> bool:
+        """Time and index space (Kafka's `shouldRoll`): `segment.ms` counts by the records' timestamps."""
+        active = self.active
+        first = active.first_timestamp_ms
+        waited = max_timestamp_ms - first if first >= 0 else now_ms - active.created_ms
+        if waited > config.segment_ms - active.jitter_ms:
+            return True
+        index = active.index
+        return index is not None and (
+            len(index.offsets) >= config.offset_index_entries_max
+            or len(index.times) >= config.time_index_entries_max
+        )
+
+    def undo_append(self, size: int, error: DiskError) -> None:
+        """Cut what a failed append has left. A directory that cannot even do that is offline."""
+        if isinstance(error, DiskRefused):
+            self.home.refused(error)
+            try:
+                if self.active.file.size > size:
+                    self.active.file.truncate(size)
+                return
+            except DiskError as failure:
+                error = failure
+        self.home.give_up(error)
+
+    # --- changes
+
+    def create(self, base_offset: int, now_ms: int) -> Segment:
+        """An empty segment on disk, not yet in the list. Raises `DiskError`."""
+        file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX), create=True)
+        self.mark_dirty()
+        if file.size:
+            file.truncate(0)
+        segment = Segment(self.home.directory, base_offset, file, is_active=True)
+        segment.begin(now_ms)
+        return segment
+
+    def add(self, fresh: Segment, log_end_offset: int) -> None:
+        """Append to this segment from now on; the one before is finished.
+
+        Raises `AssertionError` where the two do not join.
+        """
+        old = self.active
+        self.check_end(log_end_offset)
+        if not old.base_offset < fresh.base_offset or fresh.base_offset < log_end_offset:
+            raise AssertionError(
+                f"{self.home}: segment {fresh.base_offset} cannot follow {old.base_offset}, which ends at {log_end_offset}"
+            )
+        old.finish()
+        self._take([*self.segments, fresh])
+
+    def keep_first(self, count: int) -> list[Segment]:
+        """Drop all but the first `count` segments; those dropped, the newest first: `discard` them."""
+        doomed = self.segments[: count - 1 : -1]
+        self._take(self.segments[:count])
+        self.check_order()
+        return doomed
+
+    def drop_first(self, count: int) -> list[Segment]:
+        """Drop the oldest `count` segments, which are returned: `discard` them. The active one stays."""
+        if not count < len(self.segments):
+            raise AssertionError(f"{self.home}: {count} of {len(self.segments)} segments cannot go")
+        doomed = self.segments[:count]
+        self._take(self.segments[count:])
+        return doomed
+
+    def discard(self, doomed: list[Segment]) -> None:
+        """Take the files of dropped segments out of the log, in the order given. Raises `DiskError`."""
+        directory = self.home.directory
+        renamed = []
+        for segment in doomed:
+            segment.remove()
+            for suffix in SEGMENT_SUFFIXES:
+                name = segment.name(suffix)
+                try:
+                    directory.rename(name, name + DELETED_SUFFIX)
+                except FileMissing:
+                    continue
+                renamed.append(name + DELETED_SUFFIX)
+        self.mark_dirty()
+        self.home.remove_later(renamed)
+
+    def make_empty(self, base_offset: int) -> None:
+        """The file of an empty segment, under a name that it has until `put_in_place`. Raises `DiskError`."""
+        file = self.home.directory.open(file_name(base_offset, LOG_SUFFIX) + CLEANED_SUFFIX, create=True)
+        try:
+            if file.size:
+                file.truncate(0)
+        finally:
+            file.close()
+
+    def put_in_place(self, base_offset: int, created_ms: int, jitter_ms: int = 0) -> Segment:
+        """The empty segment that `make_empty` has made, in place with one rename. Raises `DiskError`."""
+        directory = self.home.directory
+        name = file_name(base_offset, LOG_SUFFIX)
+        directory.rename(name + CLEANED_SUFFIX, name)
+        self.mark_dirty()
+        fresh = Segment(directory, base_offset, directory.open(name), is_active=True)
+        fresh.begin(created_ms, jitter_ms)
+        return fresh
+
+    def replace_active(self, fresh: Segment) -> None:
+        """Take an empty segment for the active one, with the same base offset."""
+        if fresh.base_offset != self.active.base_offset or fresh.size:
+            raise AssertionError(
+                f"{self.home}: segment {fresh.base_offset} of {fresh.size} bytes is no empty one for "
+                f"{self.active.base_offset}"
+            )
+        self._take([*self.segments[:-1], fresh])
+
+    def replace_all(self, fresh: Segment) -> None:
+        """Take one segment for all others."""
+        self._take([fresh])
+
+    # --- the directory's entries
+
+    def mark_dirty(self) -> None:
+        """The directory has other entries than were synced."""
+        self.entry_is_dirty = True
+
+    def sync_entry(self) -> None:
+        """Make the directory's entries durable where they have changed (blocking). Raises `DiskError`."""
+        if self.entry_is_dirty:
+            self.entry_is_dirty = False
+            try:
+                sync_file(self.home.directory, METADATA_FILE_NAME)
+                self.home.directory.sync()
+                self.home.sync_entry()
+            except DiskRefused:
+                self.entry_is_dirty = True
+                raise
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

@@ -1,0 +1,239 @@
+"""Read a log after a crash, from the segment with the recovery point on, and cut it at the first damage.
+
+The theory is in `loading`. Indexes, leader epochs and producer state of what is read are derived anew on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import attrs
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.producer_recovery import (
+    latest_state,
+    note_scanned,
+    remove_snapshots_above,
+    replay,
+    write_snapshot,
+)
+from data_plane.log.parts.producer_state import ProducerState
+from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.salvage import keep_segment, keep_tail
+from data_plane.log.segments.scan import RECOVERY_CHUNK_BYTES, SegmentScan
+from data_plane.log.segments.segment import INDEX_SUFFIX, RELATIVE_OFFSET_MAX, TIME_INDEX_SUFFIX, Segment
+from odradek.env.ports import Log
+
+
+@attrs.frozen(kw_only=True)
+class LoadOptions:
+    """What a log's directory knows about a log before it is opened; -1 where nothing is known."""
+
+    is_clean: bool
+    """The process that had the log last closed it and synced everything."""
+    recovery_point: int = 0
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    now_ms: int = 0
+    random: Random | None = None
+    """For `segment.jitter.ms`."""
+    log: Log | None = None
+    """A structlog-like logger, told of what had to be repaired."""
+    buffer: bytearray | None = None
+    """Scratch memory for recovery, shared by the logs of a directory."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether nobody wants the log any more; recovery asks for every batch."""
+
+    def warn(self, event: str, segments: SegmentList, **fields: object) -> None:
+        """Tell of something that had to be repaired."""
+        if self.log is not None:
+            home = segments.home
+            self.log.warning(event, topic=home.topic, partition=home.partition, **fields)
+
+
+class LoadingStopped(Exception):
+    """The node stops: what is not loaded is left for the next start, as it was or as a crash would leave it."""
+
+
+@attrs.frozen
+class _Cut:
+    """A segment ends before its file did."""
+
+    damage: str
+    kept_as: str | None
+    """The file that keeps what was cut from below the recovery point."""
+
+
+class Recovery:
+    """See the module docstring. `run` once, then read `log_end_offset` and `producers`."""
+
+    def __init__(
+        self, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, options: LoadOptions
+    ) -> None:
+        self._segments = segments
+        self._epochs = epochs
+        self._config = config
+        self._options = options
+        self._buffer = bytearray()
+        self._has_gaps = config.is_compacted
+        """Whether offsets are missing, as compaction leaves them."""
+        self.log_end_offset = 0
+        self.producers = ProducerState()
+
+    def run(self, names: list[str]) -> None:
+        """Recover; `names` is what the directory holds. Raises `DiskError`, `LoadingStopped`."""
+        listed = self._segments.segments
+        first = 0
+        while first + 1 < len(listed) and listed[first + 1].base_offset < self._options.recovery_point:
+            first += 1
+        self._begin_at(first, names)
+        for at in range(first, len(listed)):
+            if at > first and not self._joins(at):
+                break
+            limit = listed[at + 1].base_offset if at + 1 < len(listed) else None
+            if not self._take(at, limit, names, is_first=at == first):
+                break
+        listed = self._segments.segments
+        for segment in listed[first:-1]:
+            segment.write_index()
+        active = self._segments.active
+        active.activate()
+        active.measure_tail()
+        size = sum(segment.size for segment in listed[first:])
+        if self._options.log is not None and size:
+            self._options.log.info(
+                "log.recovered",
+                topic=self._segments.home.topic,
+                partition=self._segments.home.partition,
+                segments=len(listed) - first,
+                bytes=size,
+                log_end_offset=self.log_end_offset,
+            )
+
+    def _begin_at(self, first: int, names: list[str]) -> None:
+        """Epochs and producers as of the first segment that is read."""
+        listed = self._segments.segments
+        directory = self._segments.home.directory
+        start_offset = self.log_end_offset = listed[first].base_offset
+        self._epochs.truncate_from_end(start_offset + 1)
+        interval = self._config.index_interval_bytes
+        self.producers, offset = latest_state(directory, listed[0].base_offset, start_offset, names)
+        if offset < start_offset:
+            replay(listed, self.producers, offset, start_offset, interval)
+        # Later snapshots may be torn, or of a history that was truncated: they are taken anew on the way.
+        remove_snapshots_above(directory, start_offset, names)
+        if self._options.buffer is not None:
+            self._buffer = self._options.buffer
+        else:
+            longest = max(segment.size for segment in listed[first:])
+            self._buffer = bytearray(min(RECOVERY_CHUNK_BYTES, longest))
+
+    def _joins(self, at: int) -> bool:
+        """Whether this segment goes on where the one before ends; else it is dropped with all behind it."""
+        gap = self._segments.segments[at].base_offset - self.log_end_offset
+        is_synced = self.log_end_offset < self._options.recovery_point
+        if gap < 0 or (0 < gap <= RELATIVE_OFFSET_MAX and not is_synced and not self._has_gaps):
+            self._drop_from(at, f"the log before it ends at {self.log_end_offset}", is_kept=True)
+            return False
+        return True
+
+    def _take(self, at: int, limit: int | None, names: list[str], *, is_first: bool) -> bool:
+        """Read one segment; whether the log goes on behind it."""
+        segments = self._segments
+        segment = segments.segments[at]
+        self.log_end_offset = segment.base_offset
+        if not is_first:
+            write_snapshot(segments.home.directory, self.producers, segment.base_offset)
+            segments.mark_dirty()
+        size = segment.size
+        # Index files are written when a segment is rolled or after this; what they hold now is of the past.
+        if segment.name(INDEX_SUFFIX) in names or segment.name(TIME_INDEX_SUFFIX) in names:
+            segment.remove_index_files()
+        cut = self._cut(segment, self._read(segment, limit), limit)
+        if cut is None:
+            return True
+        self._options.warn(
+            "log.truncated",
+            segments,
+            file=segment.file.path,
+            position=segment.size,
+            bytes=size - segment.size,
+            is_synced_data=self.log_end_offset < self._options.recovery_point,
+            offset=self.log_end_offset,
+            reason=cut.damage,
+            kept_as=cut.kept_as,
+        )
+        if at + 1 < len(segments.segments):
+            self._drop_from(at + 1, "the segment before it was cut", is_kept=cut.kept_as is not None)
+        return False
+
+    def _read(self, segment: Segment, limit: int | None) -> SegmentScan:
+        """Check every batch, and derive index, epochs, producers; the scan says where the good ones end, and why.
+
+        Batches from offset `limit` on, where the next segment begins, were truncated before that one was made.
+        """
+        interval = self._config.index_interval_bytes
+        epochs = self._epochs
+        latest = epochs.latest
+        segment.begin_recovery()
+        note = segment.note_batch
+        end_offset = segment.base_offset
+        scan = SegmentScan(segment.file, 0, segment.size, end_offset, check_crc=True, buffer=self._buffer)
+        relative_max = end_offset + RELATIVE_OFFSET_MAX
+        is_stopping = self._options.is_stopping
+        for position, header in scan:
+            if is_stopping():
+                raise LoadingStopped
+            last_offset = header.last_offset
+            if limit is not None and last_offset >= limit:
+                scan.position, scan.next_offset, scan.damage = position, end_offset, None
+                break
+            if last_offset > relative_max:
+                scan.position, scan.next_offset = position, end_offset
+                scan.damage = f"offset {last_offset} is out of the segment's reach"
+                break
+            if header.base_offset > end_offset or header.record_count <= header.last_offset_delta:
+                self._has_gaps = True
+            end_offset = last_offset + 1
+            note(position, header.size, last_offset, header.max_timestamp, interval)
+            if header.partition_leader_epoch != latest:
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+                latest = epochs.latest
+            if header.producer_id >= 0:
+                note_scanned(self.producers, segment, position, header)
+        return scan
+
+    def _cut(self, segment: Segment, scan: SegmentScan, limit: int | None) -> _Cut | None:
+        """Take off what is behind the good batches; what is wrong there, None if the log goes on behind it."""
+        damage = None if scan.next_offset == limit else scan.damage
+        kept_as = None
+        if segment.size > scan.position:
+            if damage is not None and scan.next_offset < self._options.recovery_point:
+                kept_as = keep_tail(self._segments.home.directory, segment, scan.position)
+            segment.cut_durably(scan.position)
+        if limit is not None:
+            # A log may have more segments than the process may have descriptors.
+            segment.file.rest()
+        self.log_end_offset = scan.next_offset
+        return None if damage is None else _Cut(damage, kept_as)
+
+    def _drop_from(self, at: int, reason: str, *, is_kept: bool) -> None:
+        """Take this segment and all later ones out of the log."""
+        segments = self._segments
+        directory = segments.home.directory
+        doomed = segments.keep_first(at)
+        for segment in reversed(doomed):
+            kept_as = keep_segment(directory, segment) if is_kept else None
+            self._options.warn(
+                "log.segment_dropped",
+                segments,
+                file=segment.file.path,
+                bytes=segment.size,
+                reason=reason,
+                kept_as=kept_as,
+            )
+        segments.discard(doomed)
+        # They must not come back behind what is appended next.
+        directory.sync()

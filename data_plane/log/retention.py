@@ -1,0 +1,78 @@
+"""What of a log may be deleted: by size and age, and by request (DeleteRecords, KIP-107).
+
+Whole segments go, the oldest first, never one that reaches over the high watermark. What stays must be on the device before
+what goes: the file that tells the log's end, and the snapshot that remembers the producers.
+"""
+
+from __future__ import annotations
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.log_home import half_done
+from data_plane.log.parts.log_offsets import LogOffsets
+from data_plane.log.parts.segment_list import SegmentList
+from data_plane.log.segments.segment import LOG_SUFFIX, Segment
+from wire.errors import ErrorCode, KafkaError
+
+
+def set_log_start_offset(
+    offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, offset: int
+) -> None:
+    """Raise the log start offset; segments that end below it go with the next retention run.
+
+    Raises:
+        KafkaError: OFFSET_OUT_OF_RANGE above the high watermark.
+    """
+    if offset > offsets.high_watermark:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"cannot set the log start offset to {offset}, above the high watermark {offsets.high_watermark}",
+        )
+    if offset > offsets.log_start_offset:
+        offsets.raise_start(offset)
+        epochs.truncate_from_start(offset)
+        segments.home.log_start_raised()
+
+
+def delete_old_segments(
+    offsets: LogOffsets, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, now_ms: int
+) -> int:
+    """Remove what may go, and stays not the last segment; how many went. Raises `DiskError`."""
+    count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
+    doomed = segments.drop_first(count)
+    offsets.raise_start(segments.base_offset)
+    epochs.truncate_from_start(offsets.log_start_offset)
+    with half_done():
+        segments.discard(doomed)
+    return count
+
+
+def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:
+    """How many of the oldest segments may go: perhaps all, then a new one must be begun before. Raises `DiskError`."""
+    listed = segments.segments
+    excess = -1
+    if config.deletes_by_retention and config.retention_bytes >= 0:
+        excess = segments.size_bytes - config.retention_bytes
+    by_age = config.deletes_by_retention and config.retention_ms >= 0
+    for at, segment in enumerate(listed):
+        is_last = at + 1 == len(listed)
+        end_offset = offsets.log_end_offset if is_last else listed[at + 1].base_offset
+        if end_offset > offsets.high_watermark or (is_last and not segment.size):
+            return at
+        expired = end_offset <= offsets.log_start_offset and not is_last
+        if not expired and excess >= segment.size:
+            expired = True
+        if not expired and by_age:
+            expired = now_ms - _newest_ms(segment, config) > config.retention_ms
+        if not expired:
+            return at
+        excess -= segment.size
+    return len(listed)
+
+
+def _newest_ms(segment: Segment, config: LogConfig) -> int:
+    """The age of a segment is that of its newest record; of its file where records have no timestamps."""
+    newest = segment.newest_timestamp_ms(config.index_interval_bytes)
+    if newest < 0 and segment.size:
+        return segment.directory.modified_ms(segment.name(LOG_SUFFIX))
+    return newest
