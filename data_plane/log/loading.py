@@ -206,6 +206,7 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions) -> None:
     log.settle(log_start_offset, options.high_watermark)
     log.epochs.truncate_from_end(log.log_end_offset + 1)
     log.epochs.truncate_from_start(log_start_offset)
+    log.check()
 
 
 def _find_producers(log: PartitionLog, names: list[str]) -> None:

@@ -95,8 +95,6 @@ class PartitionLog(LogOffsets):
         self.epochs = epochs
         self.producers = producers
         self.durability = durability
-        segments.check_end(log_end_offset)
-        durability.check_end(log_end_offset)
 
     def __str__(self) -> str:
         return str(self.home)
@@ -175,8 +173,10 @@ class PartitionLog(LogOffsets):
     def check(self) -> None:
         """Raise `AssertionError` unless all parts agree on where the log lies (on the loop)."""
         self.check_order()
+        self.segment_list.check_order()
         self.segment_list.check_end(self.log_end_offset)
         self.durability.check_end(self.log_end_offset)
+        self.epochs.check_end(self.log_end_offset)
 
     # --- appending
 
@@ -256,6 +256,10 @@ class PartitionLog(LogOffsets):
             set_max_timestamp(batch, 0, now_ms, 1)
         base_offset = self.log_end_offset
         last_offset = base_offset + delta
+        if not self.log_start_offset <= self.high_watermark <= base_offset <= last_offset:
+            raise AssertionError(
+                f"{self}: offsets out of order before an append to {last_offset}: {self.statistics()}"
+            )
         segments = self.segment_list
         active = segments.active
         position = active.size
@@ -269,10 +273,12 @@ class PartitionLog(LogOffsets):
             position = active.size
         assign_offsets(batch, 0, base_offset, leader_epoch)
         try:
-            active.file.append(batch)
+            written_at = active.file.append(batch)
         except DiskError as error:
             segments.undo_append(position, error)
             raise
+        if written_at != position:
+            raise AssertionError(f"{active.file.path}: a batch for position {position} is at {written_at}")
         active.note_batch(position, size, last_offset, max_timestamp, config.index_interval_bytes)
         if leader_epoch != self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
@@ -323,10 +329,17 @@ class PartitionLog(LogOffsets):
             DiskError: the directory is offline now.
         """
         try:
-            return self._find(offset, max_bytes, upper_bound, min_one)
+            found = self._find(offset, max_bytes, upper_bound, min_one)
         except DiskError as error:
             self.home.failed(error)
             raise
+        file = found.file
+        if file is not None and found.position + found.count > file.size:
+            file.unpin()
+            raise AssertionError(
+                f"{file.path}: {found.count} bytes at {found.position} were found in a file of {file.size}"
+            )
+        return found
 
     def _find(self, offset: int, max_bytes: int, upper_bound: int, min_one: bool) -> LogRead:
         end_offset = self.log_end_offset

@@ -128,10 +128,12 @@ class ReplicaAppend:
         active = self.segments.active
         base = active.size
         try:
-            active.file.append(batches[start:end])
+            written_at = active.file.append(batches[start:end])
         except DiskError as error:
             self.segments.undo_append(base, error)
             raise
+        if written_at != base:
+            raise AssertionError(f"{active.file.path}: batches for position {base} are at {written_at}")
         interval = self.config.index_interval_bytes
         epochs = self.epochs
         for position, header in run:

@@ -136,9 +136,12 @@ class Truncation:
         segments.replace_all(fresh)
 
     def _check(self) -> None:
+        end_offset = self.offsets.log_end_offset
         self.offsets.check_order()
-        self.segments.check_end(self.offsets.log_end_offset)
-        self.durability.check_end(self.offsets.log_end_offset)
+        self.segments.check_order()
+        self.segments.check_end(end_offset)
+        self.durability.check_end(end_offset)
+        self.epochs.check_end(end_offset)
 
 
 def _end_offset(segment: Segment, position: int) -> int:

@@ -256,6 +256,7 @@ class LogMachine(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         log = self.log
+        log.check()
         assert log.log_end_offset == self.end()
         assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
         assert log.recovery_point <= log.log_end_offset

@@ -221,6 +221,7 @@ class Background:
         self.flush_count += 1
         try:
             await self._log_dir.workers.run(log.flush)
+            log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":
                 # Pages that were promised room have none: they are lost like those of any failed sync.

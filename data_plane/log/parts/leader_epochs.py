@@ -7,6 +7,7 @@ tuple that is replaced as a whole: epochs change rarely, and readers in other th
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TypeAlias
 
 from odradek.env.ports import Dir, DiskError
@@ -35,9 +36,19 @@ class LeaderEpochs:
 
     def _replace(self, entries: Entries) -> None:
         if entries != self.entries:
+            for (epoch, start), (later_epoch, later_start) in pairwise(entries):
+                if epoch >= later_epoch or start > later_start:
+                    raise AssertionError(
+                        f"epoch {later_epoch} from {later_start} behind {epoch} from {start}"
+                    )
             self.entries = entries
             self.latest = entries[-1][0] if entries else UNDEFINED_EPOCH
             self.is_dirty = True
+
+    def check_end(self, log_end_offset: int) -> None:
+        """Raise `AssertionError` unless all epochs begin within the log, or at its end."""
+        if self.entries and self.entries[-1][1] > log_end_offset:
+            raise AssertionError(f"epoch and start {self.entries[-1]} behind log end offset {log_end_offset}")
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Records of this epoch begin, or go on, at `start_offset`. Entries that contradict it are dropped.

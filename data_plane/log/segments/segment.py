@@ -408,8 +408,9 @@ class Segment:
         head = file.pread(HEAD_SIZE, position)
         if len(head) == HEAD_SIZE:
             base_offset, length, _, magic, _, _, delta = HEAD.unpack(head)
-            if magic == MAGIC and length >= HEADER_SIZE - SIZE_PREFIX and delta >= 0:
-                return base_offset, base_offset + delta + 1, position + length + SIZE_PREFIX
+            end = position + length + SIZE_PREFIX
+            if magic == MAGIC and length >= HEADER_SIZE - SIZE_PREFIX and delta >= 0 and end <= self.size:
+                return base_offset, base_offset + delta + 1, end
         raise CorruptBatch(f"no batch at {position} of {file.path}")
 
     def cut_at(self, start: int, limit: int, file: File, interval: int) -> tuple[int, int]:

@@ -36,6 +36,9 @@ class SegmentIndex:
         self.time_offsets = array("i")
 
     def append(self, offset: int, position: int) -> None:
+        """Add an entry for a batch behind all others. A position that does not ascend raises `AssertionError`."""
+        if self.positions and position <= self.positions[-1]:
+            raise AssertionError(f"an index entry for position {position} behind {self.positions[-1]}")
         self.positions.append(position)
         self.offsets.append(offset)
 

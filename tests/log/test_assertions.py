@@ -1,0 +1,218 @@
+"""Broken states of a log are panics: each is made from outside, and the next step that would build on it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_plane.log.log_config import LogConfig
+from data_plane.log.partition_log import Origin, PartitionLog
+from data_plane.log.parts.leader_epochs import LeaderEpochs
+from data_plane.log.parts.log_offsets import LogOffsets
+from data_plane.log.segments.segment import file_name
+from data_plane.log.segments.segment_index import SegmentIndex
+from odradek.env.ports import DiskFull
+from tests.log.support import NOW_MS, ROOT, Node, append, batch, fill, new_disk, new_log
+from wire.errors import ErrorCode, KafkaError
+
+SIZE = len(batch())
+
+
+def _filled(batches: int = 5) -> PartitionLog:
+    """Two batches a segment; all of it is committed and flushed."""
+    log = new_log(LogConfig(segment_bytes=2 * SIZE, retention_ms=0))
+    fill(log, batches)
+    log.flush()
+    return log
+
+
+def _append_replicas(log: PartitionLog) -> object:
+    data = batch(base_offset=log.log_end_offset)
+    return append(log, data, origin=Origin.REPLICA)
+
+
+def _file_grew(log: PartitionLog) -> None:
+    log.active.file.append(b"x")
+
+
+def _file_shrank(log: PartitionLog) -> None:
+    log.active.file.truncate(log.active.size - 1)
+
+
+BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog], object], str]] = {
+    "a leader's high watermark beyond its log": (
+        lambda log: None,
+        lambda log: log.advance_high_watermark(7),
+        "high watermark cannot be 7",
+    ),
+    "an append below the high watermark": (
+        lambda log: setattr(log, "high_watermark", 7),
+        lambda log: append(log, batch()),
+        "out of order",
+    ),
+    "an append to a log that starts behind its high watermark": (
+        lambda log: setattr(log, "log_start_offset", 7),
+        lambda log: append(log, batch()),
+        "out of order",
+    ),
+    "a replica's append below the high watermark": (
+        lambda log: setattr(log, "high_watermark", 7),
+        _append_replicas,
+        "high watermark 7",
+    ),
+    "records are deleted that are not committed": (
+        lambda log: setattr(log, "high_watermark", 2),
+        lambda log: log.raise_start(3),
+        "out of order",
+    ),
+    "an append to a file that somebody else has written to": (
+        _file_grew,
+        lambda log: append(log, batch()),
+        "a batch for position",
+    ),
+    "a replica's append to a file that somebody else has written to": (
+        _file_grew,
+        _append_replicas,
+        "batches for position",
+    ),
+    "a read from a file that somebody else has cut": (
+        _file_shrank,
+        lambda log: log.read(4, 1 << 20, upper_bound=5),
+        "were found in a file of",
+    ),
+    "a roll behind a file that somebody else has cut": (
+        _file_shrank,
+        lambda log: log.roll(NOW_MS),
+        "and its segment",
+    ),
+    "a roll where the log ends before its segment does": (
+        lambda log: setattr(log, "log_end_offset", 3),
+        lambda log: log.roll(NOW_MS),
+        "the log cannot end at 3",
+    ),
+    "a segment that begins before the one in front of it ends": (
+        lambda log: None,
+        lambda log: log.segment_list.add(log.segments[1], 5),
+        "cannot follow",
+    ),
+    "all segments go": (
+        lambda log: None,
+        lambda log: log.segment_list.drop_first(3),
+        "cannot go",
+    ),
+    "segments out of their order": (
+        lambda log: log.segments.sort(key=lambda segment: -segment.base_offset),
+        lambda log: log.check(),
+        "follows",
+    ),
+    "a finished segment that is appended to": (
+        lambda log: log.segments[1].activate(),
+        lambda log: log.check(),
+        "still appended to",
+    ),
+    "a full segment in place of an empty one": (
+        lambda log: None,
+        lambda log: log.segment_list.replace_active(log.active),
+        "is no empty one",
+    ),
+    "a recovery point behind the log's end": (
+        lambda log: log.cut(4),
+        lambda log: log.durability.check_end(log.log_end_offset),
+        "recovery point 5 is behind",
+    ),
+    "an epoch that begins behind the log's end": (
+        lambda log: log.epochs.assign(9, 7),
+        lambda log: log.check(),
+        "behind log end offset 5",
+    ),
+    "a cut behind a segment's end": (
+        lambda log: None,
+        lambda log: log.active.cut(log.active.size + 1, 5),
+        "a cut at",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_log_panics(name: str) -> None:
+    """What builds on a state that no rule allows raises `AssertionError`, and says which rule."""
+    break_it, step, words = BROKEN[name]
+    log = _filled()
+    log.check()
+    break_it(log)
+    with pytest.raises(AssertionError, match=words):
+        step(log)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["advance_high_watermark", "extend", "raise_start", "cut", "start_over"]),
+            st.integers(0, 9),
+        ),
+        max_size=20,
+    )
+)
+def test_offsets_stay_in_their_order(steps: list[tuple[str, int]]) -> None:
+    """Whatever is asked of them: a step is a panic, or start, high watermark and end stand in their order behind it."""
+    offsets = LogOffsets(3)
+    for step, offset in steps:
+        before = offsets.high_watermark
+        try:
+            getattr(offsets, step)(offset)
+        except AssertionError:
+            return
+        assert offsets.log_start_offset <= offsets.high_watermark <= offsets.log_end_offset
+        assert offsets.high_watermark >= before or step in ("cut", "start_over")
+
+
+def test_epochs_that_do_not_ascend_panic() -> None:
+    """No change may be based on epochs of which a later one began before an earlier one."""
+    with pytest.raises(AssertionError, match="epoch 3 from 2 behind 5 from 1"):
+        LeaderEpochs(((5, 0), (3, 2))).truncate_from_start(1)
+
+
+def test_index_positions_ascend() -> None:
+    """An entry for a batch in front of the last one would lead all later readers astray."""
+    index = SegmentIndex()
+    index.append(4, 100)
+    with pytest.raises(AssertionError, match="position 100 behind 100"):
+        index.append(5, 100)
+
+
+def test_a_damaged_length_is_no_panic() -> None:
+    """What a disk has changed is weather: a batch that would reach behind its file is CORRUPT_MESSAGE."""
+    disk = new_disk()
+    log = new_log(disk=disk)
+    fill(log, 3)
+    disk.corrupt(f"{ROOT}/{file_name(0, '.log')}", 9, 0x01)
+    log.active.forget_places()
+    with pytest.raises(KafkaError) as caught:
+        log.read(0, 10, upper_bound=3, min_one=True)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_replica_that_reaches_back_keeps_its_offsets_in_order_on_a_full_disk() -> None:
+    """An empty log takes a batch that begins below its start, where there is room; before that nothing has moved."""
+    node = Node()
+    log = node.log()
+    log.truncate_fully_and_start_at(2)
+    node.disk.capacity_bytes = node.disk.used_bytes + SIZE
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            append(log, batch(4), origin=Origin.REPLICA)
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (2, 2, 2)
+        log.roll(NOW_MS)
+        log.check()
+    node.disk.capacity_bytes = None
+    assert append(log, batch(4), origin=Origin.REPLICA).last_offset == 3
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (2, 2, 4)
+    log.check()
+    log.flush()
+    node.disk.crash("synced")
+    node.start()
+    assert node.log().log_end_offset == 4
+    assert node.offline == []
