@@ -206,6 +206,7 @@ class PartitionLog(LogOffsets):
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
             cut = self._truncation()
             return parts.append(batch, leader_epoch, now_ms, cut, takes_sound=origin is _REPLICA)
+        # In one piece and with fields by their numbers: of some 6 us a call costs 50 ns, and a field's name 8.
         config = self.config
         header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)
         size = header[1] + SIZE_PREFIX
@@ -256,10 +257,6 @@ class PartitionLog(LogOffsets):
             set_max_timestamp(batch, 0, now_ms, 1)
         base_offset = self.log_end_offset
         last_offset = base_offset + delta
-        if not self.log_start_offset <= self.high_watermark <= base_offset <= last_offset:
-            raise AssertionError(
-                f"{self}: offsets out of order before an append to {last_offset}: {self.statistics()}"
-            )
         segments = self.segment_list
         active = segments.active
         position = active.size
@@ -271,6 +268,14 @@ class PartitionLog(LogOffsets):
             self.roll(now_ms)
             active = segments.active
             position = active.size
+        if (
+            not self.log_start_offset <= self.high_watermark <= base_offset <= last_offset
+            or base_offset < active.base_offset
+        ):
+            raise AssertionError(
+                f"{self}: offsets out of order before an append to segment {active.base_offset}, up to {last_offset}: "
+                f"{self.statistics()}"
+            )
         assign_offsets(batch, 0, base_offset, leader_epoch)
         try:
             written_at = active.file.append(batch)

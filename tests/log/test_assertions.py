@@ -68,6 +68,11 @@ BROKEN: dict[str, tuple[Callable[[PartitionLog], object], Callable[[PartitionLog
         lambda log: log.raise_start(3),
         "out of order",
     ),
+    "an append to a segment that begins behind the log's end": (
+        lambda log: log.segment_list.add(log.segment_list.create(9, NOW_MS), 5),
+        lambda log: append(log, batch()),
+        "segment 9, up to 5",
+    ),
     "an append to a file that somebody else has written to": (
         _file_grew,
         lambda log: append(log, batch()),

@@ -254,9 +254,7 @@ class Segment:
         try:
             fresh = Segment(self.directory, self.base_offset, file, is_active=False)
             for position, header in SegmentScan(file, 0, self.size, self.base_offset):
-                fresh.note_batch(
-                    position, header[1] + SIZE_PREFIX, header[0] + header[6], header[8], interval
-                )
+                fresh.note_batch(position, header.size, header.last_offset, header.max_timestamp, interval)
         finally:
             file.unpin()
         if self.is_removed:
