@@ -96,8 +96,9 @@ def open_partition_log(
     if config.segment_jitter_ms and options.random is not None:
         jitter_ms = options.random.randrange(min(config.segment_jitter_ms, config.segment_ms))
     segments.active.begin(options.now_ms, jitter_ms)
-    log = PartitionLog(segments, epochs, producers, Durability(home, recovery_point), end_offset, config)
-    log.topic_id = read_topic_id(directory, names)
+    durability = Durability(home, recovery_point)
+    topic_id = read_topic_id(directory, names)
+    log = PartitionLog(topic_id, segments, epochs, producers, durability, end_offset, config)
     _settle_offsets(log, options)
     if producers.state is None:
         _find_producers(log, names)

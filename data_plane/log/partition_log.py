@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from data_plane.log import retention
 from data_plane.log.batch_work import AT_ONCE, BatchWork
 from data_plane.log.log_config import LONG_MAX, LogConfig
-from data_plane.log.log_types import NO_TOPIC_ID, AppendResult, FileRange, LogOwner, LogRead, Origin
+from data_plane.log.log_types import AppendResult, FileRange, LogOwner, LogRead, Origin
 from data_plane.log.parts.durability import Durability
 from data_plane.log.parts.lazy_producers import LazyProducers
 from data_plane.log.parts.leader_epochs import LeaderEpochs
@@ -80,6 +80,7 @@ class PartitionLog(LogOffsets):
 
     def __init__(
         self,
+        topic_id: bytes,
         segments: SegmentList,
         epochs: LeaderEpochs,
         producers: LazyProducers,
@@ -89,7 +90,7 @@ class PartitionLog(LogOffsets):
     ) -> None:
         super().__init__(log_end_offset)
         self.home = segments.home
-        self.topic_id = NO_TOPIC_ID
+        self.topic_id = topic_id
         self.config = config
         self.segment_list = segments
         self.epochs = epochs
@@ -389,7 +390,7 @@ class PartitionLog(LogOffsets):
             else:
                 end, _ = segment.position_of(upper_bound, file, interval)
                 next_offset = upper_bound
-                segment.bound_place = (upper_bound, end)
+                segment.note_bound(upper_bound, end)
             if end - start > max_bytes:
                 end, next_offset = segment.cut_at(start, start + max_bytes, file, interval)
                 if next_offset < 0:
@@ -398,8 +399,7 @@ class PartitionLog(LogOffsets):
                     end, next_offset = segment.first_batch_end(start, file)
             if end <= start:
                 return LogRead(None, 0, 0, offset)
-            segment.read_place = (next_offset, end)
-            segment.uses = 2
+            segment.note_read(next_offset, end)
             is_handed_on = True
             return LogRead(file, start, end - start, next_offset)
         finally:

@@ -188,11 +188,11 @@ class Recovery:
                 raise LoadingStopped
             last_offset = header.last_offset
             if limit is not None and last_offset >= limit:
-                scan.position, scan.next_offset, scan.damage = position, end_offset, None
+                scan.stop_before(position, end_offset, None)
                 break
             if last_offset > relative_max:
-                scan.position, scan.next_offset = position, end_offset
-                scan.damage = f"offset {last_offset} is out of the segment's reach"
+                reason = f"offset {last_offset} is out of the segment's reach"
+                scan.stop_before(position, end_offset, reason)
                 break
             if header.base_offset > end_offset or header.record_count <= header.last_offset_delta:
                 self._has_gaps = True

@@ -108,6 +108,12 @@ class SegmentScan:
             if position > chunk_end:
                 chunk_start = chunk_end = position
 
+    def stop_before(self, position: int, next_offset: int, damage: str | None) -> None:
+        """The batch that begins at `position` is none of these: the good ones end there, for this reason."""
+        self.position = position
+        self.next_offset = next_offset
+        self.damage = damage
+
     def _crc_of_large_batch(self, view: memoryview, position: int, size: int) -> int:
         """The checksum of a batch that the buffer cannot hold at once, piece by piece."""
         crc = 0

@@ -437,6 +437,15 @@ class Segment:
             position, next_offset = end, after
         return position, next_offset
 
+    def note_read(self, next_offset: int, end: int) -> None:
+        """A read has ended at position `end`, where `next_offset` begins: most readers go on there."""
+        self.read_place = (next_offset, end)
+        self.uses = _USED
+
+    def note_bound(self, upper_bound: int, end: int) -> None:
+        """Reads are bounded by this offset, which begins at position `end`: the next reader's bound is often the same."""
+        self.bound_place = (upper_bound, end)
+
     def forget_places(self) -> None:
         """Forget the remembered places; the start of the segment is always right."""
         self.recent = None
