@@ -205,8 +205,8 @@ class PartitionLog(LogOffsets):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         if origin is _REPLICA or origin is _RAFT:
             parts = ReplicaAppend(self, self.segment_list, self.epochs, self.producers, self.config)
-            cut = self._truncation()
-            return parts.append(batch, leader_epoch, now_ms, cut, takes_sound=origin is _REPLICA)
+            takes_sound = origin is _REPLICA
+            return parts.append(batch, leader_epoch, now_ms, self._truncation, takes_sound=takes_sound)
         # In one piece and with fields by their numbers: of some 6 us a call costs 50 ns, and a field's name 8.
         config = self.config
         header = parse_produced(batch, PRODUCE_VERSION) if origin is _CLIENT else parse_header(batch)

@@ -6,6 +6,9 @@ call per segment.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import attrs
 
 from data_plane.log.log_config import LogConfig
@@ -16,14 +19,17 @@ from data_plane.log.parts.log_offsets import LogOffsets
 from data_plane.log.parts.producer_recovery import note_batch
 from data_plane.log.parts.rolling import roll
 from data_plane.log.parts.segment_list import SegmentList
-from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
+from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import DiskError
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import HEADER_SIZE, BatchHeader, CorruptBatch, check_crc, parse_header
+from wire.record_batch import HEADER_SIZE, SIZE_PREFIX, BatchHeader, CorruptBatch, check_crc, parse_header
+
+_Taken: TypeAlias = tuple[int, int, int, BatchHeader]
+"""Position and size of a batch, its last offset and its header."""
 
 
-@attrs.frozen
+@attrs.define
 class ReplicaAppend:
     """The parts of a log that an append changes. Made for one call."""
 
@@ -38,7 +44,7 @@ class ReplicaAppend:
         batches: memoryview,
         leader_epoch: int,
         now_ms: int,
-        truncation: Truncation,
+        truncation: Callable[[], Truncation],
         *,
         takes_sound: bool,
     ) -> AppendResult:
@@ -47,88 +53,86 @@ class ReplicaAppend:
         With `takes_sound`, so is a batch with a wrong checksum and what follows it: the next fetch then begins with it.
         Without, it is reason to refuse everything.
         """
-        headers, next_offset = self._headers(batches, leader_epoch, takes_sound=takes_sound)
-        if self.producers.state is None and any(header.producer_id >= 0 for _, header in headers):
+        taken = self._parse(batches, leader_epoch, takes_sound=takes_sound)
+        if self.producers.state is None and any(header.producer_id >= 0 for _, _, _, header in taken):
             # It may have to be read, which may fail: before anything is written.
             self.producers.load(self.segments, self.config.index_interval_bytes)
-        if headers[0][1].base_offset < self.offsets.log_end_offset:
+        base_offset = taken[0][3].base_offset
+        if base_offset < self.offsets.log_end_offset:
             with self.segments.home.telling_failures():
-                truncation.reach_back(headers[0][1].base_offset)
-        self._write(batches, headers, now_ms)
-        last = headers[-1][1]
-        return AppendResult(
-            headers[0][1].base_offset, next_offset - 1, -1, last.partition_leader_epoch, False
-        )
+                truncation().reach_back(base_offset)
+        self._write(batches, taken, now_ms)
+        _, _, last_offset, header = taken[-1]
+        return AppendResult(base_offset, last_offset, -1, header.partition_leader_epoch, False)
 
-    def _headers(
-        self, batches: memoryview, leader_epoch: int, *, takes_sound: bool
-    ) -> tuple[list[tuple[int, BatchHeader]], int]:
-        """Position and header of the batches to append, and the offset behind them. Raises `KafkaError`."""
+    def _parse(self, batches: memoryview, leader_epoch: int, *, takes_sound: bool) -> list[_Taken]:
+        """The batches to append, at least one. Raises `KafkaError`."""
         position = 0
-        headers: list[tuple[int, BatchHeader]] = []
+        taken: list[_Taken] = []
         next_offset = self.offsets.log_end_offset
-        while len(batches) - position >= HEADER_SIZE:
+        length = len(batches)
+        while length - position >= HEADER_SIZE:
             header = parse_header(batches, position)
-            size = header.size
-            if size > len(batches) - position or header.partition_leader_epoch > leader_epoch >= 0:
+            size = header.batch_length + SIZE_PREFIX
+            if size > length - position or header.partition_leader_epoch > leader_epoch >= 0:
                 break
             if not check_crc(batches, position, size):
-                if headers and takes_sound:
+                if taken and takes_sound:
                     break
                 raise CorruptBatch("batch checksum is wrong")
-            base_offset, last_offset = header.base_offset, header.last_offset
-            if base_offset < next_offset <= last_offset and takes_sound and self._is_begun_anew(headers):
+            base_offset = header.base_offset
+            last_offset = base_offset + header.last_offset_delta
+            if base_offset < next_offset <= last_offset and takes_sound and not taken and self._is_empty():
+                # It begins within the leader's first batch, where records were deleted up to the middle of it.
                 next_offset = base_offset
-            if base_offset < next_offset or header.last_offset_delta < 0:
+            if base_offset < next_offset or last_offset < base_offset:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                     f"{self.segments.home}: a batch at {base_offset} cannot follow offset {next_offset}",
                 )
-            headers.append((position, header))
+            taken.append((position, size, last_offset, header))
             next_offset = last_offset + 1
             position += size
-        if not headers:
+        if not taken:
             raise CorruptBatch("no whole batch to append")
-        return headers, next_offset
+        return taken
 
-    def _is_begun_anew(self, headers: list[tuple[int, BatchHeader]]) -> bool:
-        """Whether an empty log begins within the leader's first batch, where records were deleted up to the middle of it."""
-        return not headers and self.offsets.log_end_offset == self.offsets.log_start_offset
+    def _is_empty(self) -> bool:
+        return self.offsets.log_end_offset == self.offsets.log_start_offset
 
-    def _write(self, batches: memoryview, headers: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+    def _write(self, batches: memoryview, taken: list[_Taken], now_ms: int) -> None:
         """Write all batches; a new segment begins where one is full, and where a gap is too wide for one."""
         segments, config = self.segments, self.config
-        run_start = 0
-        for at, (position, header) in enumerate(headers):
-            begun = headers[run_start][0]
+        active = segments.active
+        begun = run_start = 0
+        for at, (position, size, last_offset, header) in enumerate(taken):
             pending = position - begun
-            active = segments.active
             if active.size + pending and (
-                active.size + position + header.size - begun > config.segment_bytes
-                or header.last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+                active.size + pending + size > config.segment_bytes
+                or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
                 or (not pending and segments.must_roll(config, header.max_timestamp, now_ms))
             ):
-                self._write_run(batches, headers[run_start:at])
-                run_start = at
-                self._roll(now_ms)
-            if header.last_offset - segments.active.base_offset > RELATIVE_OFFSET_MAX:
-                self._roll(now_ms, header.base_offset)
-        self._write_run(batches, headers[run_start:])
+                if pending:
+                    self._write_run(batches, taken[run_start:at])
+                begun, run_start = position, at
+                active = self._roll(now_ms)
+            if last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
+                active = self._roll(now_ms, header.base_offset)
+        self._write_run(batches, taken[run_start:] if run_start else taken)
 
-    def _roll(self, now_ms: int, base_offset: int | None = None) -> None:
+    def _roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
         end_offset = self.offsets.log_end_offset
         roll(self.segments, self.producers, self.config, end_offset, now_ms, base_offset)
+        return self.segments.active
 
-    def _write_run(self, batches: memoryview, run: list[tuple[int, BatchHeader]]) -> None:
+    def _write_run(self, batches: memoryview, run: list[_Taken]) -> None:
         """Write neighbouring batches to the active segment with one call."""
-        if not run:
-            return
         start = run[0][0]
-        end = run[-1][0] + run[-1][1].size
+        position, size, end_offset, _ = run[-1]
         active = self.segments.active
         base = active.size
         try:
-            written_at = active.file.append(batches[start:end])
+            written_at = active.file.append(batches[start : position + size])
         except DiskError as error:
             self.segments.undo_append(base, error)
             raise
@@ -136,15 +140,13 @@ class ReplicaAppend:
             raise AssertionError(f"{active.file.path}: batches for position {base} are at {written_at}")
         interval = self.config.index_interval_bytes
         epochs = self.epochs
-        for position, header in run:
-            size = header.size
-            active.note_batch(
-                base + position - start, size, header.last_offset, header.max_timestamp, interval
-            )
+        base -= start
+        for position, size, last_offset, header in run:
+            active.note_batch(base + position, size, last_offset, header.max_timestamp, interval)
             if header.partition_leader_epoch != epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id >= 0:
                 state = self.producers.load(self.segments, interval)
                 batch = batches[position : position + size]
                 note_batch(state, header, header.base_offset, header.max_timestamp, batch)
-        self.offsets.extend(run[-1][1].next_offset)
+        self.offsets.extend(end_offset + 1)
