@@ -17,9 +17,10 @@ Rules
 * A new segment's base offset is the log end offset, so segments join without gaps. By that, recovery tells a lost
   tail from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
-* One task (the loop) changes a log. `read`, the lookups by time and `flush` may run in a worker at the same time.
-  They share segment lists, indexes, epochs and remembered places with the loop. All of these are replaced as a whole,
-  or only grow. `flush` notices a truncation that overtook it.
+* One task (the loop) changes a log, and reads with `read`. `read_bytes`, the lookups by time and `flush` may run in a
+  worker at the same time. They share segment lists, indexes, epochs and remembered places with the loop. All of these
+  are replaced as a whole, or only grow. `flush` notices a truncation that overtook it.
+* A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
 
 What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
 stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need, and this
