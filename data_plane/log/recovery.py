@@ -67,7 +67,7 @@ class _Cut:
 
 
 class Recovery:
-    """See the module docstring. `run` once, then read `log_end_offset` and `producers`."""
+    """Recovers one log: `run` once, then read `log_end_offset` and `producers`."""
 
     def __init__(
         self, segments: SegmentList, epochs: LeaderEpochs, config: LogConfig, options: LoadOptions

@@ -1,8 +1,8 @@
 """Cut a log: at an offset where it parted from its leader's, or to begin anew where the leader's begins.
 
 A cut is not on the device when it returns, and a power loss may bring back what was cut. So what is appended next
-goes to a file of its own: in one file, old and new bytes might survive side by side. Names in a directory change in order, so if
-the new file is there, the later segments are gone, and recovery cuts the segment before it where the new one begins.
+goes to a file of its own: in one file, old and new bytes might survive side by side. Names in a directory change in order: if the new
+file is there, the later segments are gone. Recovery cuts the segment before it where the new one begins.
 
 Below the recovery point all was said to be on the device; the lower one is made durable before anything is cut.
 """

@@ -16,7 +16,7 @@ from data_plane.log.segments.segment import SNAPSHOT_SUFFIX, file_name
 
 
 class Durability:
-    """See the module docstring."""
+    """How far a log is on the device."""
 
     __slots__ = ("_durable", "_home", "_truncated_to", "last_flush_ms", "truncations")
 

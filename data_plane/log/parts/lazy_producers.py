@@ -14,7 +14,7 @@ _NONE = -1
 
 
 class LazyProducers:
-    """See the module docstring."""
+    """The producers of one log."""
 
     __slots__ = ("_unread_offset", "state")
 

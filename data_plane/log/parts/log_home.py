@@ -16,7 +16,7 @@ from wire.errors import ErrorCode, KafkaError
 
 
 class LogHome:
-    """See the module docstring. `owner` is None for a log without a log directory around it."""
+    """What all parts know of their log. `owner` is None for a log without a log directory around it."""
 
     __slots__ = ("directory", "is_closed", "offline", "owner", "partition", "topic")
 
@@ -43,7 +43,7 @@ class LogHome:
         self.offline = self.is_closed
 
     def close(self) -> None:
-        """Take no appends and no reads any more."""
+        """End appends and reads for good."""
         self.offline = self.is_closed = True
 
     # --- failures
@@ -72,7 +72,7 @@ class LogHome:
                 self.owner.flush_failed(error)
 
     def refused(self, error: DiskRefused) -> None:
-        """Tell the owner that there was no room or no descriptor."""
+        """Tell the owner of a want of room or descriptors."""
         if self.owner is not None:
             self.owner.disk_refused(error)
 
@@ -106,7 +106,7 @@ class LogHome:
                 ) from error
 
     def remove_later(self, names: list[str]) -> None:
-        """Remove files of the log once nobody can be opening them any more; at once without an owner."""
+        """Remove files of the log when those who are opening them have done so; at once where there is no owner."""
         if self.owner is not None:
             self.owner.remove_later(self.topic, self.partition, self.directory, names)
         else:

@@ -2,10 +2,10 @@
 
     log_start_offset <= high_watermark <= log_end_offset
 
-* The high watermark never falls but with a truncation, and never passes the log's end. Only a leader's word, which a
-  follower hears, may be ahead of that: the follower cuts it to what it has.
+* The high watermark grows up to the log's end, and falls with truncations alone. Only a leader's word, which a
+  follower hears, may be ahead of the end: the follower cuts it to what it has.
 * The log's end grows with appends, and falls with truncations.
-* The log's start never falls but with a truncation, and never passes the high watermark.
+* The log's start grows up to the high watermark, and falls with truncations alone.
 
 A broken rule raises `AssertionError`: what is read or acknowledged by wrong offsets is lost or made up.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 
 class LogOffsets:
-    """See the module docstring. A log is its own `LogOffsets`: the hot paths read them without a step between."""
+    """Start, high watermark and end. A log is its own `LogOffsets`: the hot paths read them without a step between."""
 
     __slots__ = ("high_watermark", "log_end_offset", "log_start_offset")
 
@@ -32,7 +32,7 @@ class LogOffsets:
             )
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark; a lower offset changes nothing. Nobody may have committed what is not here."""
+        """Raise the high watermark; a lower offset changes nothing. One beyond the log's end is a panic."""
         if offset > self.high_watermark:
             if offset > self.log_end_offset:
                 raise AssertionError(

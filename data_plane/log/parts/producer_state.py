@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-For each producer id the log keeps the last five batches, so that a retried batch is recognised and answered with
-the offsets it already has. Sequence numbers must be gapless within a producer epoch and start at 0 in a new one;
-they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere: its state may have
+For each producer id the log keeps the last five batches, so that a retried batch is recognised: its answer has
+the offsets that it already has. Sequence numbers must be gapless within a producer epoch and start at 0 in a new one;
+they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere. Its state may have
 expired, and refusing it would stop it for good (Kafka since 2.5).
 
 The state is a function of the log, so it is rebuilt by reading batch headers. `<offset>.snapshot` files, one per

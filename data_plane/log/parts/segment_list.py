@@ -27,7 +27,7 @@ from odradek.env.ports import DiskError, DiskRefused, FileMissing
 
 
 class SegmentList:
-    """See the module docstring. The loop changes it."""
+    """The segments of one log. The loop changes them."""
 
     __slots__ = ("active", "entry_is_dirty", "home", "segments")
 
