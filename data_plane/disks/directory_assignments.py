@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata_quorum.image.metadata_image import MetadataImage
+from data_plane.newest_image import NewestImage
 from metadata_quorum.ports import PeerChannel
 from odradek.env.ports import Clock, ConnectionLost, Event, Log
 from wire.errors import ErrorCode, KafkaError
@@ -42,7 +42,7 @@ class DirectoryAssignments:
         controller: PeerChannel,
         clock: Clock,
         new_event: Callable[[], Event],
-        image: Callable[[], MetadataImage],
+        newest: NewestImage,
         *,
         request_timeout_ms: int,
         log: Log,
@@ -51,7 +51,7 @@ class DirectoryAssignments:
         self._controller = controller
         self._clock = clock
         self._new_event = new_event
-        self._image = image
+        self._newest = newest
         self._timeout_seconds = request_timeout_ms / 1000
         self._log = log
         self.pending: dict[Replica, bytes] = {}
@@ -74,7 +74,7 @@ class DirectoryAssignments:
     async def _tell(self) -> bool:
         """Whether the controller took a request."""
         told = dict(list(self.pending.items())[:ASSIGNMENTS_PER_REQUEST])
-        own = self._image().brokers.get(self._node_id)
+        own = self._newest.image.brokers.get(self._node_id)
         request = AssignReplicasToDirsRequest(self._node_id, -1 if own is None else own.epoch, _grouped(told))
         try:
             deadline = self._clock.monotonic() + self._timeout_seconds

@@ -20,12 +20,15 @@ new controller, and the list of this broker's former life, which a start finds i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from data_plane.log.directory.log_dir import LogDir
+from data_plane.newest_image import NewestImage
+from data_plane.replication.hosted_topics import HostedTopics
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
-from odradek.env.ports import ConnectionLost, Log
+from metadata_quorum.ports import PeerChannel
+from odradek.env.ports import Clock, ConnectionLost, Env, Log
 from wire.disk_troubles import (
     TROUBLED_LOG_DIRS,
     Trouble,
@@ -40,21 +43,55 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-if TYPE_CHECKING:
-    from data_plane.broker import Broker
-
 RETRY_SECONDS = 1.0
 SHOWN_SECONDS_MAX = 60.0
 """How long the metadata may take to show what the controller has stored, before it is told again."""
 _SET, _DELETE = 0, 1
 
 
+class TroublesHost(Protocol):
+    """What `DirectoryTroubles` takes of its broker."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def env(self) -> Env: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def newest(self) -> NewestImage: ...
+
+    @property
+    def hosted(self) -> HostedTopics: ...
+
+    @property
+    def log_dirs(self) -> Sequence[LogDir]: ...
+
+    @property
+    def controller(self) -> PeerChannel: ...
+
+    @property
+    def request_timeout_ms(self) -> int: ...
+
+    def disk_answers(self, log_dir: LogDir) -> None:
+        """A device that hung is back."""
+
+    def run_woken(self) -> None:
+        """Serve the requests that something has woken."""
+
+
 class DirectoryTroubles:
     """What one broker says of its disks."""
 
-    def __init__(self, broker: Broker, *, log: Log) -> None:
+    def __init__(self, broker: TroublesHost) -> None:
         self._broker = broker
-        self._log = log
+        self._log = broker.log
         self._given_up: dict[bytes, None] = {}
         """Ids of hung directories that are reported as offline."""
         self._wake = broker.env.event()
@@ -91,24 +128,23 @@ class DirectoryTroubles:
     def _may_go(self, directory: bytes) -> bool:
         """Whether every partition has somebody else in sync who can lead it."""
         broker = self._broker
-        me = broker.settings.node_id
-        image = broker.image
+        me = broker.node_id
+        image = broker.newest.image
         troubled = [each for ids in image.troubled_directories.values() for each in ids]
-        for hosted in broker.topics.values():
-            for index, partition in hosted.partitions.items():
-                owner = partition.log.owner
-                known = image.partition(hosted.name, index)
-                if known is None or not isinstance(owner, LogDir) or owner.directory_id != directory:
-                    continue
-                if me in known.isr and not any(
-                    (other := image.brokers.get(replica)) is not None
-                    and other.is_active
-                    and known.is_online(replica, other)
-                    and known.directory_of(replica) not in troubled
-                    for replica in known.isr
-                    if replica != me
-                ):
-                    return False
+        for partition in broker.hosted.partitions():
+            log = partition.log
+            known = image.partition(log.topic, log.partition)
+            if known is None or not isinstance(log.owner, LogDir) or log.owner.directory_id != directory:
+                continue
+            if me in known.isr and not any(
+                (other := image.brokers.get(replica)) is not None
+                and other.is_active
+                and known.is_online(replica, other)
+                and known.directory_of(replica) not in troubled
+                for replica in known.isr
+                if replica != me
+            ):
+                return False
         return True
 
     # -- what stands in the metadata --------------------------------------------------------------------------------
@@ -116,7 +152,7 @@ class DirectoryTroubles:
     def changed(self, log_dir: LogDir) -> None:
         """A directory has got into a trouble or out of it."""
         if log_dir.trouble is None:
-            self._broker.replication.disk_answers(log_dir)
+            self._broker.disk_answers(log_dir)
         self._wake.set()
         self.hurry()
         self._broker.run_woken()
@@ -147,7 +183,7 @@ class DirectoryTroubles:
 
     def _shown(self) -> str:
         broker = self._broker
-        return broker.image.broker_configs(broker.settings.node_id).get(TROUBLED_LOG_DIRS, "")
+        return broker.newest.image.broker_configs(broker.node_id).get(TROUBLED_LOG_DIRS, "")
 
     async def _tell(self) -> bool:
         """Whether the controller has stored it."""
@@ -155,10 +191,10 @@ class DirectoryTroubles:
         wanted = self.text()
         config = AlterableConfig(TROUBLED_LOG_DIRS, _SET if wanted else _DELETE, wanted or None)
         request = IncrementalAlterConfigsRequest(
-            [AlterConfigsResource(RESOURCE_BROKER, str(broker.settings.node_id), [config])], False
+            [AlterConfigsResource(RESOURCE_BROKER, str(broker.node_id), [config])], False
         )
         try:
-            deadline = broker.clock.monotonic() + broker.settings.request_timeout_ms / 1000
+            deadline = broker.clock.monotonic() + broker.request_timeout_ms / 1000
             response: IncrementalAlterConfigsResponse = await broker.controller.request(request, deadline)
         except (KafkaError, ConnectionLost) as error:
             self._log.warning("broker.troubles_not_told", error=str(error))

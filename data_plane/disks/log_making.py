@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -30,10 +30,8 @@ from data_plane.disks.replica_placement import ReplicaPlacement
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
+from data_plane.newest_image import NewestImage
 from odradek.env.ports import DiskError, TaskGroup
-
-if TYPE_CHECKING:
-    from metadata_quorum.image.metadata_image import MetadataImage
 
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
 
@@ -62,15 +60,15 @@ class LogMaker:
         node_id: int,
         placement: ReplicaPlacement,
         tasks: TaskGroup,
+        newest: NewestImage,
         *,
-        image: Callable[[], MetadataImage],
         config_for: Callable[[str], LogConfig],
         hosted: Callable[[dict[str, tuple[int, ...]]], None],
     ) -> None:
         self._node_id = node_id
         self._placement = placement
         self._tasks = tasks
-        self._image = image
+        self._newest = newest
         self._config_for = config_for
         self._hosted = hosted
         self._waiting: dict[Replica, bool] = {}
@@ -133,7 +131,7 @@ class LogMaker:
 
     def _wanted(self, replica: Replica) -> _Wanted | None:
         """What to make for a replica; None when it is gone, or has its log."""
-        topic = self._image().topics_by_id.get(replica[0])
+        topic = self._newest.image.topics_by_id.get(replica[0])
         partition = None if topic is None else topic.partitions.get(replica[1])
         if topic is None or partition is None or self._node_id not in partition.replicas:
             return None
@@ -170,13 +168,13 @@ class LogMaker:
                     log_dir.delete_log(each.topic, each.replica[1])
 
     def _is_wanted(self, replica: Replica) -> bool:
-        topic = self._image().topics_by_id.get(replica[0])
+        topic = self._newest.image.topics_by_id.get(replica[0])
         partition = None if topic is None else topic.partitions.get(replica[1])
         return partition is not None and self._node_id in partition.replicas
 
     def _host(self, step: list[Replica]) -> None:
         """Have the broker take what is there now; it makes on the loop what could not be made here."""
-        image = self._image()
+        image = self._newest.image
         topics: dict[str, list[int]] = {}
         for topic_id, index in step:
             topic = image.topics_by_id.get(topic_id)

@@ -17,8 +17,8 @@ Deadlines are the machine's (`Deadlines`); a shard keeps one timer of the broker
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from data_plane.groups.answers import refusal
 from data_plane.groups.classic_group import Reply
@@ -30,25 +30,57 @@ from data_plane.groups.offsets import CommitOffsets, DeleteOffsets, ExpireOffset
 from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Answers, Ask
+from data_plane.log.partition_log import PartitionLog
+from data_plane.newest_image import NewestImage
+from data_plane.replication.hosted_topics import HostedTopic
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
-from odradek.env.ports import DiskError
+from odradek.env.ports import Clock, DiskError, Env, Log, TaskGroup, Workers
 from odradek.serving.contract import Context, Delayed, Result
-from odradek.serving.timers import Timer
+from odradek.serving.timers import Timer, Timers
 from wire.errors import ErrorCode, KafkaError, ProtocolError
 from wire.messages.join_group import JoinGroupRequest
 from wire.messages.sync_group import SyncGroupRequest
 from wire.structure import Message
-
-if TYPE_CHECKING:
-    from data_plane.broker import Broker
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup)
 """Requests that wait for nothing but the log."""
 _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
 """Requests that lead to records, at once or later."""
 RELOAD_SECONDS = 1.0
+
+
+class CoordinatorHost(Protocol):
+    """What coordinators take of their broker."""
+
+    @property
+    def env(self) -> Env: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def tasks(self) -> TaskGroup: ...
+
+    @property
+    def timers(self) -> Timers: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def newest(self) -> NewestImage: ...
+
+    @property
+    def topics(self) -> Mapping[str, HostedTopic]:
+        """The hosted topics by name."""
+
+    def workers_for(self, log: PartitionLog) -> Workers:
+        """The threads that may wait for this log's disk."""
+
+    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
+        """Call `done` after a flush of the log that begins from now on."""
 
 
 class _Caught:
@@ -71,7 +103,11 @@ class Shard:
     """The coordinator of one partition, for one leadership. `load`, then `submit`, until `stop`."""
 
     def __init__(
-        self, broker: Broker, settings: GroupSettings, partition: Partition, failed: Callable[[Shard], None]
+        self,
+        broker: CoordinatorHost,
+        settings: GroupSettings,
+        partition: Partition,
+        failed: Callable[[Shard], None],
     ) -> None:
         self._broker = broker
         self._settings = settings
@@ -265,7 +301,7 @@ class Shard:
 class GroupCoordinator:
     """All shards of a broker, and which of them a group belongs to."""
 
-    def __init__(self, broker: Broker, settings: GroupSettings) -> None:
+    def __init__(self, broker: CoordinatorHost, settings: GroupSettings) -> None:
         self._broker = broker
         self.settings = settings
         self.shards: dict[int, Shard] = {}
@@ -276,7 +312,7 @@ class GroupCoordinator:
 
     def partition_for(self, group_id: str) -> int | None:
         """The partition of a group, None while the topic does not exist."""
-        topic = self._broker.image.topics.get(OFFSETS_TOPIC)
+        topic = self._broker.newest.image.topics.get(OFFSETS_TOPIC)
         return None if topic is None else partition_of(group_id, len(topic.partitions))
 
     def submit(self, group_id: str, ask: Ask) -> None:

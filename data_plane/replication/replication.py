@@ -7,33 +7,80 @@ to do: a broker whose partitions have no other replicas runs none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from data_plane.log.directory.log_dir import LogDir
+from data_plane.newest_image import NewestImage
 from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
 from data_plane.replication.follower_fetch_session import Replica
+from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
 from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
+from metadata_quorum.ports import PeerChannel
+from odradek.env.ports import Clock, Env, Log, TaskGroup
+from odradek.serving.timers import Timers
 from wire.disk_troubles import Trouble
-
-if TYPE_CHECKING:
-    from data_plane.broker import Broker
+from wire.errors import KafkaError
 
 NO_BROKER_EPOCH = -1
 
 
-class Replication:
-    """What a broker does for its replicas."""
+class ReplicationHost(Protocol):
+    """What replication takes of its broker."""
 
-    def __init__(self, broker: Broker, settings: ReplicationSettings) -> None:
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def env(self) -> Env: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def tasks(self) -> TaskGroup: ...
+
+    @property
+    def timers(self) -> Timers: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def newest(self) -> NewestImage: ...
+
+    @property
+    def hosted(self) -> HostedTopics: ...
+
+    @property
+    def controller(self) -> PeerChannel: ...
+
+    @property
+    def request_timeout_ms(self) -> int: ...
+
+    def suspect(self, partition: Partition, offset: int) -> None:
+        """The bytes of this log at this offset may not be what was written."""
+
+    def sync_partition(self, partition: Partition, done: Callable[[KafkaError | None], None]) -> None:
+        """Call `done` after a flush of the log that begins from now on."""
+
+    def run_woken(self) -> None:
+        """Serve the requests that something has woken."""
+
+
+class Replication:
+    """See the module docstring."""
+
+    def __init__(self, broker: ReplicationHost, settings: ReplicationSettings) -> None:
         self._broker = broker
+        self._newest = broker.newest
         self.settings = settings
-        self.node_id = broker.settings.node_id
+        self.node_id = broker.node_id
         self.broker_epoch = NO_BROKER_EPOCH
-        """The epoch of this broker's registration; nothing is fetched before it has one."""
+        """Of this broker's registration; nothing is fetched before it has one."""
         self.leader_throttle = ReplicationThrottle(self.node_id, LEADER)
         self.follower_throttle = ReplicationThrottle(self.node_id, FOLLOWER)
         self.isr_changes = AlterPartitionSender(
@@ -42,7 +89,7 @@ class Replication:
             broker.clock,
             broker.tasks,
             self._own_epoch,
-            timeout_ms=broker.settings.request_timeout_ms,
+            timeout_ms=broker.request_timeout_ms,
             after_answer=broker.run_woken,
             log=broker.log,
         )
@@ -74,7 +121,7 @@ class Replication:
         return int(self._broker.clock.monotonic() * 1000)
 
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
-        known = self._broker.image.brokers.get(broker_id)
+        known = self._newest.image.brokers.get(broker_id)
         return (
             known is not None
             and known.is_active
@@ -83,22 +130,22 @@ class Replication:
         )
 
     def is_troubled(self, directory: bytes) -> bool:
-        listed = self._broker.image.troubled_directories
+        listed = self._newest.image.troubled_directories
         return any(directory in ids for ids in listed.values()) if listed else False
 
     def registered_epoch(self, broker_id: int) -> int:
-        known = self._broker.image.brokers.get(broker_id)
+        known = self._newest.image.brokers.get(broker_id)
         return NO_BROKER_EPOCH if known is None else known.epoch
 
     def is_alive(self, broker_id: int) -> bool:
-        known = self._broker.image.brokers.get(broker_id)
+        known = self._newest.image.brokers.get(broker_id)
         return known is not None and not known.fenced
 
     def alter_isr(self, partition: Partition) -> None:
         self.isr_changes.submit(partition)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        self._broker.rotten.suspect(partition, offset)
+        self._broker.suspect(partition, offset)
 
     # -- what the broker tells ------------------------------------------------------------------------------------
 
@@ -176,7 +223,7 @@ class Replication:
         return fetcher
 
     def _address_of(self, broker_id: int) -> tuple[str, int] | None:
-        known = self._broker.image.brokers.get(broker_id)
+        known = self._newest.image.brokers.get(broker_id)
         endpoint = None if known is None else known.endpoint(self.settings.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
@@ -213,7 +260,7 @@ class Replication:
 
     def troubles_changed(self) -> None:
         """Brokers list other directories as troubled than before: look soon who lags there."""
-        if self._broker.image.troubled_directories and not self._watches_troubles:
+        if self._newest.image.troubled_directories and not self._watches_troubles:
             self._watches_troubles = True
             self._look_at_troubled_later()
 
@@ -223,7 +270,7 @@ class Replication:
 
     def _look_at_troubled(self) -> None:
         """Once a second while a broker lists a directory: others should wait no longer for what lies there."""
-        self._watches_troubles = bool(self._broker.image.troubled_directories)
+        self._watches_troubles = bool(self._newest.image.troubled_directories)
         if self._watches_troubles:
             self._look_at_troubled_later()
             self._look_at(
@@ -236,13 +283,8 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """The partitions with followers. A copy: a woken request may change what is hosted."""
-        return [
-            partition
-            for hosted in self._broker.topics.values()
-            for partition in hosted.partitions.values()
-            if partition.followers is not None
-        ]
+        """The partitions with followers. A copy: whoever is woken may change what is hosted."""
+        return [each for each in self._broker.hosted.partitions() if each.followers is not None]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:
         log = partition.log
@@ -269,12 +311,7 @@ class Replication:
 
     def statistics(self) -> dict[str, Any]:
         """Figures of the parts; counts of partitions are of those led here."""
-        led = [
-            partition.statistics()
-            for hosted in self._broker.topics.values()
-            for partition in hosted.partitions.values()
-            if partition.is_leader
-        ]
+        led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
         return {
             "led": len(led),
             "under_replicated": sum(bool(each["is_under_replicated"]) for each in led),

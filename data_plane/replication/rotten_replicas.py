@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A disk may give back other bytes than it took, and say nothing. Nobody reads all logs again and again for that; but
-readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
+whoever reads checks: a follower each batch before it appends, a client before it uses a record. So a replica is
 *suspected* when a follower fetches at one offset over and over although there is something behind it, or when its
 bytes make no batches. A worker then holds what that fetch gets against its checksums. Only what is wrong there too is
 rot; everything else was the follower's own trouble.
@@ -27,22 +27,23 @@ rot; everything else was the follower's own trouble.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.log.partition_log import PartitionLog
 from data_plane.log.rot import Rot, Suspected, suspected
+from data_plane.newest_image import NewestImage
+from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
-from odradek.env.ports import DiskError, FileMissing
-
-if TYPE_CHECKING:
-    from data_plane.broker import Broker
-    from data_plane.log.directory.log_dir import LogDir
+from odradek.env.ports import Clock, DiskError, FileMissing, Log, TaskGroup, Workers
 
 AGAIN_SECONDS = 2.0
-"""A replica is checked at most so often, whatever suspects it."""
+"""A replica is not checked more often, whoever suspects it."""
 
 Replica: TypeAlias = "tuple[bytes, int]"
 """Topic id and partition."""
@@ -53,7 +54,7 @@ class Fate(Enum):
 
     FOLLOW = "it has begun anew already: the controller will hear of it"
     BEGIN_ANEW = "others have everything: set it aside"
-    RETURN = "others lack records: withdraw, and lead again"
+    RETURN = "others have not: take the word back"
     WAIT = "nobody leads whom it could follow"
 
 
@@ -66,12 +67,52 @@ class _Case:
     is_alone_told: bool = False
 
 
-class RottenReplicas:
-    """The rotten replicas of one broker."""
+class DirectoriesTold(Protocol):
+    """What the controller is still to be told of the directories of replicas."""
 
-    def __init__(self, broker: Broker) -> None:
+    @property
+    def pending(self) -> Mapping[Replica, bytes]: ...
+
+    def note(self, topic_id: bytes, index: int, directory_id: bytes) -> None:
+        """A replica lies in this directory, and the metadata does not say so yet."""
+
+
+class RotHost(Protocol):
+    """What `RottenReplicas` takes of its broker."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def tasks(self) -> TaskGroup: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def newest(self) -> NewestImage: ...
+
+    @property
+    def hosted(self) -> HostedTopics: ...
+
+    @property
+    def assignments(self) -> DirectoriesTold: ...
+
+    def workers_for(self, log: PartitionLog) -> Workers:
+        """The threads that may wait for this log's disk."""
+
+
+class RottenReplicas:
+    """The rotten replicas of one broker. See the module docstring."""
+
+    def __init__(self, broker: RotHost, fetch_bytes_max: int) -> None:
+        """`fetch_bytes_max` is how much of a partition a follower fetches at once."""
         self._broker = broker
-        self._node_id = broker.settings.node_id
+        self._fetch_bytes_max = fetch_bytes_max
+        self._node_id = broker.node_id
         self._checked_at: dict[Replica, float] = {}
         """When replicas were suspected last."""
         self._found: dict[Replica, _Case] = {}
@@ -92,7 +133,7 @@ class RottenReplicas:
             return
         self._checked_at[replica] = now
         try:
-            suspect = suspected(log, offset, self._broker.replication.settings.fetch_bytes_max)
+            suspect = suspected(log, offset, self._fetch_bytes_max)
         except DiskError as error:
             self._broker.log.error(
                 "log.unreadable", topic=log.topic, partition=log.partition, error=str(error)
@@ -111,7 +152,11 @@ class RottenReplicas:
         except DiskError as error:
             log.disk_failed(error)
             return
-        if log.truncations != suspect.truncations or log.is_closed or not self._is_hosted(partition):
+        if (
+            log.truncations != suspect.truncations
+            or log.is_closed
+            or not self._broker.hosted.holds(partition)
+        ):
             # What was read may have been cut meanwhile.
             return
         if rot is None:
@@ -136,11 +181,6 @@ class RottenReplicas:
         )
         self._give_up(case)
 
-    def _is_hosted(self, partition: Partition) -> bool:
-        log = partition.log
-        hosted = self._broker.topics_by_id.get(log.topic_id)
-        return hosted is not None and hosted.partitions.get(log.partition) is partition
-
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
@@ -150,13 +190,13 @@ class RottenReplicas:
             if image is None or image.directory_of(self._node_id) != LOST_DIRECTORY:
                 del self._renewed[replica]
         for replica, case in list(self._found.items()):
-            if self._is_hosted(case.partition):
+            if self._broker.hosted.holds(case.partition):
                 self._give_up(case)
             else:
                 del self._found[replica]
 
     def _image_of(self, replica: Replica) -> PartitionImage | None:
-        topic = self._broker.image.topics_by_id.get(replica[0])
+        topic = self._broker.newest.image.topics_by_id.get(replica[0])
         return None if topic is None else topic.partitions.get(replica[1])
 
     def _give_up(self, case: _Case) -> None:
@@ -182,7 +222,7 @@ class RottenReplicas:
             )
 
     def _others_are_in_sync(self, partition: Partition) -> bool:
-        brokers = self._broker.image.brokers
+        brokers = self._broker.newest.image.brokers
         for broker_id in partition.isr_state.isr:
             known = brokers.get(broker_id)
             if broker_id != self._node_id and known is not None and known.is_active:

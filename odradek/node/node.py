@@ -303,7 +303,7 @@ class Node:
         """Open the logs, register, serve clients; the number of partitions."""
         clock = self._env.clock
         broker = self._broker = self._make_broker()
-        broker.image = metadata.committed_image
+        broker.newest.image = metadata.committed_image
         DynamicConfig(broker, self._limits, self._directories.by_path, self._tell_controller).apply()
         await self._directories.load(self._tasks)
         metadata.subscribe(self._apply_metadata)

@@ -11,8 +11,7 @@ import attrs
 import pytest
 from crc32c import crc32c
 
-from data_plane.broker import Broker
-from data_plane.groups.coordinator import RELOAD_SECONDS, GroupCoordinator, Shard
+from data_plane.groups.coordinator import RELOAD_SECONDS, CoordinatorHost, GroupCoordinator, Shard
 from data_plane.groups.group_settings import GroupSettings
 from data_plane.groups.listing import DeleteGroup, ListGroups
 from data_plane.groups.offsets import CommitOffsets, FetchedOffsets, FetchOffsets, PartitionCommit
@@ -116,7 +115,9 @@ class Case:
         self.shard = self.new_shard()
 
     def new_shard(self) -> Shard:
-        return Shard(cast("Broker", self.broker), GroupSettings(), self.partition, self.failed.append)
+        return Shard(
+            cast("CoordinatorHost", self.broker), GroupSettings(), self.partition, self.failed.append
+        )
 
     def ask(self, request: Any) -> Told:
         told = Told()
@@ -262,7 +263,7 @@ def test_a_log_that_rots_is_tried_again() -> None:
 def test_shards_that_fail_twice_are_begun_once() -> None:
     """Leadership that moves while a shard fails must not let it be read anew twice a second, ever after."""
     case = Case(ALONE)
-    coordinator = GroupCoordinator(cast("Broker", case.broker), GroupSettings())
+    coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
     begun: list[int] = []
     coordinator.match_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # what it calls is counted
     for _ in range(2):

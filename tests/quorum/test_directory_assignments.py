@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from data_plane.disks.directory_assignments import ASSIGNMENTS_PER_REQUEST, DirectoryAssignments
+from data_plane.newest_image import NewestImage
 from metadata_quorum.config.config_resources import RESOURCE_TOPIC
 from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers.directories import assign_replicas_to_dirs
@@ -248,7 +249,7 @@ class Flag:
 def tell(controller: Controller, noted: dict[tuple[bytes, int], bytes]) -> DirectoryAssignments:
     """Run until all is told or the script ends."""
     assignments = DirectoryAssignments(
-        1, controller, ManualClock(), Flag, lambda: image(NEW), request_timeout_ms=1000, log=Quiet()
+        1, controller, ManualClock(), Flag, NewestImage(image(NEW)), request_timeout_ms=1000, log=Quiet()
     )
     for replica, directory in noted.items():
         assignments.note(*replica, directory)

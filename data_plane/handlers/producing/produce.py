@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Any
 
-from data_plane.broker import Broker, HostedTopic
+from data_plane.broker import Broker
 from data_plane.handlers.leader_hints import leader_endpoints
 from data_plane.handlers.producing.produce_rest import PARTITIONS_PER_TURN, ProduceRest
 from data_plane.handlers.producing.producer_refusals import PRODUCER_ERRORS, ProducerRefusals
@@ -484,4 +484,4 @@ def _error_answer(index: int, code: ErrorCode, message: str | None) -> Partition
     return PartitionProduceResponse(index, code, -1, -1, -1, _NO_ERRORS, message or None, _NO_LEADER)
 
 
-__all__ = ["DelayedProduce", "HostedTopic", "ProduceHandler"]
+__all__ = ["DelayedProduce", "ProduceHandler"]

@@ -1,0 +1,316 @@
+"""The partitions of which this broker holds replicas: taken up, given up and set aside as the metadata says.
+
+Theory of operation
+-------------------
+The broker names the partitions that an image has changed; for each of them the log is found or made, and the partition
+told. Nothing here awaits: logs that are many are made by `LogMaker`, which has the broker look at them again.
+
+* A replica that lies where the metadata does not say it is told to the controller (`DirectoryAssignments`).
+* A replica without a disk that can take it is not hosted: its clients get KAFKA_STORAGE_ERROR. One that full disks have
+  refused is tried again until one of them takes it.
+* A replica that the metadata holds for lost has a fate of its own (`rotten_replicas`).
+* A log of which the metadata knows nothing is a stray: renamed, never removed.
+
+PURE but for the logs' own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import attrs
+
+from data_plane.disks.directory_assignments import DirectoryAssignments, Replica
+from data_plane.disks.log_making import LogMaker
+from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
+from data_plane.log.directory.log_dir import LogDir
+from data_plane.newest_image import NewestImage
+from data_plane.replication.hosted_topics import HostedTopic, HostedTopics
+from data_plane.replication.partition import Partition
+from data_plane.replication.replication import Replication
+from data_plane.replication.rotten_replicas import Fate, RottenReplicas
+from data_plane.topic_configs import TopicConfigs
+from metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
+from odradek.env.ports import Clock, DiskError, DiskRefused, Log
+from odradek.serving.timers import Timers
+
+DISK_FULL_RETRY_SECONDS = 1.0
+
+
+class HostingBroker(Protocol):
+    """What `HostedPartitions` takes of its broker."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def timers(self) -> Timers: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def newest(self) -> NewestImage: ...
+
+    @property
+    def hosted(self) -> HostedTopics: ...
+
+    def hosting_changed(self) -> None:
+        """Partitions are hosted or not hosted now without a change of metadata."""
+
+
+@attrs.frozen
+class ReplicaDisks:
+    """Where the replicas of a broker lie, who makes their logs, and what the controller is told of it."""
+
+    placement: ReplicaPlacement
+    maker: LogMaker
+    assignments: DirectoryAssignments
+
+
+class HostedPartitions:
+    """Changes `broker.hosted`, and nobody else does. See the module docstring."""
+
+    def __init__(
+        self,
+        broker: HostingBroker,
+        configs: TopicConfigs,
+        disks: ReplicaDisks,
+        replication: Replication,
+        rotten: RottenReplicas,
+    ) -> None:
+        self._broker = broker
+        self._node_id = broker.node_id
+        self._newest = broker.newest
+        self._hosted = broker.hosted
+        self._log = broker.log
+        self._configs = configs
+        self._placement = disks.placement
+        self._maker = disks.maker
+        self._assignments = disks.assignments
+        self._replication = replication
+        self._rotten = rotten
+        self._without_room: dict[Replica, bool] = {}
+        """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
+        self._tries_again = False
+        self._refused: dict[Replica, None] = {}
+        """Replicas that could not be taken up, of which the log says so already."""
+
+    # -- configurations -------------------------------------------------------------------------------------------
+
+    def apply_configs(self, names: Iterable[str], *, stricter_only: bool = False) -> None:
+        """Have the logs of these topics follow their configurations; or only those whose `min.insync.replicas` rises."""
+        for name in names:
+            topic = self._hosted.by_name.get(name)
+            if topic is None:
+                continue
+            config = self._configs.log_config(name)
+            if stricter_only and config.min_insync_replicas <= topic.config.min_insync_replicas:
+                continue
+            topic.config = config
+            self._hosted.note_config(topic)
+            self._set_throttles(topic)
+            for partition in list(topic.partitions.values()):
+                partition.set_config(config)
+
+    def _set_throttles(self, topic: HostedTopic) -> None:
+        for throttle in self._replication.throttles:
+            throttle.set_replicas(topic.topic_id, self._configs.own(topic.name))
+
+    # -- what the metadata places here ----------------------------------------------------------------------------
+
+    def apply_topic(self, topic: TopicImage, before: TopicImage | None, numbers: Iterable[int]) -> None:
+        """Host what the metadata places here of the partitions `numbers`.
+
+        `before` is the topic as this process knew it, None for a new one.
+        """
+        hosted = self._hosted.by_id.get(topic.topic_id)
+        if hosted is None:
+            hosted = HostedTopic(topic.name, topic.topic_id, self._configs.log_config(topic.name))
+        for index in sorted(numbers):
+            image = topic.partitions[index]
+            partition = hosted.partitions.get(index)
+            if self._node_id not in image.replicas:
+                if partition is not None:
+                    self._give_up(hosted, index, partition)
+                continue
+            if partition is None:
+                is_new = before is None or index not in before.partitions
+                partition = self._host(hosted, index, image, is_new=is_new)
+                if partition is None:
+                    continue
+            if partition.image is not image:
+                partition.apply(image, self._node_id)
+                if image.directory_of(self._node_id) == LOST_DIRECTORY:
+                    self._take_lost(hosted, index, partition, image)
+                else:
+                    self._check_directory(partition, image)
+                    self._replication.match(partition)
+        if hosted.partitions:
+            self._hosted.put(hosted)
+            self._set_throttles(hosted)
+
+    def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
+        """An older word of this broker may have reached the controller behind a newer one: then tell it again."""
+        log = partition.log
+        owner = log.owner
+        if isinstance(owner, LogDir) and image.directory_of(self._node_id) != owner.directory_id:
+            self._assignments.note(log.topic_id, log.partition, owner.directory_id)
+
+    def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
+        """The replica has been moved to other brokers: its log goes."""
+        del hosted.partitions[index]
+        self._delete_replica(partition)
+        self._log.info("partition.moved_away", topic=hosted.name, partition=index)
+
+    def _delete_replica(self, partition: Partition) -> None:
+        log = partition.log
+        self._replication.forget(log.topic_id, log.partition)
+        partition.resign()
+        for log_dir in self._placement.log_dirs:
+            if log_dir.get(log.topic, log.partition) is log:
+                log_dir.delete_log(log.topic, log.partition)
+
+    def _host(
+        self, hosted: HostedTopic, index: int, image: PartitionImage, *, is_new: bool
+    ) -> Partition | None:
+        """Find or create the log of a partition; None when no directory can take it, or its directory is away."""
+        replica = (hosted.topic_id, index)
+        is_new = is_new or self._without_room.get(replica, False) or self._maker.is_new(replica)
+        told = image.directory_of(self._node_id)
+        assigned = self._rotten.directory_for(replica, image)
+        placement = self._placement
+        log_dir = placement.find(hosted.name, index, hosted.topic_id, assigned)
+        if log_dir is None:
+            try:
+                if not self._maker.may_make_now(hosted.name, index):
+                    self._maker.make_later(replica, hosted.name, assigned, is_new=is_new)
+                    return None
+                log_dir = placement.create(
+                    hosted.name, index, hosted.topic_id, hosted.config, assigned, is_new=is_new
+                )
+            except (DiskError, DirectoryAway) as error:
+                if replica not in self._refused:
+                    self._refused[replica] = None
+                    self._log.error(
+                        "partition.not_hosted", topic=hosted.name, partition=index, error=str(error)
+                    )
+                if isinstance(error, DiskRefused):
+                    self._try_again_later(replica, is_new=is_new)
+                return None
+        self._refused.pop(replica, None)
+        if told not in (log_dir.directory_id, LOST_DIRECTORY):
+            self._assignments.note(hosted.topic_id, index, log_dir.directory_id)
+        log = log_of(log_dir, hosted.name, index)
+        log.config = hosted.config
+        partition = hosted.partitions[index] = Partition(log, self._replication)
+        return partition
+
+    def _take_lost(
+        self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage
+    ) -> None:
+        """The metadata holds this replica for lost: see `rotten_replicas`."""
+        replica = (hosted.topic_id, index)
+        rotten = self._rotten
+        fate = rotten.fate(replica, image, is_empty=not partition.log.size_bytes)
+        if fate is Fate.BEGIN_ANEW:
+            self._replication.forget(*replica)
+            partition.resign()
+            del hosted.partitions[index]
+            for log_dir in self._placement.log_dirs:
+                if log_dir.get(hosted.name, index) is partition.log:
+                    rotten.note_set_aside(partition, log_dir, log_dir.set_rotten(hosted.name, index))
+            fresh = self._host(hosted, index, image, is_new=False)
+            if fresh is None:
+                return
+            partition, fate = fresh, Fate.FOLLOW
+            partition.apply(image, self._node_id)
+        owner = partition.log.owner
+        if fate is not Fate.WAIT and isinstance(owner, LogDir):
+            rotten.tell_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
+        if fate is Fate.FOLLOW:
+            self._replication.match(partition)
+        else:
+            self._replication.forget(*replica)
+
+    def delete_topic(self, topic_id: bytes) -> None:
+        """The topic is gone, and so are its logs."""
+        hosted = self._hosted.remove(topic_id)
+        if hosted is None:
+            return
+        for throttle in self._replication.throttles:
+            throttle.forget(topic_id)
+        for partition in list(hosted.partitions.values()):
+            self._delete_replica(partition)
+
+    # -- disks that are full ----------------------------------------------------------------------------------------
+
+    def _try_again_later(self, replica: Replica, *, is_new: bool) -> None:
+        self._without_room[replica] = is_new
+        if not self._tries_again:
+            self._tries_again = True
+            self._set_next_try()
+
+    def _set_next_try(self) -> None:
+        broker = self._broker
+        broker.timers.at(broker.clock.monotonic() + DISK_FULL_RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._tries_again = bool(self._without_room)
+        if not self._tries_again:
+            return
+        # The next try before this one: an error in it must not be the end of all.
+        self._set_next_try()
+        self._maker.begin_change()
+        topics = self._newest.image.topics_by_id
+        replicas = dict(self._without_room)
+        for topic_id in dict.fromkeys(topic_id for topic_id, _ in replicas):
+            topic = topics.get(topic_id)
+            if topic is not None:
+                self.apply_topic(topic, topic, [index for other, index in replicas if other == topic_id])
+        self._without_room = {}
+        for (topic_id, index), is_new in replicas.items():
+            if (topic_id, index) in self._maker:
+                continue
+            if topic_id in topics and self._hosted.partition(topic_id, index) is None:
+                self._try_again_later((topic_id, index), is_new=is_new)
+        self._broker.hosting_changed()
+
+    # -- what lies on the disks -------------------------------------------------------------------------------------
+
+    def set_strays_aside(self) -> None:
+        """Logs that the metadata does not know (or knows under another id) are renamed, never removed."""
+        topics = self._newest.image.topics
+        for log_dir in self._placement.log_dirs:
+            for (topic, index), log in list(log_dir.logs.items()):
+                image = topics.get(topic)
+                known = None if image is None else image.partitions.get(index)
+                if (
+                    image is None
+                    or image.topic_id != log.topic_id
+                    or known is None
+                    or self._node_id not in known.replicas
+                ):
+                    self._log.warning("partition.stray", topic=topic, partition=index, directory=log_dir.path)
+                    log_dir.set_stray(topic, index)
+
+    def directory_offline(self, log_dir: LogDir) -> None:
+        """A directory failed: stop serving its partitions."""
+        for hosted in list(self._hosted.by_name.values()):
+            for index, partition in list(hosted.partitions.items()):
+                if log_dir.get(hosted.name, index) is partition.log:
+                    del hosted.partitions[index]
+                    self._tell_directory_before_its_end(hosted, index, log_dir)
+                    self._replication.forget(hosted.topic_id, index)
+                    partition.resign()
+        self._broker.hosting_changed()
+
+    def _tell_directory_before_its_end(self, hosted: HostedTopic, index: int, log_dir: LogDir) -> None:
+        """The controller must know that this replica is gone too, also if it had not heard where it was."""
+        image = self._newest.image.partition(hosted.name, index)
+        if image is not None and image.directory_of(self._node_id) != log_dir.directory_id:
+            self._assignments.note(hosted.topic_id, index, log_dir.directory_id)

@@ -1,0 +1,56 @@
+"""What holds for the logs of each topic: its own values over this broker's. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from data_plane.log.log_config import LogConfig
+from data_plane.newest_image import NewestImage
+from metadata_quorum.config.config_resources import RESOURCE_BROKER
+from metadata_quorum.config.effective_config import BrokerConfigLayers, effective_topic_config
+from metadata_quorum.image.config_layers import layers_for
+from metadata_quorum.image.metadata_image import MetadataDelta
+
+SHARED_LOG_CONFIGS_MAX = 10_000
+
+
+class TopicConfigs:
+    """The effective configurations of topics by the newest image. Topics with the same values of their own share one."""
+
+    def __init__(self, node_id: int, newest: NewestImage, file_layers: BrokerConfigLayers) -> None:
+        """`file_layers` is what the properties file says."""
+        self._node_id = node_id
+        self._newest = newest
+        self._file_layers = file_layers
+        self._broker_resources = ((RESOURCE_BROKER, str(node_id)), (RESOURCE_BROKER, ""))
+        self._shared: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        """By the values of a topic's own; of what this broker is told now."""
+
+    @property
+    def broker_layers(self) -> BrokerConfigLayers:
+        """What this broker's values are made of now: its file, and what the metadata log says of it and of all."""
+        return layers_for(self._newest.image, self._file_layers.static, self._node_id)
+
+    def own(self, topic: str) -> Mapping[str, str]:
+        """The topic's own values, as the metadata log has them."""
+        return self._newest.image.topic_configs(topic)
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The effective configuration of a topic's logs."""
+        overrides = self.own(topic)
+        key = tuple(sorted(overrides.items()))
+        config = self._shared.get(key)
+        if config is None:
+            if len(self._shared) >= SHARED_LOG_CONFIGS_MAX:
+                self._shared.clear()
+            properties = effective_topic_config(overrides, self.broker_layers)
+            config = self._shared[key] = LogConfig.from_properties(properties)
+        return config
+
+    def concerns_broker(self, delta: MetadataDelta) -> bool:
+        """Whether this change of metadata tells the broker other values, below those of all topics."""
+        return delta.features_changed or any(each in delta.changed_configs for each in self._broker_resources)
+
+    def broker_changed(self) -> None:
+        """Forget what was made of the broker's former values."""
+        self._shared.clear()
