@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from data_plane.fetch_sessions import FetchedPartition
-from data_plane.handlers.fetching.fetch import INLINE_BYTES_MAX, FetchRound, cold_ranges
+from data_plane.handlers.fetching.cold_pages import INLINE_BYTES_MAX, cold_ranges
+from data_plane.handlers.fetching.fetch_job import FetchRound
 from data_plane.log.log_types import FileRange
 from odradek.env.ports import FileClosed
 from sim.machine.disk import SimDisk

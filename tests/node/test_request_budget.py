@@ -25,7 +25,7 @@ from bench.budget.lines import LINES
 from bench.budget.stage import Client, Judged, judged_node
 from bench.processes import memory_kib
 from bench.small_requests import record_batch
-from data_plane.handlers.fetching.fetch import READ_UNITS
+from data_plane.handlers.fetching.fetch_job import READ_UNITS
 from data_plane.handlers.grouping.gathering import DECISION_UNITS
 from data_plane.handlers.grouping.group_offsets import DECIDED_UNITS
 from data_plane.log.batch_work import RATION

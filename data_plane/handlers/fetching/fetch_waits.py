@@ -7,16 +7,14 @@ missing then is shared out anew. With one partition the first look finds enough,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from data_plane.fetch_sessions import FetchedPartition
+from data_plane.handlers.fetching.fetch_job import FetchJob, FetchRound
 from data_plane.log.log_types import FileRange
 from data_plane.replication.partition import Partition
 from data_plane.replication.waiting_fetches import Mark, Until
 from wire.batches.batch_header import HEADER_SIZE
-
-if TYPE_CHECKING:
-    from data_plane.handlers.fetching.fetch import FetchJob, FetchRound
 
 Wait: TypeAlias = tuple[Partition, Until, Mark]
 

@@ -1,0 +1,473 @@
+"""What one fetch asks for: its partitions are read within its limits, and the response is put together.
+
+A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. A fetch that is
+parked keeps its job, and reads anew each time that it is woken.
+
+A follower (a replica id that is not negative) reads up to the log's end; the offset at which it fetches is its promise
+to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may read from followers since
+version 11 (KIP-392), up to what the follower has heard of the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from data_plane.broker import Broker
+from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
+from data_plane.handlers.leader_hints import leader_endpoints
+from data_plane.log.partition_log import FileRange, PartitionLog
+from data_plane.replication.partition import Partition
+from data_plane.replication.read_replica import preferred_read_replica
+from data_plane.replication.throttle import ReplicationThrottle
+from odradek.env.ports import DiskError
+from odradek.serving.contract import Context
+from odradek.serving.slices import Work
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    SnapshotId,
+)
+from wire.structure import ZERO_UUID
+
+TOPIC_IDS_SINCE = 13
+FOLLOWERS_SERVE_SINCE = 11
+REPLICA_STATE_SINCE = 15
+LEADER_HINTS_SINCE = 16
+READ_COMMITTED = 1
+CHUNK = 64
+"""So many partitions are read and told between two looks at whether a slice is over."""
+READ_UNITS = 3
+"""What reading a partition counts like, in partitions looked up."""
+
+_NOT_DIVERGING = EpochEndOffset()
+_NO_LEADER = LeaderIdAndEpoch()
+_NO_SNAPSHOT = SnapshotId()
+_NO_ENDPOINTS: list[NodeEndpoint] = []
+_NONE_ABORTED: list[Any] = []
+
+
+class FetchRound:
+    """One attempt to serve a fetch: the answers per partition and what they hold."""
+
+    __slots__ = ("answers", "bytes_cut_off", "bytes_read", "full", "must_answer", "ranges")
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[FetchedPartition, PartitionData]] = []
+        self.ranges: list[FileRange] = []
+        self.bytes_read = 0
+        self.bytes_cut_off = 0
+        """What there is beyond whole batches, up to the limits: it counts for `min_bytes`."""
+        self.full: list[FetchedPartition] = []
+        """Those of which a limit cut something off: they give no more."""
+        self.must_answer = False
+
+    def release(self) -> None:
+        for file_range in self.ranges:
+            file_range.release()
+
+
+class FetchJob:
+    """What a fetch asks for, kept while it is parked (no part of it is a view of the receive buffer)."""
+
+    __slots__ = (
+        "api_version",
+        "broker",
+        "by_id",
+        "committed",
+        "is_follower",
+        "listener",
+        "max_bytes",
+        "min_bytes",
+        "needs_leader",
+        "now_ms",
+        "plan",
+        "rack",
+        "replica_epoch",
+        "replica_id",
+    )
+
+    def __init__(self, broker: Broker, plan: FetchPlan, request: FetchRequest, context: Context) -> None:
+        api_version = context.api_version
+        self.listener = context.listener
+        self.broker = broker
+        self.plan = plan
+        self.api_version = api_version
+        self.by_id = api_version >= TOPIC_IDS_SINCE
+        self.committed = request.isolation_level == READ_COMMITTED
+        self.max_bytes = min(request.max_bytes, broker.settings.fetch_max_bytes)
+        if broker.env.provokes and broker.env.buggify("fetch.short_read"):
+            self.max_bytes = min(self.max_bytes, 1)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        if api_version >= REPLICA_STATE_SINCE:
+            self.replica_id = request.replica_state.replica_id
+            self.replica_epoch = request.replica_state.replica_epoch
+        else:
+            self.replica_id = request.replica_id
+            self.replica_epoch = -1
+        self.is_follower = self.replica_id >= 0
+        self.now_ms = int(broker.clock.monotonic() * 1000)
+        if plan.session is not None and plan.session.privileged:
+            plan.session.fetched_at_ms = self.now_ms
+        selects = broker.replication.settings.selects_by_rack and api_version >= FOLLOWERS_SERVE_SINCE
+        self.rack = request.rack_id if selects and not self.is_follower else ""
+        self.needs_leader = self.is_follower or api_version < FOLLOWERS_SERVE_SINCE
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def hosted(self, fetched: FetchedPartition) -> Partition | None:
+        """The partition that a key names, if it is served here."""
+        name, index = fetched.key
+        hosted = self.broker.topics_by_id.get(name) if self.by_id else self.broker.topics.get(name)  # type: ignore[arg-type]  # by_id says which
+        return None if hosted is None else hosted.partitions.get(index)
+
+    def read(self, *, is_first: bool = False) -> FetchRound:
+        """Read every partition of the plan, in order, within the limits. The first time counts for a follower.
+
+        Of a follower's session what was stirred is looked at.
+        """
+        attempt = FetchRound()
+        session = self.plan.session
+        some = self.plan.partitions if session is None or not session.privileged else session.to_read()
+        self._read(attempt, some, self.max_bytes, is_first)
+        return attempt
+
+    def reading(self) -> Work[FetchRound]:
+        """As the first `read`, in pieces; for whoever is no follower.
+
+        What happens meanwhile to a partition that was read already might be missed by who then waits for it: so too little is
+        looked for again, at once, if anything has happened.
+        """
+        attempt = FetchRound()
+        seen: list[tuple[Partition, int, int]] = []
+        try:
+            for start in range(0, len(self.plan.partitions), CHUNK):
+                some = self.plan.partitions[start : start + CHUNK]
+                self._read(attempt, some, max(0, self.max_bytes - attempt.bytes_read), True)
+                hosted = [partition for partition in map(self.hosted, some) if partition is not None]
+                seen += [
+                    (partition, self.upper_bound(partition.log), partition.leader_epoch)
+                    for partition in hosted
+                ]
+                yield len(some) + (READ_UNITS - 1) * len(hosted)
+        except BaseException:
+            attempt.release()
+            raise
+        if self.has_enough(attempt) or all(
+            self.upper_bound(partition.log) == bound and partition.leader_epoch == epoch
+            for partition, bound, epoch in seen
+        ):
+            return attempt
+        attempt.release()
+        return self.read()
+
+    def _read(
+        self, attempt: FetchRound, partitions: Sequence[FetchedPartition], room: int, is_first: bool
+    ) -> None:
+        for fetched in partitions:
+            partition = self.hosted(fetched)
+            if partition is None:
+                answer = self._error(fetched, None, self._missing_error(fetched))
+            else:
+                answer = self._read_partition(attempt, fetched, partition, room, is_first)
+                if answer.records is not None:
+                    room = max(0, room - len(answer.records))
+            if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
+                attempt.must_answer = True
+            attempt.answers.append((fetched, answer))
+
+    def _read_partition(
+        self,
+        attempt: FetchRound,
+        fetched: FetchedPartition,
+        partition: Partition,
+        room: int,
+        is_first: bool,
+    ) -> PartitionData:
+        """One partition's answer: an error, where the logs diverge, who should be asked instead, or its records."""
+        if self.needs_leader:
+            code = partition.leader_error(fetched.current_leader_epoch)
+        else:
+            code = partition.reader_error(fetched.current_leader_epoch)
+        if code:
+            return self._error(fetched, partition, code)
+        log = partition.log
+        if fetched.last_fetched_epoch >= 0:
+            try:
+                diverging = _divergence(partition, fetched)
+            except KafkaError as error:
+                return self._error(fetched, partition, error.code)
+            if diverging is not None:
+                return _without_records(fetched, log, diverging=diverging)
+        if self.rack and partition.is_leader:
+            nearer = self._nearer_replica(partition, fetched)
+            if nearer >= 0:
+                attempt.must_answer = True
+                return _without_records(fetched, log, preferred_read_replica=nearer)
+        records: Any = b""
+        upper_bound = self.upper_bound(log)
+        throttle = None
+        try:
+            if self.is_follower:
+                if is_first:
+                    self._note_follower(fetched, partition)
+                throttle = self._throttle_of(partition)
+                if throttle is not None and not throttle.has_room(int(self.broker.clock.monotonic() * 1000)):
+                    upper_bound = -1
+            got = log.read(
+                fetched.fetch_offset,
+                min(fetched.max_bytes, room),
+                upper_bound=upper_bound,
+                min_one=attempt.bytes_read == 0,
+            )
+        except (KafkaError, DiskError) as error:
+            return self._not_read(fetched, partition, error)
+        if got.next_offset < upper_bound:
+            attempt.full.append(fetched)
+            attempt.bytes_cut_off += max(0, min(fetched.max_bytes, room) - got.count)
+        if got.file is not None:
+            records = FileRange(got.file, got.position, got.count)
+            attempt.ranges.append(records)
+            attempt.bytes_read += got.count
+            if self.is_follower:
+                self._note_sent(partition, got.count, throttle)
+        return PartitionData(
+            fetched.key[1],
+            0,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            _NOT_DIVERGING,
+            _NO_LEADER,
+            _NO_SNAPSHOT,
+            _NONE_ABORTED if self.committed else None,
+            -1,
+            records,
+        )
+
+    def _nearer_replica(self, partition: Partition, fetched: FetchedPartition) -> int:
+        """The replica in the consumer's rack from which it should read instead; -1 for this one."""
+        broker = self.broker
+        return preferred_read_replica(
+            partition, broker.image, broker.node_id, self.listener, self.rack, fetched.fetch_offset
+        )
+
+    def _not_read(
+        self, fetched: FetchedPartition, partition: Partition, error: KafkaError | DiskError
+    ) -> PartitionData:
+        """The log has nothing at this offset, or cannot be read."""
+        log = partition.log
+        if isinstance(error, DiskError):
+            self.broker.disk_errors.tell(
+                "fetch.disk_error", topic=log.topic, partition=log.partition, error=str(error)
+            )
+            return self._error(fetched, partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if error.code == ErrorCode.CORRUPT_MESSAGE:
+            partition.suspect(fetched.fetch_offset)
+        return self._error(fetched, partition, error.code)
+
+    def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
+        """Count what a follower gets."""
+        if partition.is_adding(self.replica_id):
+            self.broker.replication.reassignment_bytes_out += count
+        if throttle is not None:
+            throttle.note(count)
+
+    def _throttle_of(self, partition: Partition) -> ReplicationThrottle | None:
+        """What slows this follower here, if anything does."""
+        throttle = self.broker.replication.leader_throttle
+        if (
+            throttle.is_set
+            and self.replica_id not in partition.isr_state.maximal_isr
+            and throttle.applies_to(partition.log.topic_id, partition.log.partition)
+        ):
+            return throttle
+        return None
+
+    def _note_follower(self, fetched: FetchedPartition, partition: Partition) -> None:
+        """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`.
+
+        It needs no disk: what the follower has, it has, also while this log cannot be read.
+        """
+        replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
+        log = partition.log
+        if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
+            promised = partition.note_fetch(
+                replica, self.replica_epoch, fetched.fetch_offset, fetched.log_start_offset, self.now_ms
+            )
+            if promised and isinstance(fetched, FollowerCursor):
+                replica.follow_with(fetched)
+
+    def _error(
+        self, fetched: FetchedPartition, partition: Partition | None, code: ErrorCode
+    ) -> PartitionData:
+        answer = PartitionData(
+            fetched.key[1], code, -1, -1, -1, _NOT_DIVERGING, _NO_LEADER, _NO_SNAPSHOT, None, -1, b""
+        )
+        if partition is None:
+            answer.aborted_transactions = _NONE_ABORTED
+        hinted = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        if self.api_version < LEADER_HINTS_SINCE or partition is None or partition.image is None:
+            return answer
+        if code in hinted:
+            answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
+        return answer
+
+    def _missing_error(self, fetched: FetchedPartition) -> ErrorCode:
+        name, index = fetched.key
+        if not self.by_id:
+            return self.broker.missing_partition_error(str(name), index)
+        image = self.broker.image.topics_by_id.get(name)  # type: ignore[arg-type]  # by_id: the key holds an id
+        return (
+            ErrorCode.UNKNOWN_TOPIC_ID
+            if image is None
+            else self.broker.missing_partition_error(image.name, index)
+        )
+
+    def has_enough(self, attempt: FetchRound) -> bool:
+        """Whether this round is an answer."""
+        return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
+
+    def upper_bound(self, log: PartitionLog) -> int:
+        """The offset up to which it reads."""
+        if self.is_follower:
+            return log.log_end_offset
+        return log.last_stable_offset if self.committed else log.high_watermark
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def respond(self, attempt: FetchRound) -> FetchResponse:
+        """The response; incremental sessions omit partitions about which there is nothing new."""
+        plan = self.plan
+        session = plan.session
+        topics: dict[Any, FetchableTopicResponse] = {}
+        served = []
+        for fetched, answer in attempt.answers:
+            if session is not None:
+                news = self._note_told(fetched, answer)
+                if plan.incremental and not news:
+                    continue
+                if answer.records:
+                    served.append(fetched)
+                elif isinstance(fetched, FollowerCursor):
+                    self._may_settle(fetched, answer)
+            name = fetched.key[0]
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = FetchableTopicResponse(
+                    name if isinstance(name, str) else "", name if isinstance(name, bytes) else ZERO_UUID, []
+                )
+            topic.partitions.append(answer)
+        if session is not None and len(plan.partitions) > 1 and served:
+            move_to_end(session, served)
+        response = FetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
+        if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
+            leaders = (
+                answer.current_leader.leader_id for topic in response.responses for answer in topic.partitions
+            )
+            response.node_endpoints = leader_endpoints(
+                self.broker.image, self.listener, leaders, NodeEndpoint
+            )
+        return response
+
+    def responding(self, attempt: FetchRound) -> Work[FetchResponse]:
+        """As `respond`, in pieces: each is a response about some partitions."""
+        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+        endpoints: dict[int, NodeEndpoint] = {}
+        try:
+            for start in range(0, len(attempt.answers), CHUNK):
+                some = FetchRound()
+                some.answers = attempt.answers[start : start + CHUNK]
+                some.must_answer = attempt.must_answer
+                response = self.respond(some)
+                for each in response.responses:
+                    topic = topics.setdefault((each.topic, each.topic_id), each)
+                    if topic is not each:
+                        topic.partitions += each.partitions
+                endpoints.update((each.node_id, each) for each in response.node_endpoints)
+                yield CHUNK
+        except BaseException:
+            attempt.release()
+            raise
+        return FetchResponse(
+            0, 0, self.plan.session_id, list(topics.values()), [endpoints[key] for key in sorted(endpoints)]
+        )
+
+    def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
+        """Look at it no more until it is stirred: the follower has all and has heard all."""
+        if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
+            return
+        partition = self.hosted(fetched)
+        if partition is None:
+            return
+        log = partition.log
+        replica = (partition.followers or {}).get(self.replica_id)
+        if (
+            fetched.fetch_offset == log.log_end_offset
+            and fetched.sent_high_watermark == log.high_watermark
+            and fetched.sent_log_start_offset == log.log_start_offset
+            # Else its next fetch may be the one with which it joins.
+            and self.replica_id in partition.isr_state.isr
+            # Else nobody would stir it.
+            and replica is not None
+            and replica.cursor is fetched
+        ):
+            fetched.settle()
+
+    def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
+        """Whether this partition's answer holds news for the session (KIP-227); remembers what is told."""
+        news = bool(
+            answer.records
+            or answer.error_code
+            or answer.diverging_epoch is not _NOT_DIVERGING
+            or answer.preferred_read_replica >= 0
+            or answer.high_watermark != fetched.sent_high_watermark
+            or answer.log_start_offset != fetched.sent_log_start_offset
+        )
+        # Whoever hears of an error or of a divergence takes nothing else from the answer.
+        is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
+        fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
+        fetched.sent_log_start_offset = answer.log_start_offset
+        return news
+
+
+def _without_records(
+    fetched: FetchedPartition,
+    log: PartitionLog,
+    *,
+    diverging: EpochEndOffset = _NOT_DIVERGING,
+    preferred_read_replica: int = -1,
+) -> PartitionData:
+    """An answer that sends the fetcher elsewhere: back in its log, or to another replica."""
+    return PartitionData(
+        fetched.key[1],
+        0,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        diverging,
+        _NO_LEADER,
+        _NO_SNAPSHOT,
+        None,
+        preferred_read_replica,
+        b"",
+    )
+
+
+def _divergence(partition: Partition, fetched: FetchedPartition) -> EpochEndOffset | None:
+    """KIP-595: where the fetcher's log stops being a prefix of this one, if it does.
+
+    Raises `KafkaError` OFFSET_OUT_OF_RANGE for an epoch that is later than all of this log's, or records that are gone.
+    """
+    epoch, end_offset = partition.log.end_offset_for_epoch(fetched.last_fetched_epoch)
+    if epoch < 0 or fetched.fetch_offset < partition.log.log_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+        return EpochEndOffset(epoch, end_offset)
+    return None
