@@ -191,46 +191,37 @@ class FetchJob:
         is_first: bool,
     ) -> PartitionData:
         """One partition's answer: an error, where the logs diverge, who should be asked instead, or its records."""
-        if self.needs_leader:
-            code = partition.leader_error(fetched.current_leader_epoch)
-        else:
-            code = partition.reader_error(fetched.current_leader_epoch)
+        epoch = fetched.current_leader_epoch
+        code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:
             return self._error(fetched, partition, code)
         log = partition.log
-        if fetched.last_fetched_epoch >= 0:
-            try:
-                diverging = _divergence(partition, fetched)
-            except KafkaError as error:
-                return self._error(fetched, partition, error.code)
-            if diverging is not None:
-                return _without_records(fetched, log, diverging=diverging)
-        if self.rack and partition.is_leader:
-            nearer = self._nearer_replica(partition, fetched)
-            if nearer >= 0:
-                attempt.must_answer = True
-                return _without_records(fetched, log, preferred_read_replica=nearer)
         records: Any = b""
-        upper_bound = self.upper_bound(log)
         throttle = None
         try:
+            if fetched.last_fetched_epoch >= 0:
+                diverging = _divergence(partition, fetched)
+                if diverging is not None:
+                    return _without_records(fetched, log, diverging=diverging)
+            if self.rack and partition.is_leader:
+                nearer = self._nearer_replica(partition, fetched)
+                if nearer >= 0:
+                    attempt.must_answer = True
+                    return _without_records(fetched, log, preferred_read_replica=nearer)
+            bound = self.upper_bound(log)
             if self.is_follower:
                 if is_first:
                     self._note_follower(fetched, partition)
                 throttle = self._throttle_of(partition)
                 if throttle is not None and not throttle.has_room(int(self.broker.clock.monotonic() * 1000)):
-                    upper_bound = -1
-            got = log.read(
-                fetched.fetch_offset,
-                min(fetched.max_bytes, room),
-                upper_bound=upper_bound,
-                min_one=attempt.bytes_read == 0,
-            )
+                    bound = -1
+            limit = min(fetched.max_bytes, room)
+            got = log.read(fetched.fetch_offset, limit, upper_bound=bound, min_one=not attempt.bytes_read)
         except (KafkaError, DiskError) as error:
             return self._not_read(fetched, partition, error)
-        if got.next_offset < upper_bound:
+        if got.next_offset < bound:
             attempt.full.append(fetched)
-            attempt.bytes_cut_off += max(0, min(fetched.max_bytes, room) - got.count)
+            attempt.bytes_cut_off += max(0, limit - got.count)
         if got.file is not None:
             records = FileRange(got.file, got.position, got.count)
             attempt.ranges.append(records)
