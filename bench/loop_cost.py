@@ -85,10 +85,8 @@ def make_services(env: RealEnv) -> ConnectionServices:
     return ConnectionServices(
         table=ApiTable({int(ApiKey.PRODUCE): handle}, versions, versions, handle),
         buffers=ReceiveBuffers(1 << 24),
-        clock=env.clock,
-        long_work=env.long_work,
+        env=env,
         tasks=Nobody(),
-        new_event=env.event,
         log=structlog.get_logger(),
         frame_bytes_max=1 << 24,
         after_turn=lambda: None,

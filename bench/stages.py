@@ -36,7 +36,7 @@ POINTS: tuple[tuple[str, str], ...] = (
     ("append", "data_plane.log.partition_log:PartitionLog.append"),
     ("append", "odradek.env.real_files:RealFile.append"),
     ("read", "data_plane.log.partition_log:PartitionLog.read"),
-    ("encode", "odradek.node.connections.connection_loop:Connection._encode"),
+    ("encode", "odradek.node.connections.answer_queue:AnswerQueue._encode"),
     ("send", "odradek.node.connections.send_queue:SendQueue.flush"),
     ("send", "odradek.env.real_net:TcpConn.send"),
     ("send", "odradek.env.real_net:TcpConn.sendfile"),

@@ -387,15 +387,12 @@ class Node:
         services = ConnectionServices(
             table=table,
             buffers=ReceiveBuffers(queued_bytes_max if queued_bytes_max > 0 else RECEIVE_BYTES_MAX),
-            clock=env.clock,
-            long_work=env.long_work,
+            env=env,
             tasks=self._tasks,
-            new_event=env.event,
             log=self._log,
             frame_bytes_max=config.get_int("socket.request.max.bytes"),
             after_turn=after_turn,
             poison=self._poison,
-            buggify=env.buggify if env.provokes else None,
         )
         self._services.append(services)
         return services

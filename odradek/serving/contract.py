@@ -78,6 +78,17 @@ class Outcome(Enum):
 
 CLOSE = Outcome.CLOSE
 
+
+class PinsFiles:
+    """A response that holds ranges of files: they stay pinned until it is sent, or until `release_files`."""
+
+    __slots__ = ()
+
+    def release_files(self) -> None:
+        """Unpin them: the response will never be sent."""
+        raise NotImplementedError
+
+
 Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
 """A response message, `Delayed`, `Suspend`, None or `CLOSE`."""
 

@@ -23,8 +23,9 @@ from metadata_quorum.replica.quorum_leader import WAITING_BYTES_MAX
 from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import File
+from odradek.node.connections.answer_queue import SEND_QUEUE_BYTES_MAX
 from odradek.node.connections.answers import HELD_BYTES_MAX, PARKED_MAX, SLOTS_MAX
-from odradek.node.connections.connection_loop import FRAMES_PER_TURN, SEND_QUEUE_BYTES_MAX
+from odradek.node.connections.connection_loop import FRAMES_PER_TURN
 from odradek.node.node import Node
 from sim.checks.invariants import (
     CommittedBatches,

@@ -9,11 +9,12 @@ import pytest
 
 from data_plane.fetch_sessions import FetchedPartition
 from data_plane.handlers.fetching.cold_pages import INLINE_BYTES_MAX, cold_ranges
-from data_plane.handlers.fetching.fetch_job import FetchRound
+from data_plane.handlers.fetching.fetch_job import FetchRound, FileFetchResponse
 from data_plane.log.log_types import FileRange
 from odradek.env.ports import FileClosed
+from odradek.node.connections.answers import release_response
 from sim.machine.disk import SimDisk
-from wire.messages.fetch import PartitionData
+from wire.messages.fetch import FetchableTopicResponse, PartitionData
 
 
 def _answered(disk: SimDisk, counts: list[int]) -> FetchRound:
@@ -56,3 +57,14 @@ def test_what_is_not_in_memory_is_left_to_a_worker() -> None:
     assert cold_ranges(attempt) == attempt.ranges
     assert len(attempt.ranges) == 2
     attempt.release()
+
+
+def test_an_answer_that_is_never_sent_lets_go_of_its_files() -> None:
+    """A connection that breaks before its answer is encoded unpins what that answer holds, and nothing else."""
+    attempt = _answered(SimDisk(), [10, 20])
+    file = attempt.ranges[0].file
+    partitions = [answer for _, answer in attempt.answers]
+    release_response(FileFetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)]))
+    file.close()
+    with pytest.raises(FileClosed):
+        file.pin()

@@ -220,7 +220,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "answers-out-of-order",
         "Kafka's protocol: a connection's answers come in the order of its requests.",
-        "odradek.node.connections.connection_loop:Connection._move_answers",
+        "odradek.node.connections.answer_queue:AnswerQueue._move_answers",
         """        while slots and slots[0].is_answered:
             slot = slots.popleft()
 """,

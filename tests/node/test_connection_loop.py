@@ -20,7 +20,7 @@ from odradek.node.connections.connection_loop import FRAMES_PER_LOOK, FRAMES_PER
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
-from odradek.serving.contract import CLOSE, Delayed, Suspend
+from odradek.serving.contract import CLOSE, Delayed, PinsFiles, Suspend
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from wire.errors import RemoteProtocolError
@@ -56,8 +56,8 @@ class Entry:
     def encode(
         frame: bytearray, response: Any, spills: list[tuple[int, Any]], errors: dict[int, int]
     ) -> None:
-        if isinstance(response, SimpleNamespace):
-            spills.append((len(frame), response.responses[0].partitions[0].records))
+        if isinstance(response, Fetched):
+            spills.append((len(frame), response.found))
         else:
             frame += response
 
@@ -94,10 +94,8 @@ class Node:
         services = self.services = ConnectionServices(
             table=Table(entry),  # type: ignore[arg-type]  # the loop asks it for `get` alone
             buffers=self.buffers,
-            clock=env.clock,
-            long_work=env.long_work,
+            env=env,
             tasks=tasks,
-            new_event=env.event,
             log=self.log,
             frame_bytes_max=FRAME_BYTES_MAX,
             after_turn=lambda: self.turns.append(len(self.seen)),
@@ -172,9 +170,18 @@ class Table:
         return self._entry
 
 
-def fetched(found: FileRange) -> SimpleNamespace:
-    """As much of a FetchResponse as the loop looks at."""
-    return SimpleNamespace(responses=[SimpleNamespace(partitions=[SimpleNamespace(records=found)])])
+class Fetched(PinsFiles):
+    """An answer with one range of a file."""
+
+    def __init__(self, found: FileRange) -> None:
+        self.found = found
+
+    def release_files(self) -> None:
+        self.found.release()
+
+
+def fetched(found: FileRange) -> Fetched:
+    return Fetched(found)
 
 
 async def answer_after(event: Event, text: bytes) -> bytes:

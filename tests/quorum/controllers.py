@@ -179,10 +179,8 @@ class Controllers:
         services = ConnectionServices(
             table=build_controller_table(service, lambda: service.committed_image, decided),
             buffers=ReceiveBuffers(1 << 24),
-            clock=env.clock,
-            long_work=env.long_work,
+            env=env,
             tasks=nursery,
-            new_event=env.event,
             log=journal,
             frame_bytes_max=1 << 24,
             after_turn=lambda: None,

@@ -347,10 +347,8 @@ class ReplicatedTopic:
         services = ConnectionServices(
             table=build_table(broker),
             buffers=ReceiveBuffers(1 << 28),
-            clock=env.clock,
-            long_work=env.long_work,
+            env=env,
             tasks=tasks,
-            new_event=env.event,
             log=log,
             frame_bytes_max=1 << 27,
             after_turn=broker.run_woken,

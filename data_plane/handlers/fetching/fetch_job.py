@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from data_plane.broker import Broker
 from data_plane.fetch_sessions import FetchedPartition, FetchPlan, FollowerCursor, move_to_end
 from data_plane.handlers.leader_hints import leader_endpoints
@@ -21,7 +23,7 @@ from data_plane.replication.partition import Partition
 from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.replication.throttle import ReplicationThrottle
 from odradek.env.ports import DiskError
-from odradek.serving.contract import Context
+from odradek.serving.contract import Context, PinsFiles
 from odradek.serving.slices import Work
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
@@ -51,6 +53,18 @@ _NO_LEADER = LeaderIdAndEpoch()
 _NO_SNAPSHOT = SnapshotId()
 _NO_ENDPOINTS: list[NodeEndpoint] = []
 _NONE_ABORTED: list[Any] = []
+
+
+@attrs.define(eq=False, repr=False)
+class FileFetchResponse(FetchResponse, PinsFiles):
+    """A response whose records may be ranges of segment files."""
+
+    def release_files(self) -> None:
+        for topic in self.responses:
+            for partition in topic.partitions:
+                records: Any = partition.records
+                if isinstance(records, FileRange):
+                    records.release()
 
 
 class FetchRound:
@@ -357,7 +371,7 @@ class FetchJob:
             topic.partitions.append(answer)
         if session is not None and len(plan.partitions) > 1 and served:
             move_to_end(session, served)
-        response = FetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
+        response = FileFetchResponse(0, 0, plan.session_id, list(topics.values()), _NO_ENDPOINTS)
         if attempt.must_answer and self.api_version >= LEADER_HINTS_SINCE:
             leaders = (
                 answer.current_leader.leader_id for topic in response.responses for answer in topic.partitions
@@ -386,7 +400,7 @@ class FetchJob:
         except BaseException:
             attempt.release()
             raise
-        return FetchResponse(
+        return FileFetchResponse(
             0, 0, self.plan.session_id, list(topics.values()), [endpoints[key] for key in sorted(endpoints)]
         )
 

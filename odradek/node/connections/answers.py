@@ -13,16 +13,14 @@ these figures plus one answer for each connection that waits.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from data_plane.log.partition_log import FileRange
 from odradek.node.connections.send_queue import Chunk
 from odradek.serving.api_table import ApiEntry
-from odradek.serving.contract import Delayed
-
-if TYPE_CHECKING:
-    from odradek.node.connections.connection_loop import Connection
+from odradek.serving.contract import Delayed, PinsFiles
+from wire.structure import Message
 
 SLOTS_MAX = 256
 PARKED_MAX = 5
@@ -33,6 +31,30 @@ HELD_SHARE_BYTES = 64 * 1024
 RESPONSE_PREFIX = struct.Struct(">ii")
 HELD_SECONDS_MAX = 10.0
 """So long a connection may keep others waiting for this memory."""
+
+
+class Answering(Protocol):
+    """What a slot, and who encodes its answer elsewhere, need of its connection."""
+
+    last_active: float
+
+    @property
+    def closing(self) -> bool: ...
+
+    def answer_came(self, slot: Slot) -> None:
+        """A delayed answer is there."""
+
+    def encode_long(self, slot: Slot, response: Any) -> None:
+        """A long answer is there: nothing more is dispatched until it is bytes."""
+
+    def throttle(self, entry: ApiEntry, request_bytes: int, response: Any) -> None:
+        """Tell the client how long to wait, where its quota says so."""
+
+    def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
+        """A long answer is bytes now."""
+
+    def encoding_failed(self) -> None:
+        """A long answer could not be encoded."""
 
 
 class Slot:
@@ -53,7 +75,7 @@ class Slot:
     )
 
     def __init__(
-        self, connection: Connection, entry: ApiEntry, correlation_id: int, request_bytes: int
+        self, connection: Answering, entry: ApiEntry, correlation_id: int, request_bytes: int
     ) -> None:
         self.connection = connection
         self.entry = entry
@@ -91,6 +113,21 @@ class Waiter(Protocol):
     def signal_room(self) -> None: ...
 
 
+class Holding(Protocol):
+    """A connection with answers that wait."""
+
+    held_bytes: int
+
+    @property
+    def closing(self) -> bool: ...
+
+    @property
+    def slots(self) -> Sequence[Slot] | None: ...
+
+
+C = TypeVar("C", bound=Holding)
+
+
 class HeldAnswers:
     """What all connections hold together."""
 
@@ -114,7 +151,7 @@ class HeldAnswers:
             for waiter in list(self.waiters):
                 waiter.signal_room()
 
-    def to_evict(self, connections: Iterable[Connection], now: float) -> list[Connection]:
+    def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
         """Those that hold the most, and have for `HELD_SECONDS_MAX`, until the rest is within the bound."""
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
@@ -168,9 +205,7 @@ def release_chunks(chunks: Iterable[Chunk]) -> None:
             chunk.release()
 
 
-def release_response(response: Any) -> None:
-    """As `release_chunks`, of one that is not encoded."""
-    for topic in getattr(response, "responses", ()):
-        for partition in getattr(topic, "partitions", ()):
-            if isinstance(partition.records, FileRange):
-                partition.records.release()
+def release_response(response: Message) -> None:
+    """Let go of an answer that is not encoded, and never will be."""
+    if isinstance(response, PinsFiles):
+        response.release_files()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from odradek.env.long_work import LongWork
-from odradek.env.ports import Clock, Event, Log, TaskGroup
+from odradek.env.ports import Env, Log, TaskGroup
 from odradek.node.connections.answers import HeldAnswers
 from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.complaints import Complaints
@@ -40,24 +39,22 @@ class ConnectionServices:
         *,
         table: ApiTable,
         buffers: ReceiveBuffers,
-        clock: Clock,
-        long_work: LongWork,
+        env: Env,
         tasks: TaskGroup,
-        new_event: Callable[[], Event],
         log: Log,
         frame_bytes_max: int,
         after_turn: Callable[[], None],
         poison: bool = False,
-        buggify: Callable[[str], bool] | None = None,
     ) -> None:
-        """`buggify` is None where nothing is ever provoked: every turn of a connection looks."""
-        self.buggify = buggify
+        """`poison` overwrites each frame after its dispatch."""
+        self.buggify = env.buggify if env.provokes else None
+        """None where nothing is ever provoked: every turn of a connection looks."""
         self.table = table
         self.buffers = buffers
-        self.clock = clock
-        self.long_work = long_work
+        self.clock = env.clock
+        self.long_work = env.long_work
         self.tasks = tasks
-        self.new_event = new_event
+        self.new_event = env.event
         self.log = log
         self.complaints = Complaints(log)
         self.frame_bytes_max = frame_bytes_max

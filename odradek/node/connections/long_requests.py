@@ -6,17 +6,14 @@ has more each step is a piece of `odradek.env.long_work`: decode in the worker, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from odradek.node.connections.answers import RESPONSE_PREFIX, release_response, splice
+from odradek.node.connections.answers import RESPONSE_PREFIX, Slot, release_response, splice
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.send_queue import Chunk
 from odradek.serving.api_table import ApiEntry
 from odradek.serving.contract import Context, Suspend
 from wire.codec import ErrorCounts
-
-if TYPE_CHECKING:
-    from odradek.node.connections.answers import Slot
 
 
 def decode_beside(
