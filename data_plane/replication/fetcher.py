@@ -29,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from data_plane.log.log_types import Origin
 from data_plane.replication.follower_fetch_session import Replica, ReplicaFetchSession, Told
 from data_plane.replication.partition import Partition
@@ -105,6 +107,24 @@ class Followed:
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.log_start_offset
 
 
+@attrs.frozen
+class SharedByFetchers:
+    """What all fetchers of a broker work with."""
+
+    node_id: int
+    env: Env
+    settings: ReplicationSettings
+    broker_epoch: Callable[[], int]
+    after_round: Callable[[], None]
+    """Wakes those who wait for what has been appended."""
+    throttle: ReplicationThrottle
+    sync: Sync
+    timers: Timers
+    buffer: memoryview
+    """For receiving: what is in it is used before anybody else receives."""
+    log: Log
+
+
 class LeaderFetcher:
     """The follower of one leader, for all partitions that this broker follows there.
 
@@ -112,38 +132,22 @@ class LeaderFetcher:
     """
 
     def __init__(
-        self,
-        leader_id: int,
-        node_id: int,
-        env: Env,
-        settings: ReplicationSettings,
-        *,
-        address: Callable[[], tuple[str, int] | None],
-        broker_epoch: Callable[[], int],
-        after_round: Callable[[], None],
-        throttle: ReplicationThrottle,
-        sync: Sync,
-        timers: Timers,
-        buffer: memoryview,
-        log: Log,
+        self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
     ) -> None:
-        """`address` is where the leader is now; None while it is not known. `buffer` is for receiving, shared.
-
-        `after_round` wakes who waits for what has been appended.
-        """
+        """`address` is where the leader is now; None while it is not known."""
         self.leader_id = leader_id
-        self._node_id = node_id
-        self._env = env
-        self._clock = env.clock
-        self._settings = settings
         self._address = address
-        self._broker_epoch = broker_epoch
-        self._after_round = after_round
-        self._throttle = throttle
-        self._sync = sync
-        self._timers = timers
-        self._buffer = buffer
-        self._log = log
+        self._node_id = shared.node_id
+        self._env = shared.env
+        self._clock = shared.env.clock
+        self._settings = shared.settings
+        self._broker_epoch = shared.broker_epoch
+        self._after_round = shared.after_round
+        self._throttle = shared.throttle
+        self._sync = shared.sync
+        self._timers = shared.timers
+        self._buffer = shared.buffer
+        self._log = shared.log
         self.followed: dict[Replica, Followed] = {}
         self._changed: dict[Replica, None] = {}
         self._gone: dict[Replica, None] = {}
@@ -151,7 +155,7 @@ class LeaderFetcher:
         """Those that back off."""
         self._out_of_range: list[Followed] = []
         self._session = ReplicaFetchSession()
-        self._wake = env.event()
+        self._wake = shared.env.event()
         self._conn: Conn | None = None
         self._wire: ClientConnection | None = None
         self._connected_to: tuple[str, int] | None = None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.newest_image import NewestImage
-from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher
+from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher, SharedByFetchers
 from data_plane.replication.follower_fetch_session import Replica
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.isr_changes import AlterPartitionSender
@@ -98,7 +98,8 @@ class Replication:
         self.reassignment_bytes_out = 0
         """Read by followers that are being added to a partition."""
         self._followed_at: dict[Replica, int] = {}
-        self._buffer: memoryview | None = None
+        self._shared_by_fetchers: SharedByFetchers | None = None
+        """Made with the first of them: a broker that follows nobody needs no buffer."""
         self._watches_lag = False
         self._watches_troubles = False
         self._is_stopped = False
@@ -203,24 +204,25 @@ class Replication:
     def _fetcher(self, leader_id: int) -> LeaderFetcher:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
-            broker = self._broker
-            if self._buffer is None:
-                self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-            fetcher = self._fetchers[leader_id] = LeaderFetcher(
-                leader_id,
-                self.node_id,
-                broker.env,
-                self.settings,
-                address=lambda: self._address_of(leader_id),
-                broker_epoch=self._own_epoch,
-                after_round=broker.run_woken,
-                throttle=self.follower_throttle,
-                sync=broker.sync_partition,
-                timers=broker.timers,
-                buffer=self._buffer,
-                log=broker.log,
-            )
+            shared = self._shared_by_fetchers = self._shared_by_fetchers or self._share()
+            fetcher = LeaderFetcher(leader_id, lambda: self._address_of(leader_id), shared)
+            self._fetchers[leader_id] = fetcher
         return fetcher
+
+    def _share(self) -> SharedByFetchers:
+        broker = self._broker
+        return SharedByFetchers(
+            node_id=self.node_id,
+            env=broker.env,
+            settings=self.settings,
+            broker_epoch=self._own_epoch,
+            after_round=broker.run_woken,
+            throttle=self.follower_throttle,
+            sync=broker.sync_partition,
+            timers=broker.timers,
+            buffer=memoryview(bytearray(RECEIVE_BYTES)),
+            log=broker.log,
+        )
 
     def _address_of(self, broker_id: int) -> tuple[str, int] | None:
         known = self._newest.image.brokers.get(broker_id)

@@ -22,7 +22,7 @@ from odradek.node.broker_lifecycle import RegistrationRefused
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.garbage import Collections
 from odradek.node.logging import make_logger
-from odradek.node.node import Node, NodeCannotStart, NodeFailed
+from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeFailed
 from odradek.node.run_node import run_node
 from odradek.node.signals import StopSignals
 
@@ -123,8 +123,7 @@ async def _serve(
         started=on_started,
         stop=stop,
         log=log,
-        log_levels=levels,
-        descriptors_max=descriptors_max,
+        process=HostProcess(levels, descriptors_max),
     )
 
 

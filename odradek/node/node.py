@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 import odradek
 from data_plane.broker import Broker
 from data_plane.disks.disk_watch import DiskWatch
@@ -49,7 +51,7 @@ from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.serving.api_table import ApiTable
 from wire.messages.broker_registration import Listener as RegisteredListener
 
-__all__ = ["Node", "NodeCannotStart", "NodeFailed"]
+__all__ = ["HostProcess", "Node", "NodeCannotStart", "NodeFailed"]
 
 LOCALHOST = "localhost"
 """Advertised for a listener on every interface without an advertised host."""
@@ -68,6 +70,16 @@ class NodeFailed(Exception):
     """The node cannot go on: its metadata directory or its last one is offline, or every controller is out of reach."""
 
 
+@attrs.frozen
+class HostProcess:
+    """What the process that a node runs in says of itself."""
+
+    log_levels: LogLevels = attrs.field(factory=LogLevels)
+    """The levels of the node's log, for clients to change."""
+    descriptors_max: int = -1
+    """How many files and sockets the process may have open; -1: any number."""
+
+
 class Node:
     """A broker, a controller, or both in one process."""
 
@@ -77,17 +89,15 @@ class Node:
         env: Env,
         tasks: TaskGroup,
         log: Log,
-        log_levels: LogLevels,
+        process: HostProcess,
         *,
         poison: bool = False,
-        descriptors_max: int = -1,
     ) -> None:
-        """`descriptors_max` is how many files and sockets the process may have open; -1: any number."""
         self._config = config
         self._env = env
         self._tasks = tasks
         self._log = log
-        self._log_levels = log_levels
+        self._log_levels = process.log_levels
         self._poison = poison
         self._failed = env.event()
         self._failure = ""
@@ -105,7 +115,7 @@ class Node:
         self._channel: ControllerChannel | None = None
         self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
-        self._limits = ConnectionLimits(room=client_room(descriptors_max))
+        self._limits = ConnectionLimits(room=client_room(process.descriptors_max))
         self._created_at = env.clock.monotonic()
         self._listening: list[OpenListener] = []
         self._is_starting = True
@@ -182,21 +192,8 @@ class Node:
     async def _join_quorum(self) -> MetadataService:
         """Open the metadata log, serve the controller's listeners, and take part: as a voter or as an observer."""
         config, env = self._config, self._env
-        root = self._directories.metadata_root
         opened = [(each, self._listen(each)) for each in config.controller_listeners]
-        log = self._metadata_log = await env.workers.run(
-            lambda: MetadataLog.open(
-                root,
-                clock=env.clock,
-                logger=self._log,
-                segment_bytes=config.get_int("metadata.log.segment.bytes"),
-                may_vote=config.is_controller,
-                retention=MetadataRetention(
-                    config.get_int("metadata.max.retention.bytes"),
-                    config.get_int("metadata.max.retention.ms"),
-                ),
-            )
-        )
+        log = self._metadata_log = await env.workers.run(self._open_metadata_log)
         bootstrap = log.bootstrap()
         addresses = Addresses(env)
         metadata = self._metadata = MetadataService(
@@ -221,34 +218,55 @@ class Node:
         await metadata.start(self._tasks)
         self._has_joined = True
         if opened:
-            decided = Controller(config.controller_settings()).requests
-            described = DescribedController(
-                config.node_id,
-                config.config_layers,
-                self._log_levels,
-                env.long_work,
-                lambda: metadata.committed_image,
-            )
-            table = build_controller_table(
-                metadata,
-                lambda: metadata.committed_image,
-                decided,
-                described,
-                features=config.release.features,
-                kraft_version=lambda: metadata.quorum.kraft_version,
-            )
-            services = self._connection_services(table, self._run_woken)
-            for listener, listening in opened:
-                self._serve(
-                    Server(
-                        services,
-                        listening,
-                        listener.name,
-                        idle_ms_max=config.get_int("connections.max.idle.ms"),
-                        limits=ConnectionLimits(),
-                    )
-                )
+            self._serve_controller(metadata, opened)
         return metadata
+
+    def _open_metadata_log(self) -> MetadataLog:
+        config = self._config
+        return MetadataLog.open(
+            self._directories.metadata_root,
+            clock=self._env.clock,
+            logger=self._log,
+            segment_bytes=config.get_int("metadata.log.segment.bytes"),
+            may_vote=config.is_controller,
+            retention=MetadataRetention(
+                config.get_int("metadata.max.retention.bytes"),
+                config.get_int("metadata.max.retention.ms"),
+            ),
+        )
+
+    def _serve_controller(
+        self, metadata: MetadataService, opened: Sequence[tuple[ListenerConfig, OpenListener]]
+    ) -> None:
+        """Serve the quorum's and the controller's own requests on its listeners."""
+        config = self._config
+        decided = Controller(config.controller_settings()).requests
+        described = DescribedController(
+            config.node_id,
+            config.config_layers,
+            self._log_levels,
+            self._env.long_work,
+            lambda: metadata.committed_image,
+        )
+        table = build_controller_table(
+            metadata,
+            lambda: metadata.committed_image,
+            decided,
+            described,
+            features=config.release.features,
+            kraft_version=lambda: metadata.quorum.kraft_version,
+        )
+        services = self._connection_services(table, self._run_woken)
+        for listener, listening in opened:
+            self._serve(
+                Server(
+                    services,
+                    listening,
+                    listener.name,
+                    idle_ms_max=config.get_int("connections.max.idle.ms"),
+                    limits=ConnectionLimits(),
+                )
+            )
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
         """Where this node's controller is reached, with the port that the system chose where none was said."""

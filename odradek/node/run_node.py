@@ -10,11 +10,10 @@ from typing import Any
 
 import trio
 
-from metadata_quorum.config.log_levels import LogLevels
 from odradek.env.ports import Env, Event, Log
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.logging import make_logger
-from odradek.node.node import Node
+from odradek.node.node import HostProcess, Node
 
 
 async def run_node(
@@ -25,17 +24,16 @@ async def run_node(
     started: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Event | None = None,
     log: Log | None = None,
-    log_levels: LogLevels | None = None,
+    process: HostProcess | None = None,
     poison: bool = False,
-    descriptors_max: int = -1,
 ) -> None:
     """Run a node until `stop` is set (then it shuts down cleanly) or the task is cancelled (a crash: no effects).
 
     A stop may come in any phase of the start, which it ends.
 
-    `made` is shown the node before it starts, for those who watch it from within the process. `started` is called once clients are served, with the node's addresses and ids. `log_levels` are those of `log`,
-    for clients to change. `poison` overwrites each request in the receive buffer after its dispatch, so that a
-    handler that keeps a view of it is found out. `descriptors_max` is the process' limit of open files.
+    `made` is shown the node before it starts, for those who watch it from within the process. `started` is called once
+    clients are served, with the node's addresses and ids. `poison` overwrites each request in the receive buffer after
+    its dispatch, so that a handler that keeps a view of it is found out.
 
     Raises (in an `ExceptionGroup`):
         NodeCannotStart: the configuration and the disks do not fit.
@@ -44,10 +42,13 @@ async def run_node(
         RegistrationRefused: the controller does not take this broker.
         NodeFailed: the node cannot go on.
     """
-    levels = log_levels if log_levels is not None else LogLevels()
-    logger = log if log is not None else make_logger(env.clock, levels=levels, node=config.node_id)
+    if process is None:
+        process = HostProcess()
+    logger = (
+        log if log is not None else make_logger(env.clock, levels=process.log_levels, node=config.node_id)
+    )
     async with trio.open_nursery() as nursery:
-        node = Node(config, env, nursery, logger, levels, poison=poison, descriptors_max=descriptors_max)
+        node = Node(config, env, nursery, logger, process, poison=poison)
         if made is not None:
             made(node)
         to_stop = stop if stop is not None else env.event()

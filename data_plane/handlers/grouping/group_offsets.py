@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
+import attrs
+
 from data_plane.broker import Broker
 from data_plane.groups.offsets import (
     CommitOffsets,
@@ -95,6 +97,18 @@ class Merged(Generic[T]):
         return list(merged.values())
 
 
+@attrs.define(eq=False)
+class _Commits:
+    """What an OffsetCommit names: what a coordinator is to commit, and the answers so far."""
+
+    commits: list[PartitionCommit] = attrs.field(factory=list)
+    accepted: list[OffsetCommitResponsePartition] = attrs.field(factory=list)
+    """One for each of `commits`, for the coordinator's word."""
+    answers: Merged[OffsetCommitResponseTopic] = attrs.field(factory=Merged)
+    size: int = 0
+    """Bytes of all records together."""
+
+
 class OffsetCommitHandler:
     """API 8. Topics by id from version 10 on (KIP-848)."""
 
@@ -105,14 +119,42 @@ class OffsetCommitHandler:
         return in_slices(self._broker.long_work, self._answer(context.api_version, request))
 
     def _answer(self, version: int, request: OffsetCommitRequest) -> Work[Result]:
+        named = yield from self._sorted_out(version, request)
+        response = OffsetCommitResponse(0, named.answers.topics())
+        if not named.commits:
+            return response
+
+        def combine(answers: list[list[ErrorCode]]) -> Work[OffsetCommitResponse]:
+            told = iter(named.accepted)
+            for codes in answers:
+                for code, partition in zip(codes, told, strict=False):
+                    partition.error_code = code
+                    yield 1
+            return response
+
+        parts = [
+            CommitOffsets(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                request.retention_time_ms,
+                tuple(part),
+                named.size,
+            )
+            for part in _parts(named.commits)
+        ]
+        asked_all = [(request.group_id, part) for part in parts]
+        units = DECIDED_UNITS * min(len(named.commits), PARTITIONS_PER_DECISION)
+        return (yield from asking(self._broker, version, asked_all, combine, units))
+
+    def _sorted_out(self, version: int, request: OffsetCommitRequest) -> Work[_Commits]:
+        """What may be committed, and an answer for each partition that is named."""
         by_id = version >= TOPIC_IDS_SINCE
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         image = self._broker.image
         metadata_bytes_max = self._broker.groups.settings.offset_metadata_bytes_max
-        answers: Merged[OffsetCommitResponseTopic] = Merged()
-        commits: list[PartitionCommit] = []
-        accepted: list[OffsetCommitResponsePartition] = []
-        size = 0
+        named = _Commits()
         group_bytes = len(request.group_id.encode())
         for asked in request.topics:
             topic = image.topics_by_id.get(asked.topic_id) if by_id else image.topics.get(asked.name)
@@ -135,40 +177,14 @@ class OffsetCommitHandler:
                         each.committed_leader_epoch,
                         metadata,
                     )
-                    commits.append(commit)
+                    named.commits.append(commit)
                     if len(metadata) <= metadata_bytes_max:
-                        size += record_bytes(group_bytes, commit)
-            accepted += good
+                        named.size += record_bytes(group_bytes, commit)
+            named.accepted += good
             key = asked.topic_id if by_id else asked.name
-            answers.add_refused(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, bad))
-            answers.add_accepted(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, good))
-        response = OffsetCommitResponse(0, answers.topics())
-        if not commits:
-            return response
-
-        def combine(answers: list[list[ErrorCode]]) -> Work[OffsetCommitResponse]:
-            told = iter(accepted)
-            for codes in answers:
-                for code, partition in zip(codes, told, strict=False):
-                    partition.error_code = code
-                    yield 1
-            return response
-
-        parts = [
-            CommitOffsets(
-                request.group_id,
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id_or_member_epoch,
-                request.retention_time_ms,
-                tuple(part),
-                size,
-            )
-            for part in _parts(commits)
-        ]
-        asked_all = [(request.group_id, part) for part in parts]
-        units = DECIDED_UNITS * min(len(commits), PARTITIONS_PER_DECISION)
-        return (yield from asking(self._broker, version, asked_all, combine, units))
+            named.answers.add_refused(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, bad))
+            named.answers.add_accepted(key, OffsetCommitResponseTopic(asked.name, asked.topic_id, good))
+        return named
 
 
 class OffsetFetchHandler:
