@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from data_plane.broker import Broker
-from data_plane.handlers.producing.produce import DelayedProduce
+from data_plane.handlers.producing.delayed_produce import DelayedProduce
 from data_plane.log.log_config import LogConfig
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import PartitionImage

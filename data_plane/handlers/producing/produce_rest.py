@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-`ProduceHandler.handle` appends partition by partition. Where an append raises `OffLoop`, or a turn has had
+`ProduceHandler` appends partition by partition. Where an append raises `OffLoop`, or a turn has had
 `PARTITIONS_PER_TURN` of them, the handler keeps what it has in a `ProduceRest` and suspends the connection, so that no later
 request of it can overtake. `work` lets a worker decompress that batch and some behind it, and the handler goes on where it
 stood. Anything may have happened in between: leadership, log, topic, limits and checksum are looked at again, and only what
@@ -18,13 +18,16 @@ batches behind it when a request has become unusually much. There is one `large`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from typing import TypeAlias
 
 from data_plane.broker import Broker
+from data_plane.handlers.producing.delayed_produce import DelayedProduce
 from data_plane.handlers.producing.recompression_on_append import Batch
 from data_plane.log.batch_work import SMALL_BYTES_MAX, HandedOff, LargerThanThought, RequestBudget
 from data_plane.log.log_config import LogConfig
-from wire.messages.produce import ProduceRequest
+from odradek.serving.contract import Result
+from wire.messages.produce import PartitionProduceResponse, ProduceRequest, TopicProduceResponse
 
 PARTITIONS_PER_TURN = 256
 """Appends of one request between two turns of the loop: about 4 ms of small batches."""
@@ -36,8 +39,20 @@ ANY_SIZE = 1 << 62
 _OF_NO_TOPIC = LogConfig()
 
 
+class GoOn(Enum):
+    """The outcome of a turn that leaves something for another one."""
+
+    GO_ON = "go on"
+
+
+GO_ON = GoOn.GO_ON
+
+Turn: TypeAlias = "Result | GoOn"
+"""The outcome of one turn of a request."""
+
+
 class ProduceRest:
-    """How far a request has come, and the batches that are left. `handle` keeps its variables here between two turns."""
+    """How far a request has come, and the batches that are left. `ProduceHandler` keeps its variables here between two turns."""
 
     __slots__ = (
         "_batches",
@@ -57,12 +72,12 @@ class ProduceRest:
 
     def __init__(self, broker: Broker, request: ProduceRequest, by_id: bool, place: tuple[int, int]) -> None:
         """What is left from `place` on (a topic and a partition of it, counted); copied, for the receive buffer goes."""
-        self.responses: list[Any] = []
+        self.responses: list[TopicProduceResponse] = []
         """Answers of the topics that are done."""
-        self.answers: list[Any] = []
+        self.answers: list[PartitionProduceResponse] = []
         """Answers of the next topic's partitions that are done."""
-        self.delayed: Any = None
-        """The `DelayedProduce` of what was appended and must be waited for."""
+        self.delayed: DelayedProduce | None = None
+        """What was appended and must be waited for."""
         self.failed = False
         self.place = place
         self._broker = broker
@@ -101,7 +116,9 @@ class ProduceRest:
             self._batches[index] = batch
         return batch
 
-    def keep(self, responses: list[Any], answers: list[Any], failed: bool) -> None:
+    def keep(
+        self, responses: list[TopicProduceResponse], answers: list[PartitionProduceResponse], failed: bool
+    ) -> None:
         """The next turn begins behind these."""
         self.responses, self.answers, self.failed = responses, answers, failed
         self.place = (len(responses), len(answers))
@@ -116,7 +133,7 @@ class ProduceRest:
             except LargerThanThought:
                 await self._large.in_worker(batch.recompress, handed_off, ANY_SIZE)
 
-    async def work(self, go_on: Callable[[], Any]) -> Any:
+    async def work(self, go_on: Callable[[], Turn]) -> Turn:
         """Let workers do what the next append needs, and maybe some of those behind it; what `go_on` returns then.
 
         What needs none of it goes on when others have had a turn.
@@ -160,4 +177,4 @@ def _inflate(batches: list[HandedOff], budget: RequestBudget) -> bool:
     return False
 
 
-__all__ = ["PARTITIONS_PER_TURN", "SLICE_BYTES", "ProduceRest"]
+__all__ = ["GO_ON", "PARTITIONS_PER_TURN", "SLICE_BYTES", "GoOn", "ProduceRest", "Turn"]

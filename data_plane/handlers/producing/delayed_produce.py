@@ -1,0 +1,184 @@
+"""A Produce whose batches are appended, and not yet on enough replicas or not yet flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from data_plane.broker import Broker
+from data_plane.handlers.leader_hints import leader_endpoints
+from data_plane.replication.partition import Partition
+from odradek.serving.contract import Delayed
+from odradek.serving.timers import Timer
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceResponse
+
+ACKS_ALL = -1
+
+Appended: TypeAlias = tuple[Partition, int, bool, PartitionProduceResponse]
+"""A batch that must be waited for: its partition and last offset, whether it wants a flush, and its answer."""
+
+
+class _Unacknowledged:
+    """One partition's batch that waits for its in-sync replicas (an `AckWaiter`)."""
+
+    __slots__ = ("answer", "last_offset", "partition", "produce")
+
+    def __init__(
+        self,
+        produce: DelayedProduce,
+        partition: Partition,
+        last_offset: int,
+        answer: PartitionProduceResponse,
+    ) -> None:
+        self.produce = produce
+        self.partition = partition
+        self.last_offset = last_offset
+        self.answer = answer
+
+    def acknowledged(self, code: ErrorCode) -> None:
+        if code:
+            set_error(self.answer, code, None)
+        self.produce.settle(self)
+
+    def leadership_lost(self) -> None:
+        self.produce.fail_for_leadership(self.partition, self.answer)
+        self.produce.settle(self)
+
+
+class DelayedProduce(Delayed):
+    """Appended, but not yet acknowledged by enough replicas or not yet flushed."""
+
+    __slots__ = (
+        "broker",
+        "is_queued",
+        "listener",
+        "pending",
+        "produce_response",
+        "timeout_ms",
+        "timer",
+        "unsynced",
+    )
+
+    keeps_request = False
+
+    def __init__(
+        self, broker: Broker, response: ProduceResponse, timeout_ms: int, listener: str | None = None
+    ) -> None:
+        """`listener` is the one to give leaders' addresses of; None where the version has no such field."""
+        super().__init__()
+        self.broker = broker
+        self.listener = listener
+        self.produce_response = response
+        self.pending: list[_Unacknowledged] = []
+        self.unsynced: list[tuple[Partition, PartitionProduceResponse]] = []
+        self.is_queued = False
+        """All that it waits for is known, so that the last answer completes it."""
+        self.timeout_ms = timeout_ms
+        self.timer: Timer | None = None
+        """Set while it waits with all that it waits for known: Kafka's timeout begins behind the last append."""
+
+    def wait_for(self, appended: Iterable[Appended], acks: int) -> None:
+        """Wait for these batches too, as far as their acks and their topics' flushes want it."""
+        for partition, last_offset, must_sync, answer in appended:
+            if must_sync:
+                self.wait_for_sync(partition, answer)
+            if acks == ACKS_ALL and partition.log.high_watermark <= last_offset:
+                if partition.is_leader:
+                    self.wait_for_replicas(partition, last_offset, answer)
+                else:
+                    self.fail_for_leadership(partition, answer)
+
+    def wait_for_replicas(
+        self, partition: Partition, last_offset: int, answer: PartitionProduceResponse
+    ) -> None:
+        waiter = _Unacknowledged(self, partition, last_offset, answer)
+        self.pending.append(waiter)
+        partition.wait_for_acks(waiter)
+
+    def wait_for_sync(self, partition: Partition, answer: PartitionProduceResponse) -> None:
+        entry = (partition, answer)
+        self.unsynced.append(entry)
+
+        def done(failure: KafkaError | None) -> None:
+            self.unsynced = [other for other in self.unsynced if other is not entry]
+            if failure is not None:
+                set_error(answer, failure.code, failure.message)
+            elif not partition.is_leader:
+                self.fail_for_leadership(partition, answer)
+            if self.is_queued:
+                self.check()
+
+        self.broker.sync_partition(partition, done)
+
+    def settle(self, waiter: _Unacknowledged) -> None:
+        """One batch needs to wait no more."""
+        self.pending.remove(waiter)
+        if not self.pending and self.is_queued:
+            self.check()
+
+    def check(self) -> None:
+        """Answer if nothing is left to wait for."""
+        self.is_queued = True
+        if self.pending or self.unsynced:
+            if self.timer is None:
+                deadline = self.broker.clock.monotonic() + self.timeout_ms / 1000
+                self.timer = self.broker.timers.at(deadline, self._time_out)
+        elif self.response is None:
+            if self.timer is not None:
+                self.timer.cancel()
+            self.complete(self.produce_response)
+
+    def fail_for_leadership(self, partition: Partition, answer: PartitionProduceResponse) -> None:
+        """Deleted, on a disk that failed, or led elsewhere."""
+        code = self.broker.lost_partition_error(partition)
+        set_error(answer, code, None)
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.listener is not None:
+            name_leader(answer, partition)
+            add_leader_endpoints(self.broker, self.listener, self.produce_response)
+
+    def _time_out(self) -> None:
+        for waiter in self.pending:
+            set_error(waiter.answer, ErrorCode.REQUEST_TIMED_OUT, None)
+        self._forget()
+        for _, answer in self.unsynced:
+            set_error(answer, ErrorCode.REQUEST_TIMED_OUT, None)
+        if self.response is None:
+            self.complete(self.produce_response)
+
+    def _forget(self) -> None:
+        pending, self.pending = self.pending, []
+        for waiter in pending:
+            waiter.partition.forget_acks(waiter)
+
+    def abandon(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self._forget()
+
+
+def set_error(answer: PartitionProduceResponse, code: ErrorCode, message: str | None) -> None:
+    """The first reason stays: a failed flush also ends the leadership, and a deadline knows less than either."""
+    if answer.error_code:
+        return
+    answer.error_code = code
+    answer.error_message = message
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+
+
+def name_leader(answer: PartitionProduceResponse, partition: Partition) -> None:
+    """Say in a refusal who leads the partition, if that is known (KIP-951)."""
+    if partition.image is not None:
+        answer.current_leader = LeaderIdAndEpoch(partition.image.leader, partition.image.leader_epoch)
+
+
+def add_leader_endpoints(broker: Broker, listener: str, response: ProduceResponse) -> None:
+    """Say where the leaders are that the answers name."""
+    leaders = (
+        answer.current_leader.leader_id
+        for topic in response.responses
+        for answer in topic.partition_responses
+    )
+    response.node_endpoints = leader_endpoints(broker.image, listener, leaders, NodeEndpoint)
