@@ -139,6 +139,7 @@ class AlterPartitionSender:
         topics: dict[bytes, AlterPartitionRequestTopicData] = {}
         for (topic_id, index), change in asked.items():
             partition = change.partition
+            assert self._node_id in change.broker_epochs, "a leader never proposes to leave"
             topic = topics.get(topic_id)
             if topic is None:
                 topic = topics[topic_id] = AlterPartitionRequestTopicData(topic_id, [])

@@ -14,6 +14,7 @@ controller has taken: see `Partition.isr_decided`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import attrs
@@ -80,6 +81,19 @@ class PendingShrinkIsr:
     @property
     def is_pending(self) -> bool:
         return True
+
+
+def assert_isr(isr: Sequence[int], replicas: Sequence[int], leader: int) -> None:
+    """Raise `AssertionError` unless those in sync and the leader (-1: none) are replicas, and nobody is named twice."""
+    for broker_id in isr:
+        if broker_id not in replicas:
+            raise AssertionError(
+                f"in sync are {tuple(isr)}, {broker_id} is not among the replicas {tuple(replicas)}"
+            )
+    if leader >= 0 and leader not in replicas:
+        raise AssertionError(f"the leader {leader} is not among the replicas {tuple(replicas)}")
+    if len(set(isr)) != len(isr):
+        raise AssertionError(f"in sync are {tuple(isr)}: one of them is named twice")
 
 
 PendingIsr: TypeAlias = PendingExpandIsr | PendingShrinkIsr

@@ -36,6 +36,7 @@ from data_plane.replication.isr_state import (
     PendingExpandIsr,
     PendingIsr,
     PendingShrinkIsr,
+    assert_isr,
 )
 from data_plane.replication.remote_replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
 from data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
@@ -195,6 +196,7 @@ class Partition:
         if image.leader_epoch == self.leader_epoch and image.partition_epoch < self.partition_epoch:
             # The answer to AlterPartition overtook the record that it speaks of; the newer record follows.
             return
+        self._assert_told(image)
         begins = image.leader_epoch > self.leader_epoch or not self.is_leader
         self._stir_followers(wakes=True)
         if begins or image.partition_epoch > self.partition_epoch or image.isr != self.isr_state.isr:
@@ -216,6 +218,23 @@ class Partition:
         if self.is_leader:
             self._raise_high_watermark()
         self.wake_watchers()
+
+    def _assert_told(self, image: PartitionImage) -> None:
+        """What the controller wrote holds together: who is in sync is a replica, and a leader epoch has one leader."""
+        assert_isr(image.isr, image.replicas, image.leader)
+        known = self.image
+        if known is not None and known.leader_epoch == image.leader_epoch and known.leader != image.leader:
+            raise AssertionError(
+                f"{self.log.topic}-{self.log.partition}: leader epoch {image.leader_epoch} has two leaders, "
+                f"{known.leader} and {image.leader}"
+            )
+
+    def _propose(self, proposal: PendingIsr) -> None:
+        """Have the controller decide about who is in sync."""
+        assert self.image is not None, "a leader knows its image"
+        assert_isr(proposal.proposed, self.image.replicas, self.image.leader)
+        self.isr_state = proposal
+        self._cluster.alter_isr(self)
 
     def _match_followers(self, image: PartitionImage, node_id: int) -> None:
         """Know each other replica, as the metadata names them now."""
@@ -309,6 +328,10 @@ class Partition:
         log = self.log
         end_offset = log.log_end_offset
         if log.high_watermark >= end_offset or not self.has_min_isr or not self.is_leader:
+            if log.high_watermark > end_offset:
+                raise AssertionError(
+                    f"{log.topic}-{log.partition}: the high watermark {log.high_watermark} is beyond the log's end {end_offset}"
+                )
             return False
         offset = end_offset
         if self.followers is not None:
@@ -352,6 +375,8 @@ class Partition:
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
         """As a follower, after an append: what the leader says of its own log."""
         log = self.log
+        if self.is_leader:
+            raise AssertionError(f"{log.topic}-{log.partition}: a leader follows nobody")
         before = log.high_watermark
         # The leader may have committed more than this follower has fetched.
         log.advance_high_watermark(min(high_watermark, log.log_end_offset))
@@ -388,8 +413,13 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a fetch of an earlier broker epoch")
         if broker_epoch > registered:
             return False
-        replica.broker_epoch = broker_epoch
         log = self.log
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise AssertionError(
+                f"{log.topic}-{log.partition}: replica {replica.broker_id} promises {offset}, "
+                f"this log has {log.log_start_offset} to {log.log_end_offset}"
+            )
+        replica.broker_epoch = broker_epoch
         moved = offset != replica.log_end_offset
         has_deleted = log_start_offset != replica.log_start_offset
         if not moved and offset < log.log_end_offset and replica.is_stuck(offset):
@@ -408,8 +438,7 @@ class Partition:
             and replica.log_end_offset >= self.epoch_start_offset
             and self._is_eligible(replica)
         ):
-            self.isr_state = PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id)
-            self._cluster.alter_isr(self)
+            self._propose(PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id))
 
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
         """Propose to go on without the followers that have lagged too long; who they are.
@@ -427,8 +456,7 @@ class Partition:
             ):
                 leaving.append(broker_id)
         if leaving:
-            self.isr_state = PendingShrinkIsr(CommittedIsr(self.isr_state.isr), tuple(leaving))
-            self._cluster.alter_isr(self)
+            self._propose(PendingShrinkIsr(CommittedIsr(self.isr_state.isr), tuple(leaving)))
         return tuple(leaving)
 
     def forgive_lag(self, now_ms: int) -> None:
@@ -460,6 +488,8 @@ class Partition:
             or (isinstance(proposal, PendingShrinkIsr) and partition_epoch > self.partition_epoch)
         ):
             return
+        assert self.image is not None, "a leader knows its image"
+        assert_isr(isr, self.image.replicas, self.image.leader)
         self.isr_state = CommittedIsr(isr)
         self.partition_epoch = partition_epoch
         self._weigh_isr()

@@ -1,0 +1,96 @@
+"""What a partition asserts of who is in sync, who leads and how far records are committed: each check fires."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from data_plane.replication.isr_changes import AlterPartitionSender
+from data_plane.replication.isr_state import CommittedIsr, PendingExpandIsr
+from data_plane.replication.partition import Partition
+from metadata_quorum.image.metadata_image import PartitionImage
+from tests.broker.test_partition import ME, image, led, produce
+from tests.log.support import new_log
+from tests.replication.test_isr import BROKER_EPOCH, Leader
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (image(isr=(1, 4)), "4 is not among the replicas"),
+        (image(isr=(1, 2, 1)), "named twice"),
+        (image(leader=5, isr=(1,)), "the leader 5 is not among the replicas"),
+    ],
+)
+def test_who_is_in_sync_is_a_replica(told: PartitionImage, reason: str) -> None:
+    """'ISR within replicas': an image of the metadata that says otherwise is a bug of the controller."""
+    with pytest.raises(AssertionError, match=reason):
+        Partition(new_log()).apply(told, ME)
+
+
+def test_a_leader_epoch_has_one_leader() -> None:
+    """'One leader per epoch': a second one in the same epoch would append other records under the same offsets."""
+    partition = led()
+    partition.apply(attrs.evolve(image(), partition_epoch=1), ME)
+    with pytest.raises(AssertionError, match="leader epoch 3 has two leaders, 1 and 2"):
+        partition.apply(attrs.evolve(image(), leader=2, partition_epoch=2), ME)
+
+
+def test_a_leader_follows_nobody() -> None:
+    """What another leader says never moves this leader's high watermark."""
+    partition = led()
+    with pytest.raises(AssertionError, match="a leader follows nobody"):
+        partition.follow(1, 0)
+
+
+def test_what_the_controller_answers_is_within_the_replicas() -> None:
+    """A decided ISR with a broker that has no replica would be counted for the high watermark, and never fetch."""
+    leader = Leader(isr=(1, 2), records=1)
+    leader.fetch(2, 1)
+    leader.fetch(3, 1)
+    proposal = leader.partition.isr_state
+    assert isinstance(proposal, PendingExpandIsr)
+    with pytest.raises(AssertionError, match="9 is not among the replicas"):
+        leader.partition.isr_decided(proposal, 3, 8, (1, 2, 9))
+
+
+def test_a_leader_never_proposes_to_leave() -> None:
+    """A request to the controller names the leader itself among those in sync, whatever the partition proposed."""
+    leader = Leader(isr=(1, 2), records=1)
+    leader.partition.isr_state = PendingExpandIsr(CommittedIsr((2,)), 3)
+    unused = cast("Any", SimpleNamespace(start_soon=lambda *args, **named: None))
+    sender = AlterPartitionSender(
+        ME, unused, unused, unused, lambda: 7, timeout_ms=1000, after_answer=lambda: None, log=unused
+    )
+    sender.submit(leader.partition)
+    with pytest.raises(AssertionError, match="never proposes to leave"):
+        sender._topics(sender._pending)
+
+
+def test_a_follower_promises_what_the_leader_has() -> None:
+    """A promise beyond the leader's log would let the high watermark pass records that nobody has."""
+    leader = Leader(records=2)
+    replica = leader.partition.follower(2, has_epoch=True)
+    with pytest.raises(AssertionError, match="replica 2 promises 3, this log has 0 to 2"):
+        leader.partition.note_fetch(replica, BROKER_EPOCH, 3, 0, 0)
+    assert leader.partition.log.high_watermark == 0
+
+
+def test_a_high_watermark_beyond_the_log_is_found() -> None:
+    """'A leader's high watermark never beyond its log's end': found where the leader looks at it, not clamped."""
+    partition = led()
+    produce(partition)
+    partition.log = cast("Any", SimpleNamespace(high_watermark=2, log_end_offset=1, topic="t", partition=0))
+    with pytest.raises(AssertionError, match="the high watermark 2 is beyond the log's end 1"):
+        partition.look_again()
+
+
+def test_a_follower_may_hear_of_more_than_it_has() -> None:
+    """A leader's high watermark counts on a follower as far as its log goes."""
+    partition = Partition(new_log())
+    partition.apply(image(leader=2, isr=(2,)), ME)
+    partition.follow(10, 0)
+    assert partition.log.high_watermark == 0
