@@ -24,6 +24,7 @@ from data_plane.replication.read_replica import preferred_read_replica
 from data_plane.replication.throttle import ReplicationThrottle
 from odradek.env.ports import DiskError
 from odradek.serving.contract import Context, PinsFiles
+from odradek.serving.shared_parts import shared
 from odradek.serving.slices import Work
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
@@ -48,11 +49,11 @@ CHUNK = 64
 READ_UNITS = 3
 """What reading a partition counts like, in partitions looked up."""
 
-_NOT_DIVERGING = EpochEndOffset()
-_NO_LEADER = LeaderIdAndEpoch()
-_NO_SNAPSHOT = SnapshotId()
-_NO_ENDPOINTS: list[NodeEndpoint] = []
-_NONE_ABORTED: list[Any] = []
+_NOT_DIVERGING = shared(EpochEndOffset())
+_NO_LEADER = shared(LeaderIdAndEpoch())
+_NO_SNAPSHOT = shared(SnapshotId())
+_NO_ENDPOINTS: list[NodeEndpoint] = shared([])
+_NONE_ABORTED: list[Any] = shared([])
 
 
 @attrs.define(eq=False, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
 
 from data_plane.broker import Broker
 from data_plane.handlers.producing.delayed_produce import (
@@ -22,6 +21,7 @@ from data_plane.replication.partition import Partition
 from metadata_quorum.topic_names import INTERNAL_TOPICS
 from odradek.env.ports import DiskError
 from odradek.serving.contract import CLOSE, Context, Result, Suspend
+from odradek.serving.shared_parts import shared
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -53,9 +53,9 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     )
 )
-_NO_ERRORS: list[Any] = []
-_NO_LEADER = LeaderIdAndEpoch()
-_NO_ENDPOINTS: list[NodeEndpoint] = []
+_NO_ERRORS: list[BatchIndexAndErrorMessage] = shared([])
+_NO_LEADER = shared(LeaderIdAndEpoch())
+_NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
 def _not_waited_for(failure: KafkaError | None) -> None:

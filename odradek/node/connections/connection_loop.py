@@ -31,6 +31,7 @@ from odradek.node.connections.answer_queue import AnswerQueue
 from odradek.node.connections.buffers import PooledBuffer
 from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.long_requests import decode_beside
+from odradek.serving.shared_parts import assert_unchanged
 from wire.codec import ELEMENTS_AT_ONCE
 from wire.errors import ProtocolError, RemoteProtocolError, TooManyElements
 from wire.framing.frames import skip_tags
@@ -265,6 +266,7 @@ class Connection(AnswerQueue):
                 frames += 1
                 if services.poison:
                     data[start:stop] = b"\xaa" * (stop - start)
+                    assert_unchanged()
                 start = stop
         finally:
             self.dispatching = False

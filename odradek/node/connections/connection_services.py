@@ -46,7 +46,7 @@ class ConnectionServices:
         after_turn: Callable[[], None],
         poison: bool = False,
     ) -> None:
-        """`poison` overwrites each frame after its dispatch."""
+        """`poison` overwrites each frame after its dispatch, and looks at what answers share."""
         self.buggify = env.buggify if env.provokes else None
         """None where nothing is ever provoked: every turn of a connection looks."""
         self.table = table
