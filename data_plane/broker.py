@@ -1,6 +1,6 @@
 """The broker: its parts put together, the metadata log's word passed on to them, and what its handlers share.
 
-Metadata reaches a broker only as images of the metadata log (`apply_metadata`); it asks the controller for changes
+Metadata reaches a broker only as images of the metadata log (`apply_metadata`). It asks the controller for changes
 with messages over a `ControllerPort`, also when both run in one process.
 """
 
@@ -112,8 +112,8 @@ class Broker:
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.producer_ids = ProducerIdBlock()
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
-        """For those who watch from within the process: told of each batch that a client's request has appended, with
-        the connection's context (the same for all its requests) and the request's number on it."""
+        """For observers within the process: called with each batch that a client's request has appended. The context is
+        the connection's, the same for all its requests; the number is that of the request."""
         self.config_listeners: list[Callable[[], None]] = []
         """Called when this broker's own configuration has changed while it runs."""
         self.sessions = FetchSessions(
@@ -269,7 +269,7 @@ class Broker:
     # -- disks ----------------------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Logs that the metadata does not know (or knows under another id) are renamed, never removed."""
+        """Rename the logs that the metadata lacks, or has under another id; remove none."""
         self.hosting.set_strays_aside()
 
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:
@@ -278,7 +278,7 @@ class Broker:
         self.hosting.directory_offline(log_dir)
 
     def hosting_changed(self) -> None:
-        """Partitions are hosted or not hosted now without a change of metadata."""
+        """Partitions have come or gone without a change of metadata."""
         self.groups.match_leadership()
 
     def disk_answers(self, log_dir: LogDir) -> None:
@@ -316,7 +316,7 @@ class Broker:
         self.run_woken()
 
     def stop(self) -> None:
-        """Answer for no group, make no log and follow nobody any more: the directories are about to be closed."""
+        """End the groups, the making of logs and all following: the directories are about to be closed."""
         self.maker.stop()
         self.replication.stop()
         self.groups.stop()

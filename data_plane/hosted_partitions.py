@@ -6,10 +6,10 @@ The broker names the partitions that an image has changed; for each of them the 
 told. Nothing here awaits: logs that are many are made by `LogMaker`, which has the broker look at them again.
 
 * A replica that lies where the metadata does not say it is told to the controller (`DirectoryAssignments`).
-* A replica without a disk that can take it is not hosted: its clients get KAFKA_STORAGE_ERROR. One that full disks have
-  refused is tried again until one of them takes it.
+* A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. One that full disks have refused is
+  tried again until one of them takes it.
 * A replica that the metadata holds for lost has a fate of its own (`rotten_replicas`).
-* A log of which the metadata knows nothing is a stray: renamed, never removed.
+* A log of which the metadata knows nothing is a stray: its directory is renamed, and kept.
 
 PURE but for the logs' own files.
 """
@@ -60,7 +60,7 @@ class HostingBroker(Protocol):
     def hosted(self) -> HostedTopics: ...
 
     def hosting_changed(self) -> None:
-        """Partitions are hosted or not hosted now without a change of metadata."""
+        """Partitions have come or gone without a change of metadata."""
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class ReplicaDisks:
 
 
 class HostedPartitions:
-    """Changes `broker.hosted`, and nobody else does. See the module docstring."""
+    """Keeps `broker.hosted` as the metadata says, and is the only one to change it."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class HostedPartitions:
     # -- what lies on the disks -------------------------------------------------------------------------------------
 
     def set_strays_aside(self) -> None:
-        """Logs that the metadata does not know (or knows under another id) are renamed, never removed."""
+        """Rename the logs that the metadata lacks, or has under another id; remove none."""
         topics = self._newest.image.topics
         for log_dir in self._placement.log_dirs:
             for (topic, index), log in list(log_dir.logs.items()):

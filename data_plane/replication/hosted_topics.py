@@ -40,7 +40,7 @@ class HostedTopics:
         return None if found is None else found.partitions.get(index)
 
     def holds(self, partition: Partition) -> bool:
-        """Whether this very partition is hosted, not another one of its topic and number, and not one that is gone."""
+        """Whether this very partition is hosted. Another may have its topic and number by now."""
         return self.partition(partition.log.topic_id, partition.log.partition) is partition
 
     def partitions(self) -> Iterator[Partition]:

@@ -84,7 +84,7 @@ class PendingShrinkIsr:
 
 
 def assert_isr(isr: Sequence[int], replicas: Sequence[int], leader: int) -> None:
-    """Raise `AssertionError` unless those in sync and the leader (-1: none) are replicas, and nobody is named twice."""
+    """Raise `AssertionError` unless those in sync and the leader (-1: none) are replicas, each named once."""
     for broker_id in isr:
         if broker_id not in replicas:
             raise AssertionError(

@@ -72,7 +72,7 @@ class ReplicationHost(Protocol):
 
 
 class Replication:
-    """See the module docstring."""
+    """What a broker does for its replicas."""
 
     def __init__(self, broker: ReplicationHost, settings: ReplicationSettings) -> None:
         self._broker = broker
@@ -80,7 +80,7 @@ class Replication:
         self.settings = settings
         self.node_id = broker.node_id
         self.broker_epoch = NO_BROKER_EPOCH
-        """Of this broker's registration; nothing is fetched before it has one."""
+        """The epoch of this broker's registration; nothing is fetched before it has one."""
         self.leader_throttle = ReplicationThrottle(self.node_id, LEADER)
         self.follower_throttle = ReplicationThrottle(self.node_id, FOLLOWER)
         self.isr_changes = AlterPartitionSender(
@@ -285,7 +285,7 @@ class Replication:
             )
 
     def _led(self) -> list[Partition]:
-        """The partitions with followers. A copy: whoever is woken may change what is hosted."""
+        """The partitions with followers. A copy: a woken request may change what is hosted."""
         return [each for each in self._broker.hosted.partitions() if each.followers is not None]
 
     def _look_at_lag(self, partition: Partition, now_ms: int) -> None:

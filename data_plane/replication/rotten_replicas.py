@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A disk may give back other bytes than it took, and say nothing. Nobody reads all logs again and again for that; but
-whoever reads checks: a follower each batch before it appends, a client before it uses a record. So a replica is
+readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
 *suspected* when a follower fetches at one offset over and over although there is something behind it, or when its
 bytes make no batches. A worker then holds what that fetch gets against its checksums. Only what is wrong there too is
 rot; everything else was the follower's own trouble.
@@ -43,7 +43,7 @@ from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRE
 from odradek.env.ports import Clock, DiskError, FileMissing, Log, TaskGroup, Workers
 
 AGAIN_SECONDS = 2.0
-"""A replica is not checked more often, whoever suspects it."""
+"""A replica is checked at most so often, whatever suspects it."""
 
 Replica: TypeAlias = "tuple[bytes, int]"
 """Topic id and partition."""
@@ -54,7 +54,7 @@ class Fate(Enum):
 
     FOLLOW = "it has begun anew already: the controller will hear of it"
     BEGIN_ANEW = "others have everything: set it aside"
-    RETURN = "others have not: take the word back"
+    RETURN = "others lack records: withdraw, and lead again"
     WAIT = "nobody leads whom it could follow"
 
 
@@ -106,7 +106,7 @@ class RotHost(Protocol):
 
 
 class RottenReplicas:
-    """The rotten replicas of one broker. See the module docstring."""
+    """The rotten replicas of one broker."""
 
     def __init__(self, broker: RotHost, fetch_bytes_max: int) -> None:
         """`fetch_bytes_max` is how much of a partition a follower fetches at once."""

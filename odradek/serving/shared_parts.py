@@ -1,4 +1,4 @@
-"""Parts that many answers share because they say nothing: an empty list, a leader that is not known. PURE.
+"""Empty parts that many answers share: a list without elements, a leader that is unknown. PURE.
 
 They are mutable, as all parts of messages are, and must never be changed: what one request wrote into them would stand
 in everybody's answers. Where requests are poisoned (tests and the simulator) each frame is followed by `assert_unchanged`.

@@ -47,7 +47,7 @@ def test_a_leader_follows_nobody() -> None:
 
 
 def test_what_the_controller_answers_is_within_the_replicas() -> None:
-    """A decided ISR with a broker that has no replica would be counted for the high watermark, and never fetch."""
+    """A broker without a replica would be counted for the high watermark, and hold it up for ever."""
     leader = Leader(isr=(1, 2), records=1)
     leader.fetch(2, 1)
     leader.fetch(3, 1)
@@ -80,7 +80,7 @@ def test_a_follower_promises_what_the_leader_has() -> None:
 
 
 def test_a_high_watermark_beyond_the_log_is_found() -> None:
-    """'A leader's high watermark never beyond its log's end': found where the leader looks at it, not clamped."""
+    """'A leader's high watermark never beyond its log's end': a leader that sees it stops at once."""
     partition = led()
     produce(partition)
     partition.log = cast("Any", SimpleNamespace(high_watermark=2, log_end_offset=1, topic="t", partition=0))

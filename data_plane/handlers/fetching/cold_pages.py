@@ -1,6 +1,6 @@
-"""Ranges of a fetch's answer that are not in the page cache: a worker reads them first, so that the loop never waits for a disk.
+"""Ranges of a fetch's answer that are not in the page cache: a worker reads them first.
 
-A lagging consumer waits for the device alone. Small ranges that are in memory become bytes of the answer here.
+A lagging consumer waits for the device alone, and the loop waits for no disk. Small ranges that are in memory become bytes of the answer here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wire.errors import ErrorCode
 
 WARM_CHUNK_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 32 * 1024
-"""So much of an answer is read at once if it is in memory: one call, where a range is probed, and sent in three parts."""
+"""So much of an answer is read at once if it is in memory. That is one call; a range is probed, and sent in three parts."""
 
 
 class WarmingFetch(Delayed):

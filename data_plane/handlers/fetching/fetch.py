@@ -1,10 +1,11 @@
 """Fetch: plan by session, read file ranges, answer at once or when enough has come.
 
-Only small ranges are read when the answer is made, which is what a follower under a low rate gets (`cold_pages`). A fetch
-that finds less than `min_bytes` parks (`delayed_fetch`). What is missing is shared out: it is looked at again when one of
-its partitions has come as far as an equal share would take it (`replication/waiting_fetches.py`), and served at the end of
-the turn in which that append happened; with one partition that is one look. As in Kafka a range that can grow no more,
-since a later segment has begun, is an answer at once, and what lies beyond a partition's limit counts as the limit.
+Only small ranges are read when the answer is made, which is what a follower under a low rate gets (`cold_pages`). A
+fetch that finds less than `min_bytes` parks (`delayed_fetch`). What is missing is shared out among its partitions
+(`replication/waiting_fetches.py`). The fetch is looked at again when one of them has come as far as an equal share
+would take it. It is served at the end of the turn in which that append happened. With one partition that is one look.
+As in Kafka a range that can grow no more, since a later segment has begun, is an answer at once. What lies beyond a
+partition's limit counts as the limit.
 """
 
 from __future__ import annotations

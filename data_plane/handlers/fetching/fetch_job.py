@@ -3,7 +3,7 @@
 A response holds ranges of segment files, pinned, not bytes: the connection sends them with sendfile. A fetch that is
 parked keeps its job, and reads anew each time that it is woken.
 
-A follower (a replica id that is not negative) reads up to the log's end; the offset at which it fetches is its promise
+A follower (a replica id that is not negative) reads up to the log's end. The offset at which it fetches is its promise
 to the leader (`Partition.note_fetch`), counted once, when the request comes. Consumers may read from followers since
 version 11 (KIP-392), up to what the follower has heard of the high watermark.
 """
@@ -154,10 +154,10 @@ class FetchJob:
         return attempt
 
     def reading(self) -> Work[FetchRound]:
-        """As the first `read`, in pieces; for whoever is no follower.
+        """As the first `read`, in pieces; for consumers.
 
-        What happens meanwhile to a partition that was read already might be missed by who then waits for it: so too little is
-        looked for again, at once, if anything has happened.
+        A wait that begins now would miss what happened meanwhile to a partition that was read already. So if too little was
+        found, and anything has happened, all is read again at once.
         """
         attempt = FetchRound()
         seen: list[tuple[Partition, int, int]] = []
@@ -427,7 +427,7 @@ class FetchJob:
             fetched.settle()
 
     def _note_told(self, fetched: FetchedPartition, answer: PartitionData) -> bool:
-        """Whether this partition's answer holds news for the session (KIP-227); remembers what is told."""
+        """Whether this partition's answer holds news for the session (KIP-227); remembers the answer."""
         news = bool(
             answer.records
             or answer.error_code

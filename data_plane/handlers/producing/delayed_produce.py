@@ -1,4 +1,4 @@
-"""A Produce whose batches are appended, and not yet on enough replicas or not yet flushed."""
+"""A Produce whose batches are appended, and wait for replicas or for a flush."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Unacknowledged:
 
 
 class DelayedProduce(Delayed):
-    """Appended, but not yet acknowledged by enough replicas or not yet flushed."""
+    """Appended batches that wait until enough replicas have them, or until they are flushed."""
 
     __slots__ = (
         "broker",

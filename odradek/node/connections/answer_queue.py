@@ -1,11 +1,11 @@
 """The answers of one connection: in the order of its requests, within bounds, sent together. PORTED.
 
 Answers that exist at once go straight to the send queue. As soon as one request is delayed, it and all after it take a
-`Slot` in a queue that is bounded in number and in bytes (`odradek.node.connections.answers`): a connection that fills it
-is not read until there is room. What completes a delayed answer pushes it out itself, without waking the connection's
+`Slot` in a queue (`odradek.node.connections.answers`). That queue is bounded in number and in bytes: a connection that
+fills it is read again when there is room. What completes a delayed answer pushes it out itself, without waking the connection's
 task. Only if the socket is full a drain task waits for it to become writable.
 
-Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have one latency: one
+Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have one latency. One
 look at the clock per turn is exact for all of them.
 """
 

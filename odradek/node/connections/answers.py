@@ -206,6 +206,6 @@ def release_chunks(chunks: Iterable[Chunk]) -> None:
 
 
 def release_response(response: Message) -> None:
-    """Let go of an answer that is not encoded, and never will be."""
+    """Unpin the file ranges of an answer that will never be encoded."""
     if isinstance(response, PinsFiles):
         response.release_files()

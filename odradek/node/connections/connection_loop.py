@@ -2,22 +2,22 @@
 
 Theory of operation
 -------------------
-One task per connection. It waits until the socket is readable, receives into the buffer that all connections
-share, dispatches **every** complete frame (nothing awaits between a receive and its dispatch), and sends all
-answers with one call.
+One task per connection. It waits until the socket is readable, and receives into the buffer that all connections
+share. Then it dispatches **every** complete frame, and sends all answers with one call. Nothing awaits between a
+receive and its dispatch.
 
 * Work per turn is bounded (`FRAMES_PER_TURN`, `TURN_SECONDS_MAX`, and the size of the shared buffer), so one client cannot
   hold the loop.
-* A tail that is not a whole frame moves into a buffer of the connection's own; a connection that sends large frames
-  keeps that buffer while it is busy and receives straight into it.
-* Requests are counted as they are dispatched, which is the order in which they came; who appends asserts it
+* A part of a frame at the end moves into a buffer of the connection's own. A connection that sends large frames keeps
+  that buffer while it is busy, and receives straight into it.
+* Requests are counted as they are dispatched, which is the order in which they came; appends assert it
   (`Context.note_append`).
 * Answers leave in the order of the requests (`odradek.node.connections.answer_queue`).
 * A `Suspend` stops dispatch on its connection only.
 * What has thousands of elements is decoded and encoded beside the loop (`odradek.node.connections.long_requests`).
 
-A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` keeps those few), and
-harms nobody else.
+A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` keeps those few). Other
+connections go on.
 """
 
 from __future__ import annotations
