@@ -1,0 +1,105 @@
+"""The shape of the code, held by figures: `python -m tests.structure` prints them all.
+
+Every list of exceptions only shrinks: an entry that is no longer needed fails the test as a new sin does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.structure import (
+    FOLDER_MAX,
+    LINES_MAX,
+    PARAMETERS_MAX,
+    ROOT,
+    circles,
+    circles_through_parents,
+    dead_mentions,
+    functions,
+    imports,
+    mutual_siblings,
+    unnamed_modules,
+    widths,
+)
+
+LONG = {
+    "odradek/client/consumer/consumer_records.py BatchRecords._parse": "a hot loop, unrolled: a call per field costs a fifth",
+    "wire/batches/records.py _parse_into": "the same loop, for those who read batches without a consumer",
+    "data_plane/log/partition_log.py PartitionLog.append": "every produced batch passes: a call costs what its checks cost",
+}
+"""Functions over 60 lines, each with its reason."""
+MANY_PARAMETERS = {
+    "odradek/client/consumer/positions.py Positions.__init__": "the consumer's parts are wired in one place",
+    "odradek/client/producer/accumulator.py Accumulator.open_batch": "a record's fields, as `append` takes them: no value for each",
+    "spark/decode.py decode_batches": "a documented call; all but four have defaults",
+}
+"""Functions over 8 parameters, each with its reason."""
+CIRCLES: dict[tuple[str, ...], str] = {
+    ("sim/machine/disk.py", "sim/machine/disk_files.py"): "an open file asks its disk whether it still spins",
+}
+"""Files that import each other, each set with its reason."""
+FRIENDS: dict[tuple[str, str], str] = {}
+"""Modules that import one above their room which imports the room, each with its reason."""
+
+
+def test_functions_fit_a_screen() -> None:
+    """A function over 60 lines is cut along its steps, or has a reason."""
+    long = {f"{each.module} {each.name}" for each in functions() if each.lines > LINES_MAX}
+    assert long == set(LONG)
+
+
+def test_functions_take_few_arguments() -> None:
+    """More than 8 parameters want a value that says what they are together, or have a reason."""
+    many = {f"{each.module} {each.name}" for each in functions() if each.parameters > PARAMETERS_MAX}
+    assert many == set(MANY_PARAMETERS)
+
+
+def test_files_import_in_one_direction() -> None:
+    """Files that import each other, if only for their types, are one file in several pieces."""
+    assert {tuple(ring) for ring in circles(imports())} == set(CIRCLES)
+
+
+def test_sibling_folders_import_in_one_direction() -> None:
+    """Of two rooms in a hall one may stand on the other, never each on the other."""
+    assert mutual_siblings() == []
+
+
+def test_rooms_stand_on_what_does_not_know_them() -> None:
+    """A module in a room imports from the hall above only what does not import that room."""
+    assert set(circles_through_parents()) == set(FRIENDS)
+
+
+def test_folders_show_few_names() -> None:
+    """A newcomer who opens a folder sees at most twenty names."""
+    assert {folder: width for folder, width in widths().items() if width > FOLDER_MAX} == {}
+
+
+def test_every_module_is_named_in_its_readme() -> None:
+    """The README of a folder says what each of its modules is for."""
+    assert unnamed_modules() == []
+
+
+def test_pages_and_docstrings_name_files_that_exist() -> None:
+    """A path that a page or a docstring names leads somewhere."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("this is no checkout of git, so there is no list of pages")
+    texts = [text for text in listed.stdout.split() if not text.startswith(("deploy/", "tests/", "docs/"))]
+    assert dead_mentions([text for text in texts if (ROOT / text).exists()]) == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+        ({"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"c"}}, [["a", "b"], ["c", "d"]]),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
+    ],
+)
+def test_circles_are_found(graph: dict[str, set[str]], found: list[list[str]]) -> None:
+    """The finder is tested on what it must find."""
+    assert circles({node: frozenset(targets) for node, targets in graph.items()}) == found
