@@ -23,8 +23,8 @@ Rules
 * A broken rule is a panic (`AssertionError`) before anything builds on it. What a disk has changed breaks no rule.
 
 What a log is made of lies in `parts/`: each part owns its state and knows nothing of what stands above it. On top of them
-stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need, and this
-module: what belongs to a leader's hot path. `loading` and `recovery` make the parts from a directory.
+stand `replica_append`, `retention`, `truncation` and `time_lookup`, which get the parts that they need. What belongs to
+a leader's hot path is here. `loading` and `recovery` make the parts from a directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What of a log is on the device: its recovery point, and the flush that moves it.
 
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there. A truncation lowers
-it before anything is cut. `flush` runs in a worker, and a truncation may overtake it: so a flush tells by its number of
-truncations which history it has synced, and what it says of an older one counts no more.
+it before anything is cut. `flush` runs in a worker, and a truncation may overtake it. So a flush tells by the number of
+truncations which history it has synced. What it says of an older history does not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Durability:
         return offset if truncations == self.truncations else min(offset, self._truncated_to)
 
     def note_flush(self, now_ms: int) -> None:
-        """A flush begins at this time, by the clock of whoever asks for it."""
+        """A flush begins at this time, by the clock of its caller."""
         self.last_flush_ms = now_ms
 
     def lower_to(self, offset: int) -> None:

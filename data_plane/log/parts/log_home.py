@@ -1,7 +1,7 @@
 """Where a log lies, who owns it, and whether it works: what all parts of a log know of the world.
 
-A failed operation takes the log, and its directory, offline. Three kinds of failure do not: want of room or descriptors
-(`DiskRefused`), a worker that the loop has overtaken, and any failure of a log that is closed.
+A failed operation takes the log, and its directory, offline. Three kinds of failure do not: a want of room or
+descriptors (`DiskRefused`), that of a worker which the loop has overtaken, and that of a closed log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-For each producer id the log keeps the last five batches, so that a retried batch is recognised: its answer has
+For each producer id the log keeps the last five batches, so that a retried batch is recognised. Its answer has
 the offsets that it already has. Sequence numbers must be gapless within a producer epoch and start at 0 in a new one;
 they wrap to 0 behind 2**31 - 1. A producer of which nothing is known may start anywhere. Its state may have
 expired, and refusing it would stop it for good (Kafka since 2.5).
