@@ -279,7 +279,7 @@ class Broker:
 
     def hosting_changed(self) -> None:
         """Partitions have come or gone without a change of metadata."""
-        self.groups.match_leadership()
+        self.groups.follow_leadership()
 
     def disk_answers(self, log_dir: LogDir) -> None:
         """A device that hung is back."""

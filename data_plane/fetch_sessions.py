@@ -10,7 +10,7 @@ There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a
 client that falsely claims to be a replica gets no session either (`is_follower` judges). A replica has
 `SESSIONS_PER_REPLICA_MAX`, of which the stalest makes room.
 
-A follower's session holds a `FollowerCursor` for each partition, which the partition stirs when its log grows, its
+A follower's session holds a `FollowerCursor` for each partition, which the partition marks dirty when its log grows, its
 high watermark moves or its leadership changes. Only those that were stirred or named since are looked at. So a round
 costs what moves, instead of what is followed (a thousand partitions took 5 ms of each round).
 """
@@ -90,7 +90,7 @@ class FollowerCursor(FetchedPartition):
         """When the session fetched last, and with it, as it was not named, this partition at the same offset."""
         return self.session.fetched_at_ms
 
-    def stir(self, *, wakes: bool) -> None:
+    def mark_dirty(self, *, wakes: bool) -> None:
         """There is something to look at; with `wakes` also something that a parked fetch waits for."""
         session = self.session
         if not self.is_stirred:
@@ -102,7 +102,7 @@ class FollowerCursor(FetchedPartition):
     def begin_anew(self) -> None:
         """It was named: it may have left out what it was told in another state of its log."""
         self.sent_high_watermark = -1
-        self.stir(wakes=False)
+        self.mark_dirty(wakes=False)
 
     def end(self) -> None:
         """The session fetches this no more. The partition may still hold this cursor; its calls have no effect."""

@@ -149,7 +149,7 @@ class HostedPartitions:
                     self._take_lost(hosted, index, partition, image)
                 else:
                     self._check_directory(partition, image)
-                    self._replication.match(partition)
+                    self._replication.follow_metadata(partition)
         if hosted.partitions:
             self._hosted.put(hosted)
             self._set_throttles(hosted)
@@ -233,7 +233,7 @@ class HostedPartitions:
         if fate is not Fate.WAIT and isinstance(owner, LogDir):
             rotten.tell_directory(replica, owner.directory_id, is_anew=fate is Fate.FOLLOW)
         if fate is Fate.FOLLOW:
-            self._replication.match(partition)
+            self._replication.follow_metadata(partition)
         else:
             self._replication.forget(*replica)
 

@@ -95,7 +95,7 @@ class DirectoryTroubles:
         self._given_up: dict[bytes, None] = {}
         """Ids of hung directories that are reported as offline."""
         self._wake = broker.env.event()
-        self.hurry: Callable[[], None] = lambda: None
+        self.heartbeat_now: Callable[[], None] = lambda: None
         """Sends a heartbeat at once."""
 
     # -- what heartbeats and registrations say ----------------------------------------------------------------------
@@ -154,7 +154,7 @@ class DirectoryTroubles:
         if log_dir.trouble is None:
             self._broker.disk_answers(log_dir)
         self._wake.set()
-        self.hurry()
+        self.heartbeat_now()
         self._broker.run_woken()
 
     def config_changed(self) -> None:

@@ -350,12 +350,12 @@ class GroupCoordinator:
         """Begin and end shards as leadership comes and goes; forget the offsets of deleted topics."""
         deleted = frozenset(topic.name for topic in delta.deleted_topics.values())
         if OFFSETS_TOPIC in delta.changed_topics or OFFSETS_TOPIC in deleted:
-            self.match_leadership()
+            self.follow_leadership()
         if deleted:
             for _, shard in sorted(self.shards.items()):
                 shard.forget_topics(deleted)
 
-    def match_leadership(self) -> None:
+    def follow_leadership(self) -> None:
         """Have a shard for each led partition, of its epoch, and no other."""
         hosted = self._broker.topics.get(OFFSETS_TOPIC)
         led = {
@@ -390,7 +390,7 @@ class GroupCoordinator:
 
     def _begin_anew(self) -> None:
         self._reload = None
-        self.match_leadership()
+        self.follow_leadership()
 
     def _set_expiry(self) -> None:
         at = self._broker.clock.monotonic() + self.settings.offsets_retention_check_interval_ms / 1000
@@ -409,7 +409,7 @@ class GroupCoordinator:
     def stop(self) -> None:
         """The node goes: those who wait are told to look for another coordinator."""
         self._is_open = False
-        self.match_leadership()
+        self.follow_leadership()
 
     def statistics(self) -> dict[str, int]:
         """Figures for metrics, of all shards together."""

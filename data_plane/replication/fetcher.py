@@ -199,7 +199,7 @@ class LeaderFetcher:
             if not self.followed:
                 self._close()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """The leader's address or state may have changed: try again at once."""
         self._failures = 0
         if self._connected_to is not None and self._address() != self._connected_to:

@@ -567,7 +567,7 @@ class Partition:
         if self.followers is not None:
             for replica in self.followers.values():
                 if replica.cursor is not None:
-                    replica.cursor.stir(wakes=wakes)
+                    replica.cursor.mark_dirty(wakes=wakes)
 
     def _tell_high_watermark(self) -> None:
         self._acknowledge()

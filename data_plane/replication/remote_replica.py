@@ -17,7 +17,7 @@ class Cursor(Protocol):
     @property
     def fetched_at_ms(self) -> int: ...
 
-    def stir(self, *, wakes: bool) -> None: ...
+    def mark_dirty(self, *, wakes: bool) -> None: ...
 
 
 class RemoteReplica:
@@ -57,7 +57,7 @@ class RemoteReplica:
             if not cursor.is_stirred and cursor.fetched_at_ms > self.last_fetch_ms:
                 self.last_fetch_ms = cursor.fetched_at_ms
                 self.last_caught_up_ms = max(self.last_caught_up_ms, cursor.fetched_at_ms)
-            cursor.stir(wakes=True)
+            cursor.mark_dirty(wakes=True)
 
     def follow_with(self, cursor: Cursor) -> None:
         """This session is the one that hears of the log.
@@ -67,7 +67,7 @@ class RemoteReplica:
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
-            before.stir(wakes=False)
+            before.mark_dirty(wakes=False)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """A fetch at `offset` says that the follower has everything below it.

@@ -153,9 +153,9 @@ class Replication:
     def registered(self, broker_epoch: int) -> None:
         """The controller has given this broker an epoch."""
         self.broker_epoch = broker_epoch
-        self._hurry()
+        self._retry_now()
 
-    def match(self, partition: Partition) -> None:
+    def follow_metadata(self, partition: Partition) -> None:
         """The metadata has changed this partition: follow its leader, or follow nobody."""
         log = partition.log
         replica = (log.topic_id, log.partition)
@@ -190,11 +190,11 @@ class Replication:
         for broker_id in broker_ids:
             fetcher = self._fetchers.get(broker_id)
             if fetcher is not None:
-                fetcher.hurry()
+                fetcher.retry_now()
 
-    def _hurry(self) -> None:
+    def _retry_now(self) -> None:
         for fetcher in self._fetchers.values():
-            fetcher.hurry()
+            fetcher.retry_now()
 
     def _unfollow(self, replica: Replica) -> None:
         leader = self._followed_at.pop(replica, None)

@@ -116,7 +116,7 @@ class BrokerLifecycle:
         self.broker_epoch = -1
         self.is_unfenced = broker.env.event()
         self.may_shut_down = broker.env.event()
-        self._hurry = broker.env.event()
+        self._heartbeat_now = broker.env.event()
 
     async def run(self) -> None:
         """Register, then send heartbeats until the controller lets the broker go, or until it is to leave and no
@@ -240,7 +240,7 @@ class BrokerLifecycle:
     async def shut_down(self) -> None:
         """Ask the controller to move leaderships away; wait for its word, but not for ever."""
         self._wants_shut_down = True
-        self._hurry.set()
+        self._heartbeat_now.set()
         clock = self._broker.clock
         told = self._unanswered_max * (ATTEMPT_SECONDS_MIN + self._stop_pause_seconds)
         silence, longest = max(SHUTDOWN_SILENCE_SECONDS, told), max(SHUTDOWN_SECONDS_MAX, told)
@@ -253,18 +253,18 @@ class BrokerLifecycle:
             with clock.timeout_at(until):
                 await self.may_shut_down.wait()
 
-    def hurry(self) -> None:
+    def heartbeat_now(self) -> None:
         """There is news for the controller: the next heartbeat goes out at once."""
-        self._hurry.set()
+        self._heartbeat_now.set()
 
     async def _pause(self, seconds: float) -> None:
         clock = self._broker.clock
         if self._wants_shut_down:
             await clock.sleep_until(clock.monotonic() + min(seconds, self._stop_pause_seconds))
             return
-        self._hurry = self._broker.env.event()
+        self._heartbeat_now = self._broker.env.event()
         with clock.timeout_at(clock.monotonic() + seconds):
-            await self._hurry.wait()
+            await self._heartbeat_now.wait()
 
     async def _register(self) -> None:
         broker = self._broker

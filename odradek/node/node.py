@@ -331,7 +331,7 @@ class Node:
         for log_dir in self._directories.log_dirs:
             self._tasks.start_soon(log_dir.run_background)
         self._tasks.start_soon(broker.timers.run)
-        broker.troubles.hurry = self._tell_controller
+        broker.troubles.heartbeat_now = self._tell_controller
         watch = DiskWatch(
             self._directories.log_dirs,
             clock,
@@ -522,7 +522,7 @@ class Node:
         if self._broker is not None:
             self._broker.directory_offline(log_dir, reason)
         if self._lifecycle is not None:
-            self._lifecycle.hurry()
+            self._lifecycle.heartbeat_now()
         directories = self._directories
         if self._metadata_log is not None and log_dir.directory is directories.metadata_root:
             self._fail(f"the metadata log directory {log_dir.path} is offline: {reason}")
@@ -531,7 +531,7 @@ class Node:
 
     def _tell_controller(self) -> None:
         if self._lifecycle is not None:
-            self._lifecycle.hurry()
+            self._lifecycle.heartbeat_now()
 
     def _fail(self, reason: str) -> None:
         if not self._failed.is_set():

@@ -246,7 +246,7 @@ def test_what_a_follower_has_forgotten_is_not_looked_at() -> None:
         assert isinstance(cursor, FollowerCursor)
         cursor.settle()
     cache.ask(1, session_id=session.session_id, forget=(0,), by_id=True, replica=replica)
-    forgotten.stir(wakes=True)
+    forgotten.mark_dirty(wakes=True)
     assert session.to_read() == ()
     assert forgotten.is_stirred, "else its next append would take it for one that has everything"
     cache.ask(2, {0: 6}, session_id=session.session_id, by_id=True, replica=replica)

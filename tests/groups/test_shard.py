@@ -265,7 +265,7 @@ def test_shards_that_fail_twice_are_begun_once() -> None:
     case = Case(ALONE)
     coordinator = GroupCoordinator(cast("CoordinatorHost", case.broker), GroupSettings())
     begun: list[int] = []
-    coordinator.match_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # what it calls is counted
+    coordinator.follow_leadership = lambda: begun.append(1)  # type: ignore[method-assign]  # what it calls is counted
     for _ in range(2):
         coordinator.shards[0] = case.shard = case.new_shard()
         coordinator._shard_failed(case.shard)

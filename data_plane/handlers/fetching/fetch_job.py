@@ -420,7 +420,7 @@ class FetchJob:
             and fetched.sent_log_start_offset == log.log_start_offset
             # Else its next fetch may be the one with which it joins.
             and self.replica_id in partition.isr_state.isr
-            # Else nobody would stir it.
+            # Else nobody would mark it dirty.
             and replica is not None
             and replica.cursor is fetched
         ):

@@ -28,14 +28,14 @@ class DynamicConfig:
         broker: Broker,
         limits: ConnectionLimits,
         by_path: Mapping[str, LogDir],
-        hurry: Callable[[], None],
+        heartbeat_now: Callable[[], None],
     ) -> None:
-        """`by_path` are the log directories as the configuration names them; `hurry` sends news to the controller
+        """`by_path` are the log directories as the configuration names them; `heartbeat_now` sends news to the controller
         at once."""
         self._broker = broker
         self._limits = limits
         self._by_path = by_path
-        self._hurry = hurry
+        self._heartbeat_now = heartbeat_now
         broker.config_listeners.append(self.apply)
 
     def apply(self) -> None:
@@ -58,7 +58,7 @@ class DynamicConfig:
         cordoned = self._cordoned_ids()
         if cordoned != self._broker.placement.cordoned:
             self._broker.placement.cordoned = cordoned
-            self._hurry()
+            self._heartbeat_now()
 
     def _cordoned_ids(self) -> tuple[bytes, ...]:
         """Directories that take no new replicas (KIP-1066), by their ids."""
