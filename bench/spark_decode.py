@@ -14,7 +14,9 @@ from collections.abc import Callable
 import attrs
 
 from spark.decode import decode_batches
-from wire.record_batch import Header, RecordBatchBuilder, iter_batches, records
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import Header, records
+from wire.record_batch import RecordBatchBuilder
 
 _BATCH_RECORDS = 100
 _BYTES_MAX = 1 << 28

@@ -41,8 +41,8 @@ from metadata_quorum.replica.metadata_batches import is_whole_batch
 from metadata_quorum.replica.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from odradek.env.ports import Buffer, Clock, Dir, DiskError, DiskRefused
+from wire.batches.batch_header import HEADER_SIZE, iter_batches, parse_header
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import HEADER_SIZE, iter_batches, parse_header
 
 METADATA_TOPIC = "__cluster_metadata"
 SYNCED_OFFSET_FILE = "synced-offset-checkpoint"

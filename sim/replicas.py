@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from sim.history import SafetyViolation
-from wire.record_batch import CorruptBatch, check_crc, iter_batches
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import check_crc, iter_batches
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log\Z")
 

@@ -36,9 +36,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import HEADER_SIZE, BatchHeader, Buffer, check_crc, iter_batches
 from wire.batches.compression import decompress
-from wire.record_batch import CorruptBatch, DecompressionBomb, InvalidRecord, records
+from wire.batches.records import records
 
 __all__ = ["SCHEMA", "SCHEMA_WITH_HEADERS", "DecodedRows", "decode_batches"]
 

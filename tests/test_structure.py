@@ -62,7 +62,7 @@ def test_files_import_in_one_direction() -> None:
 
 
 def test_sibling_folders_import_in_one_direction() -> None:
-    """Of two rooms in a hall one may stand on the other, never each on the other."""
+    """One of two rooms in a hall may stand on the other, never each on the other."""
     assert mutual_siblings() == []
 
 

@@ -35,63 +35,23 @@ from crc32c import crc32c
 
 from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import (
-    ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     CONTROL_MASK,
     CRC_START,
-    DELETE_HORIZON_MASK,
     HEADER,
     HEADER_SIZE,
     MAGIC,
     NO_TIMESTAMP,
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
     BatchHeader,
     Buffer,
-    assign_offsets,
-    check_crc,
-    iter_batches,
-    parse_header,
-    set_max_timestamp,
 )
 from wire.batches.compression import CompressionType, decompressed_size
-from wire.batches.records import RECORD_SIZE_MIN, Header, Record, RecordBatchBuilder, records
+from wire.batches.records import RECORD_SIZE_MIN, RecordBatchBuilder
 from wire.errors import ErrorCode, KafkaError
 
-__all__ = [
-    "ATTRIBUTES_OFFSET",
-    "COMPRESSION_MASK",
-    "CONTROL_MASK",
-    "CRC_START",
-    "DELETE_HORIZON_MASK",
-    "HEADER",
-    "HEADER_SIZE",
-    "MAGIC",
-    "NO_TIMESTAMP",
-    "SIZE_PREFIX",
-    "TIMESTAMP_TYPE_MASK",
-    "TRANSACTIONAL_MASK",
-    "BatchHeader",
-    "Buffer",
-    "CompressionType",
-    "CorruptBatch",
-    "DecompressionBomb",
-    "Header",
-    "Inflation",
-    "InvalidRecord",
-    "Record",
-    "RecordBatchBuilder",
-    "assign_offsets",
-    "check_crc",
-    "check_timestamps",
-    "iter_batches",
-    "parse_header",
-    "parse_produced",
-    "records",
-    "set_max_timestamp",
-    "validate_for_append",
-]
+__all__ = ["Inflation", "RecordBatchBuilder", "check_timestamps", "parse_produced", "validate_for_append"]
 
 _ZSTD_SINCE_PRODUCE = 7
 _MAGIC_OFFSET = 16

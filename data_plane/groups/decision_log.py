@@ -15,7 +15,9 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.replication.partition import Partition
 from metadata_quorum.ports import CommitListener
 from wire.batches.batch_errors import InvalidRecord
-from wire.record_batch import RecordBatchBuilder, parse_header, records
+from wire.batches.batch_header import parse_header
+from wire.batches.records import records
+from wire.record_batch import RecordBatchBuilder
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20

@@ -23,11 +23,11 @@ from typing import Protocol
 from data_plane.log.log_config import LogConfig
 from data_plane.log.record_rules import RECORDS_PARSED_MAX, check_records
 from wire.batches.batch_errors import DecompressionBomb
-from wire.batches.batch_header import HEADER_SIZE, BatchHeader
+from wire.batches.batch_header import HEADER_SIZE, BatchHeader, parse_header
 from wire.batches.compression import CompressionType, Inflated, decompressed_size
 from wire.batches.recompression import codec_of
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import parse_header, parse_produced
+from wire.record_batch import parse_produced
 
 RATION = 2 << 20
 """What the loop may do for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).

@@ -22,8 +22,10 @@ from data_plane.log.segments.segment import (
 )
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, File, FileMissing
+from wire.batches.batch_header import BatchHeader
+from wire.batches.compression import CompressionType
+from wire.batches.records import records
 from wire.errors import KafkaError
-from wire.record_batch import BatchHeader, CompressionType, records
 
 _DECOMPRESSED_BYTES_MAX = 1 << 30
 

@@ -49,21 +49,19 @@ from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.time_lookup import TimeLookup
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import Dir, DiskError
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import (
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
-    CorruptBatch,
     assign_offsets,
     check_crc,
-    check_timestamps,
     parse_header,
-    parse_produced,
     set_max_timestamp,
-    validate_for_append,
 )
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import check_timestamps, parse_produced, validate_for_append
 
 PRODUCE_VERSION = 13
 """Rules for older Produce requests are their handler's."""

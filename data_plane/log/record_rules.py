@@ -7,8 +7,9 @@ which of its records were refused. Texts and the order of checks are Kafka's (KI
 from __future__ import annotations
 
 from data_plane.log.log_config import LogConfig
+from wire.batches.batch_header import NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, BatchHeader
+from wire.batches.records import Record, records
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, BatchHeader, Record, records
 
 RECORD_ERRORS_MAX = 1000
 """No more are told of one batch: a small compressed one could ask for gigabytes of answers."""

@@ -22,8 +22,9 @@ from data_plane.log.parts.segment_list import SegmentList
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from data_plane.log.truncation import Truncation
 from odradek.env.ports import DiskError
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import HEADER_SIZE, SIZE_PREFIX, BatchHeader, check_crc, parse_header
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import HEADER_SIZE, SIZE_PREFIX, BatchHeader, CorruptBatch, check_crc, parse_header
 
 _Taken: TypeAlias = tuple[int, int, int, BatchHeader]
 """Position and size of a batch, its last offset and its header."""

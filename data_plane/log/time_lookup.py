@@ -14,8 +14,9 @@ from data_plane.log.record_rules import RECORDS_PARSED_MAX
 from data_plane.log.segments.scan import SegmentScan
 from data_plane.log.segments.segment import Segment
 from odradek.env.ports import FileClosed
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import BatchHeader
 from wire.batches.record_times import record_times
-from wire.record_batch import BatchHeader, CorruptBatch
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from metadata_quorum.replica.metadata_batches import (
     read_batches,
 )
 from odradek.env.ports import Buffer
+from wire.batches.batch_header import parse_header
 from wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from wire.record_batch import parse_header
 from wire.structure import Message
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"

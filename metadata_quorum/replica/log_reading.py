@@ -13,9 +13,9 @@ from metadata_quorum.ports import MetadataLogCorrupt, ReplicatedLog, StoredSnaps
 from metadata_quorum.raft.log_state import Batch, LogState
 from metadata_quorum.raft.voters import VoterSet
 from metadata_quorum.replica.metadata_batches import read_batches
+from wire.batches.batch_header import check_crc, parse_header
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.control_records import VotersRecord
-from wire.record_batch import check_crc, parse_header
 
 __all__ = ["describe_batches", "read_log_state", "snapshot_voters"]
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from metadata_quorum.ports import MetadataLogCorrupt
+from wire.batches.batch_header import HEADER_SIZE, Buffer, check_crc, parse_header
+from wire.batches.records import records
 from wire.errors import KafkaError, ProtocolError
 from wire.metadata_frames import (
     ControlRecordType,
@@ -19,7 +21,7 @@ from wire.metadata_frames import (
     encode_control_record,
     encode_metadata_record,
 )
-from wire.record_batch import HEADER_SIZE, Buffer, RecordBatchBuilder, check_crc, parse_header, records
+from wire.record_batch import RecordBatchBuilder
 from wire.structure import Message
 
 DECOMPRESSED_BYTES_MAX = 64 << 20

@@ -17,9 +17,10 @@ from odradek.client.core.operation import Operation
 from odradek.client.core.requests import request
 from odradek.client.core.scatter import deadline_of
 from odradek.client.errors import broker_error
+from wire.batches.batch_header import HEADER_SIZE, parse_header
+from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
 from wire.metadata_frames import UnknownRecord, decode_control_record, decode_metadata_record
-from wire.record_batch import HEADER_SIZE, parse_header, records
 from wire.structure import Message
 
 if TYPE_CHECKING:

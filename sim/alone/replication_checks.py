@@ -9,7 +9,8 @@ from data_plane.log.parts.producer_recovery import rebuild_producers
 from data_plane.replication.partition import NO_LEADER_EPOCH, Partition
 from sim.alone.replication_broker import BATCH_BYTES_MAX, Broker
 from sim.history import SafetyViolation
-from wire.record_batch import iter_batches, records
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import records
 
 __all__ = ["Promises", "contents"]
 

@@ -20,9 +20,11 @@ from odradek.client.core.operation import Call, Operation, Wait
 from odradek.client.core.partition_offsets import list_offsets
 from odradek.client.core.requests import known_leaders, refresh_metadata, topics_with_metadata
 from odradek.client.errors import broker_error, error_code, is_retriable
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import Record, records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from wire.record_batch import CorruptBatch, Record, iter_batches, records
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

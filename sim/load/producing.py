@@ -19,7 +19,7 @@ from odradek.client.errors import ClientClosed
 from odradek.client.producer.accumulator import Accumulator, Batch
 from odradek.client.producer.sender import Sender
 from wire.batches.compression import CompressionType
-from wire.record_batch import Header
+from wire.batches.records import Header
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

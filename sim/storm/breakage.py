@@ -18,7 +18,7 @@ from random import Random
 from metadata_quorum.replica.storage_format import METADATA_LOG_DIRECTORY
 from sim.machine.members import Member
 from sim.storm.storm import Storm, Trouble
-from wire.record_batch import iter_batches
+from wire.batches.batch_header import iter_batches
 
 CALM_SECONDS_MAX = 6.0
 

@@ -17,6 +17,8 @@ import attrs
 
 from odradek.client.core.client_core import ClientCore, Close, Compute, Connect, Send
 from wire.api import ApiKey, api_versions
+from wire.batches.batch_header import assign_offsets, parse_header
+from wire.batches.records import records
 from wire.codec import encoder
 from wire.errors import ErrorCode
 from wire.framing.connection import ConnectionClosed, RequestReceived, ServerConnection
@@ -44,7 +46,6 @@ from wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from wire.record_batch import assign_offsets, parse_header, records
 from wire.structure import Message
 
 SILENCE = object()

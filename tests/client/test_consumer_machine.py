@@ -18,6 +18,8 @@ from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakePartition
 from tests.client.fake_group import FakeConsumer, GroupBroker
 from wire.api import ApiKey
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import assign_offsets, parse_header
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
     AbortedTransaction,
@@ -34,7 +36,7 @@ from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.metadata import MetadataResponseBroker
 from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from wire.record_batch import CorruptBatch, RecordBatchBuilder, assign_offsets, parse_header
+from wire.record_batch import RecordBatchBuilder
 
 T0 = TopicPartition("t", 0)
 

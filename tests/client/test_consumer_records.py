@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from odradek.client.consumer.consumer_records import BatchRecords
 from odradek.client.consumer.consumer_types import ConsumerRecord
 from odradek.client.consumer.record_runs import LastShapes
-from wire.batches.batch_header import CRC_START, HEADER_SIZE
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import CRC_START, HEADER_SIZE, parse_header
+from wire.batches.records import records
 from wire.errors import KafkaError
-from wire.record_batch import CorruptBatch, RecordBatchBuilder, parse_header, records
+from wire.record_batch import RecordBatchBuilder
 
 BYTES = st.none() | st.binary(max_size=3) | st.integers(60, 9000).map(bytes)
 RECORD = st.tuples(

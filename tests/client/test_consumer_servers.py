@@ -24,8 +24,8 @@ from odradek.client.consumer.consumer_types import (
 from odradek.client.shells.blocking import Client
 from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fresh_topics import wait_until_known
+from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import records
 
 TIME = 1_700_000_000_000
 PATIENCE_SECONDS = 60.0

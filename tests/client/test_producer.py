@@ -21,8 +21,8 @@ from sim.load.fetching import FetchConfig, Fetcher
 from tests.client.fake_broker import HANG_UP, SILENCE, LoopbackBroker
 from tests.client.fresh_topics import wait_until_known
 from wire.api import ApiKey
+from wire.batches.records import Record
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import Record
 
 TIME = 1_700_000_000_000
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

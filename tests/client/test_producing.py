@@ -19,6 +19,7 @@ from sim.load.producing import Delivery, ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey
+from wire.batches.batch_header import parse_header
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.metadata import MetadataRequest
 from wire.messages.produce import (
@@ -29,7 +30,6 @@ from wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from wire.record_batch import parse_header
 
 _REFUSALS = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -82,7 +82,7 @@ def test_headers_null_values_and_times_travel() -> None:
     wire, broker, producing = setup()
     record = RecordToSend("t", None, b"k", (("a", b"1"), ("b", None)), 0, 123)
     wire.run(producing.produce([record], timeout=5))
-    from wire.record_batch import records
+    from wire.batches.records import records
 
     (stored,) = records(broker.topics["t"].partitions[0].batches[0][1], decompressed_bytes_max=1000)
     assert (stored.key, stored.value, stored.timestamp) == (b"k", None, 123)

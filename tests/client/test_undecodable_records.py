@@ -14,8 +14,8 @@ from odradek import TopicPartition, UndecodableRecord
 from tests.client.fake_group import FakeConsumer
 from tests.client.test_consumer_machine import fill, numbers
 from wire.batches.batch_errors import CorruptBatch, InvalidRecord
-from wire.batches.batch_header import CRC_START, HEADER_SIZE
-from wire.record_batch import RecordBatchBuilder, assign_offsets, parse_header
+from wire.batches.batch_header import CRC_START, HEADER_SIZE, assign_offsets, parse_header
+from wire.record_batch import RecordBatchBuilder
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 _LAST_DELTA, _COUNT = (23, Struct(">i")), (57, Struct(">i"))

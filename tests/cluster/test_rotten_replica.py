@@ -17,7 +17,7 @@ from odradek.client.admin.admin_topics import NewTopic
 from tests.cli.running import odradek
 from tests.cli.test_dev import line, running
 from tests.cluster.test_real_nodes import QUICK, in_sync, produce, until, values
-from wire.record_batch import HEADER_SIZE
+from wire.batches.batch_header import HEADER_SIZE
 
 pytestmark = pytest.mark.xdist_group("cluster")
 

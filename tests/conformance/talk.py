@@ -20,6 +20,7 @@ import attrs
 
 from tests.node.raw_client import RawClient, frame
 from wire.api import ApiKey
+from wire.batches.batch_header import HEADER_SIZE, parse_header
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -28,7 +29,6 @@ from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from wire.record_batch import HEADER_SIZE, parse_header
 from wire.structure import ZERO_UUID, Structure, WireField, version_range
 
 SHOWN_BYTES_MAX = 200

@@ -16,7 +16,8 @@ from data_plane.groups.records import (
     offset_commit_record,
     offset_tombstone,
 )
-from wire.record_batch import RecordBatchBuilder, assign_offsets
+from wire.batches.batch_header import assign_offsets
+from wire.record_batch import RecordBatchBuilder
 
 
 def records() -> list[CoordinatorRecord]:

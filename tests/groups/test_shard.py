@@ -24,10 +24,11 @@ from metadata_quorum.image.metadata_image import PartitionImage
 from odradek.env.ports import DiskFull
 from odradek.serving.timers import Timers
 from tests.log.support import ManualClock, new_log
+from wire.batches.batch_header import CRC_START, HEADER_SIZE
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from wire.record_batch import CRC_START, HEADER_SIZE, RecordBatchBuilder
+from wire.record_batch import RecordBatchBuilder
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
 ALONE = PartitionImage(1, 3, 1, (1, 2), (1,))

@@ -10,8 +10,9 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import FileRange, Origin, PartitionLog
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
 from tests.log.support import NOW_MS, ROOT, append, batch, content, fill, new_disk, new_log, open_log
+from wire.batches.batch_header import iter_batches, parse_header
+from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import iter_batches, parse_header, records
 
 NEVER = (1 << 63) - 1
 

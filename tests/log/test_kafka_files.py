@@ -17,9 +17,10 @@ from data_plane.log.parts.producer_state import ProducerState
 from odradek.env.real_files import open_dir
 from tests.log.data.record import ARCHIVE, expected_records
 from tests.log.support import NOW_MS, Node, append, batch, content, fill, finish, open_log
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import Record, records
 from wire.codec import encode
 from wire.messages.data_records import ProducerEntry, ProducerSnapshot
-from wire.record_batch import Record, iter_batches, records
 
 END_OFFSET = 154
 DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"

@@ -14,7 +14,7 @@ from data_plane.log.log_config import LogConfig
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk
-from wire.record_batch import iter_batches
+from wire.batches.batch_header import iter_batches
 
 
 @attrs.frozen

@@ -13,8 +13,8 @@ from data_plane.log.segments.segment import file_name
 from odradek.env.ports import Dir
 from sim.machine.disk import SimDisk
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, fill, new_disk, open_log
+from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import iter_batches
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=200)
 FIRST_LOG = f"{ROOT}/{file_name(0, '.log')}"

@@ -12,8 +12,8 @@ from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import file_name
 from odradek.env.real_files import open_dir
 from tests.log.support import NOW_MS, append, batch, content, fill, new_disk, new_log, open_log
+from wire.batches.batch_header import iter_batches
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import iter_batches
 
 SIZE = len(batch())
 HOUR_MS = 3_600_000

@@ -17,12 +17,13 @@ from crc32c import crc32c
 from bench.processes import ServerProcess, memory_kib
 from tests.node.raw_client import RawClient, frame
 from tests.node_process import RunningNode
+from wire.batches.batch_header import CRC_START, HEADER_SIZE
 from wire.batches.compression import CompressionType
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import CRC_START, HEADER_SIZE, RecordBatchBuilder
+from wire.record_batch import RecordBatchBuilder
 
 HOUR_MS = 3_600_000
 BATCH_BYTES_MAX = 100_000

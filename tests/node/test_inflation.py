@@ -29,7 +29,9 @@ from tests.node.test_node_in_a_world import (
     produce_request,
     request,
 )
+from wire.batches.batch_header import HEADER_SIZE, iter_batches
 from wire.batches.compression import CHUNK_BYTES, CompressionType, compress
+from wire.batches.records import records
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
@@ -39,7 +41,7 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import HEADER_SIZE, RecordBatchBuilder, iter_batches, records
+from wire.record_batch import RecordBatchBuilder
 
 LARGE = 5 << 20
 """More than the loop decompresses in a turn, of any codec."""

@@ -20,13 +20,14 @@ from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client, Log
 from wire.api import response_class, response_header_version
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import records
 from wire.codec import decode
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.metadata import MetadataRequest
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import iter_batches, records
 
 SETTINGS = {
     "process.roles": "broker,controller",

@@ -13,11 +13,13 @@ from tests.node.raw_client import frame
 from tests.node.test_bad_batches import good_batch
 from tests.node.test_connection_loop import Client
 from tests.node.test_node_in_a_world import answer_to, fetch_request, play, produce_request, request
+from wire.batches.batch_header import HEADER_SIZE, iter_batches
 from wire.batches.compression import CompressionType
+from wire.batches.records import records
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.produce import ProduceRequest
-from wire.record_batch import HEADER_SIZE, RecordBatchBuilder, iter_batches, records
+from wire.record_batch import RecordBatchBuilder
 
 BYTES_MAX = 1 << 20
 SIZES = (10, 30_000, 200)

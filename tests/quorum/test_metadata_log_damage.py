@@ -23,7 +23,7 @@ from tests.quorum.node_parts import (
     run,
     running_controller,
 )
-from wire.record_batch import iter_batches
+from wire.batches.batch_header import iter_batches
 
 SEGMENT = "00000000000000000000.log"
 LOG = f"{PATH}/__cluster_metadata-0/{SEGMENT}"

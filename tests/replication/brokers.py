@@ -46,6 +46,8 @@ from sim.machine.disk import Keep
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.log.support import batch
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -58,7 +60,6 @@ from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRe
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.metadata_records import PartitionChangeRecord
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import iter_batches, records
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 TOPIC, TOPIC_ID = "t", bytes(range(1, 17))

@@ -14,8 +14,8 @@ import pytest
 from odradek.env.ports import ConnectionLost
 from sim.machine.weather import Weather
 from tests.replication.brokers import NODES, TOPIC, ReplicatedTopic
+from wire.batches.batch_header import HEADER_SIZE
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import HEADER_SIZE
 
 VALUES = {serial: b"%d" % serial for serial in range(10)}
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1 2 3 4").split()]

@@ -13,7 +13,7 @@ from sim.options import RunOptions
 from sim.scenarios.cluster_scenario import ClusterScenario
 from sim.storm.breakage import BREAKAGES, lose_end, misdirect
 from tests.log.support import batch
-from wire.record_batch import iter_batches
+from wire.batches.batch_header import iter_batches
 
 
 def test_what_a_lying_disk_leaves() -> None:

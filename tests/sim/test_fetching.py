@@ -15,9 +15,10 @@ from sim.load.producing import ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
 from wire.api import ApiKey
+from wire.batches.batch_errors import CorruptBatch
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchRequest
-from wire.record_batch import CorruptBatch, RecordBatchBuilder
+from wire.record_batch import RecordBatchBuilder
 
 
 def setup(count: int = 0, partitions: int = 1, **config: Any) -> tuple[Any, FakeBroker, Fetcher]:

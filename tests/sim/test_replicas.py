@@ -13,7 +13,8 @@ from sim.replicas import (
     first_difference,
     read_log,
 )
-from wire.record_batch import RecordBatchBuilder, assign_offsets
+from wire.batches.batch_header import assign_offsets
+from wire.record_batch import RecordBatchBuilder
 
 
 def entries(*epochs: int, text: str = "") -> list[StoredBatch]:

@@ -12,18 +12,12 @@ from hypothesis import strategies as st
 from tests.wire.strategies import BOUND, CODECS, RecordFields, record_lists
 from tests.wire.test_record_batch import patched, sealed
 from tests.wire.test_records import PLAIN, raw_batch
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.batches.batch_header import HEADER_SIZE, check_crc, iter_batches
 from wire.batches.compression import compress
+from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import (
-    HEADER_SIZE,
-    CorruptBatch,
-    DecompressionBomb,
-    InvalidRecord,
-    RecordBatchBuilder,
-    check_crc,
-    iter_batches,
-    records,
-)
+from wire.record_batch import RecordBatchBuilder
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'odradek[spark]'")
 from spark.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches  # noqa: E402  # needs pyarrow

@@ -13,7 +13,7 @@ np = pytest.importorskip("numpy")
 from odradek.client.producer.partitioner import murmur2  # noqa: E402 - only where pyarrow is
 from spark.encode import Rows, encode, murmur2_of, partitions_of  # noqa: E402 - only where pyarrow is
 from wire.batches.record_writer import Row, encode_batch, stamp  # noqa: E402 - only where pyarrow is
-from wire.record_batch import records  # noqa: E402 - only where pyarrow is
+from wire.batches.records import records  # noqa: E402 - only where pyarrow is
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW = 1_700_000_000_000

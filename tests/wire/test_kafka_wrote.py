@@ -11,6 +11,8 @@ import attrs
 import pytest
 
 from tests.wire.message_values import contains
+from wire.batches.batch_header import iter_batches
+from wire.batches.records import Record, records
 from wire.messages import metadata_records as metadata
 from wire.messages.control_records import (
     KRaftVersionRecord,
@@ -32,7 +34,6 @@ from wire.metadata_frames import (
     encode_coordinator_value,
     encode_metadata_record,
 )
-from wire.record_batch import Record, iter_batches, records
 from wire.schema.generate import snake_case
 from wire.structure import Message
 from wire.uuid_text import uuid_from_text

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import check_crc, parse_header
 from wire.batches.compression import CompressionType, DecompressionBomb
 from wire.batches.recompression import codec_of, recompress
-from wire.record_batch import CorruptBatch, RecordBatchBuilder, check_crc, parse_header, records
+from wire.batches.records import records
+from wire.record_batch import RecordBatchBuilder
 
 SIZE_MAX = 1 << 20
 

@@ -11,26 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
-from wire.batches.compression import compress
-from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import (
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.batches.batch_header import (
     HEADER,
     HEADER_SIZE,
     BatchHeader,
-    CorruptBatch,
-    DecompressionBomb,
-    InvalidRecord,
-    RecordBatchBuilder,
     assign_offsets,
     check_crc,
-    check_timestamps,
     iter_batches,
     parse_header,
-    parse_produced,
-    records,
     set_max_timestamp,
-    validate_for_append,
 )
+from wire.batches.compression import compress
+from wire.batches.records import records
+from wire.errors import ErrorCode, KafkaError
+from wire.record_batch import RecordBatchBuilder, check_timestamps, parse_produced, validate_for_append
 
 LEADER_CHANGE = bytes.fromhex(
     "00000000000000000000004f0000000102f10930f2002000000000000001a1fc29be28000001a1fc29be28ffffffffffff"

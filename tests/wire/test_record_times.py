@@ -9,7 +9,8 @@ import pytest
 from wire.batches.batch_errors import InvalidRecord
 from wire.batches.compression import CHUNK_BYTES
 from wire.batches.record_times import record_times
-from wire.record_batch import RecordBatchBuilder, records
+from wire.batches.records import records
+from wire.record_batch import RecordBatchBuilder
 
 MAX = 64 << 20
 VALUES = [

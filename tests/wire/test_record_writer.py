@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wire.batches.batch_header import check_crc, parse_header
 from wire.batches.record_writer import Row, encode_batch, stamp
-from wire.batches.records import RecordBatchBuilder
-from wire.record_batch import check_crc, parse_header, records
+from wire.batches.records import RecordBatchBuilder, records
 
 some_bytes = st.none() | st.binary(max_size=40) | st.integers(0, 20_000).map(bytes)
 headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)

@@ -15,17 +15,11 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
 from tests.wire.test_record_batch import patched, sealed
+from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
+from wire.batches.batch_header import HEADER_SIZE, parse_header
 from wire.batches.compression import compress
-from wire.record_batch import (
-    HEADER_SIZE,
-    CorruptBatch,
-    DecompressionBomb,
-    InvalidRecord,
-    Record,
-    RecordBatchBuilder,
-    parse_header,
-    records,
-)
+from wire.batches.records import Record, records
+from wire.record_batch import RecordBatchBuilder
 
 KAFKA_PYTHON_CODECS = [
     0,

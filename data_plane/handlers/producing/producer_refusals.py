@@ -10,8 +10,8 @@ from data_plane.line_budget import LineBudget
 from data_plane.log.partition_log import PartitionLog
 from odradek.env.ports import Buffer, Clock, Log
 from odradek.serving.contract import Context
+from wire.batches.batch_header import parse_header
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import parse_header
 
 PRODUCER_ERRORS = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH))
 

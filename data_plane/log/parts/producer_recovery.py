@@ -15,8 +15,9 @@ from data_plane.log.segments.segment import (
     write_whole,
 )
 from odradek.env.ports import Dir, DiskRefused, FileMissing
+from wire.batches.batch_header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer
+from wire.batches.records import records
 from wire.errors import KafkaError
-from wire.record_batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, Buffer, records
 
 _MARKER_BYTES_MAX = 4096
 

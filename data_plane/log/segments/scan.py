@@ -13,7 +13,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from odradek.env.ports import File
-from wire.record_batch import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, BatchHeader
+from wire.batches.batch_header import CRC_START, HEADER, HEADER_SIZE, MAGIC, SIZE_PREFIX, BatchHeader
 
 RECOVERY_CHUNK_BYTES = 4 << 20
 HEADER_CHUNK_BYTES = 32 << 10

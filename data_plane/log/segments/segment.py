@@ -20,7 +20,8 @@ from data_plane.log.segments.recent_places import RecentPlaces
 from data_plane.log.segments.scan import HEAD, HEAD_SIZE, SegmentScan
 from data_plane.log.segments.segment_index import DamagedIndex, SegmentIndex
 from odradek.env.ports import Dir, DiskRefused, File, FileClosed, FileMissing
-from wire.record_batch import HEADER_SIZE, MAGIC, SIZE_PREFIX, CorruptBatch
+from wire.batches.batch_errors import CorruptBatch
+from wire.batches.batch_header import HEADER_SIZE, MAGIC, SIZE_PREFIX
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -470,7 +470,8 @@ def record_times(
 
 def _first_time(data: Any, offset: int) -> int | None:
     """The timestamp of the first record from `offset` on; None when there is no whole batch that has one."""
-    from wire.record_batch import iter_batches, records
+    from wire.batches.batch_header import iter_batches
+    from wire.batches.records import records
 
     buffer = memoryview(data or b"")
     for position, header in iter_batches(buffer):

@@ -55,6 +55,7 @@ from odradek.client.producer.accumulator import Accumulator, Batch, Lane
 from odradek.client.producer.producer_upkeep import Identity, IdentityKeeper, TopicRefresher
 from wire.batches.compression import CompressionType
 from wire.batches.record_writer import encode_batch, stamp
+from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
     PartitionProduceData,
@@ -63,7 +64,6 @@ from wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from wire.record_batch import records
 
 if TYPE_CHECKING:
     from odradek.client.core.client_core import ClientCore

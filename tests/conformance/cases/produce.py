@@ -10,9 +10,10 @@ from functools import partial
 from tests.conformance.batches import Batch, batch, patched
 from tests.conformance.talk import Talk, case
 from wire.api import ApiKey
+from wire.batches.compression import CompressionType
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import CompressionType, RecordBatchBuilder
+from wire.record_batch import RecordBatchBuilder
 
 NOBODYS_ID = bytes(range(16))
 DAY_MS = 86_400_000
