@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from sim.machine.weather import Weather
 from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import Scenario
@@ -43,6 +45,7 @@ def _digests(hash_seed: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_two_processes_with_different_hash_seeds_agree() -> None:
     """Crashes, timeouts, cancellations and torn disks included: one digest per seed, in any process."""
     first, second = _digests("1"), _digests("3")

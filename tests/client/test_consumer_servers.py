@@ -27,6 +27,9 @@ from tests.client.fresh_topics import wait_until_known
 from wire.batches.records import records
 from wire.errors import ErrorCode, KafkaError
 
+pytestmark = pytest.mark.long
+"""Servers of their own: left out of `make quick`."""
+
 TIME = 1_700_000_000_000
 PATIENCE_SECONDS = 60.0
 

@@ -28,6 +28,9 @@ from wire.messages.offset_commit import (
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
+pytestmark = pytest.mark.long
+"""Servers of their own: left out of `make quick`."""
+
 WAIT_SECONDS = 20.0
 RETRIABLE = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

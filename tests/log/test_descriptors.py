@@ -155,6 +155,7 @@ def _dropped(*_: object) -> None:
     raise structlog.DropEvent
 
 
+@pytest.mark.long
 def test_every_want_of_a_descriptor_is_a_refusal_and_nothing_else(tmp_path: Path) -> None:
     """Each call that takes a descriptor fails in turn, alone or with the next two: the directory stays, the log is whole."""
     with _short() as shortage:

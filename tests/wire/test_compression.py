@@ -280,6 +280,7 @@ def test_gzip_members_larger_than_a_chunk_end(members: int) -> None:
     assert decompressed_size(GZIP, gzip.compress(data) * members, BOUND * 4) == len(data) * members
 
 
+@pytest.mark.long
 def test_bombs_take_no_memory() -> None:
     """Gigabytes of zeros in a few MiB: every codec stops at the bound and never takes more than that.
 

@@ -109,6 +109,7 @@ class TestPair:
             assert event.request() == CALLS[0][0]
             assert server.next_event() is NEED_DATA
 
+    @pytest.mark.long
     @settings(max_examples=60)
     @given(st.lists(st.sampled_from(CALLS), max_size=12), st.integers(1, 400), st.data())
     def test_any_interleaving(self, calls: list[Call], piece: int, data: st.DataObject) -> None:

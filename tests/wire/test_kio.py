@@ -112,6 +112,7 @@ def check(cls: type[Message], version: int, theirs: type[Any], shapes: tuple[Sha
         assert codec.decode(cls, version, written.getvalue()) == message, (cls, version)
 
 
+@pytest.mark.long
 def test_kio_holds_all_requests_and_responses() -> None:
     """What this module does not compare: metadata and coordinator records, and two formats of files."""
     held = {cls.__name__ for cls, _, _ in held_by_kio()}

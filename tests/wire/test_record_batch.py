@@ -378,6 +378,7 @@ def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
     return (sealed(batch) if resealed else batch), resealed
 
 
+@pytest.mark.long
 @settings(max_examples=250)
 @given(damaged())
 def test_damage_never_escapes(case: tuple[bytearray, bool]) -> None:
