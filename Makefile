@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 HOURS ?= 0.1667
 
-.PHONY: help install install-dev run test conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo lock clean sim sim-digest sim-mutants
+.PHONY: help install install-dev run test quick conformance deploy-hosts deploy-test deploy-tools release check format bench costs jepsen demo lock clean sim sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -51,6 +51,14 @@ test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@[ -n "$(ARGS)" ] || $(BIN)/python -m tests.deploy prepare --seconds 300 || \
 	  echo "so the test that deploys to booted hosts is skipped"
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
+quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/ruff check -q .
+	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/quick.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not long" $(QUICK); tests=$$?; \
+	wait $$types; types=$$?; tail -n 30 .mypy_cache/quick.txt; exit $$((types | tests))
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test
 	@$(BIN)/python -m tests.conformance record

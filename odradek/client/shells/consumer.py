@@ -317,7 +317,7 @@ class Consumer(ConsumerSteering):
         """The group's commits; None where there is none."""
         return self._io.run(self._machine.committed(keys_of(partitions), self._seconds(timeout)))
 
-    # The group
+    # How calls reach the core
 
     @_alone
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
