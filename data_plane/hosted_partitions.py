@@ -25,36 +25,27 @@ from data_plane.disks.directory_assignments import DirectoryAssignments, Replica
 from data_plane.disks.log_making import LogMaker
 from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.log.directory.log_dir import LogDir
-from data_plane.newest_image import NewestImage
+from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopic, HostedTopics
 from data_plane.replication.partition import Partition
 from data_plane.replication.replication import Replication
 from data_plane.replication.rotten_replicas import Fate, RottenReplicas
 from data_plane.topic_configs import TopicConfigs
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
-from odradek.env.ports import Clock, DiskError, DiskRefused, Log
+from odradek.env.ports import DiskError, DiskRefused
 from odradek.serving.timers import Timers
 
 DISK_FULL_RETRY_SECONDS = 1.0
 
 
-class HostingBroker(Protocol):
+class HostingBroker(BrokerHost, Protocol):
     """What `HostedPartitions` takes of its broker."""
 
     @property
     def node_id(self) -> int: ...
 
     @property
-    def clock(self) -> Clock: ...
-
-    @property
     def timers(self) -> Timers: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def newest(self) -> NewestImage: ...
 
     @property
     def hosted(self) -> HostedTopics: ...

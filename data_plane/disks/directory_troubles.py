@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from data_plane.log.directory.log_dir import LogDir
-from data_plane.newest_image import NewestImage
+from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopics
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
 from metadata_quorum.ports import PeerChannel
-from odradek.env.ports import Clock, ConnectionLost, Env, Log
+from odradek.env.ports import ConnectionLost, Env
 from wire.disk_troubles import (
     TROUBLED_LOG_DIRS,
     Trouble,
@@ -49,7 +49,7 @@ SHOWN_SECONDS_MAX = 60.0
 _SET, _DELETE = 0, 1
 
 
-class TroublesHost(Protocol):
+class TroublesHost(BrokerHost, Protocol):
     """What `DirectoryTroubles` takes of its broker."""
 
     @property
@@ -57,15 +57,6 @@ class TroublesHost(Protocol):
 
     @property
     def env(self) -> Env: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def newest(self) -> NewestImage: ...
 
     @property
     def hosted(self) -> HostedTopics: ...

@@ -31,12 +31,12 @@ from data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from data_plane.groups.state import GroupsState, state_of
 from data_plane.groups.turn import Answers, Ask
 from data_plane.log.partition_log import PartitionLog
-from data_plane.newest_image import NewestImage
+from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopic
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.state_machine import ReplicatedStateMachine
-from odradek.env.ports import Clock, DiskError, Env, Log, TaskGroup, Workers
+from odradek.env.ports import DiskError, Env, TaskGroup, Workers
 from odradek.serving.contract import Context, Delayed, Result
 from odradek.serving.timers import Timer, Timers
 from wire.errors import ErrorCode, KafkaError, ProtocolError
@@ -51,26 +51,17 @@ _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
 RELOAD_SECONDS = 1.0
 
 
-class CoordinatorHost(Protocol):
+class CoordinatorHost(BrokerHost, Protocol):
     """What coordinators take of their broker."""
 
     @property
     def env(self) -> Env: ...
 
     @property
-    def clock(self) -> Clock: ...
-
-    @property
     def tasks(self) -> TaskGroup: ...
 
     @property
     def timers(self) -> Timers: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def newest(self) -> NewestImage: ...
 
     @property
     def topics(self) -> Mapping[str, HostedTopic]:

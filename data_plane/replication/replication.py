@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from data_plane.log.directory.log_dir import LogDir
-from data_plane.newest_image import NewestImage
+from data_plane.ports import BrokerHost
 from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher, SharedByFetchers
 from data_plane.replication.follower_fetch_session import Replica
 from data_plane.replication.hosted_topics import HostedTopics
@@ -20,7 +20,7 @@ from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
 from data_plane.replication.replication_settings import ReplicationSettings
 from data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from metadata_quorum.ports import PeerChannel
-from odradek.env.ports import Clock, Env, Log, TaskGroup
+from odradek.env.ports import Env, TaskGroup
 from odradek.serving.timers import Timers
 from wire.disk_troubles import Trouble
 from wire.errors import KafkaError
@@ -28,7 +28,7 @@ from wire.errors import KafkaError
 NO_BROKER_EPOCH = -1
 
 
-class ReplicationHost(Protocol):
+class ReplicationHost(BrokerHost, Protocol):
     """What replication takes of its broker."""
 
     @property
@@ -38,19 +38,10 @@ class ReplicationHost(Protocol):
     def env(self) -> Env: ...
 
     @property
-    def clock(self) -> Clock: ...
-
-    @property
     def tasks(self) -> TaskGroup: ...
 
     @property
     def timers(self) -> Timers: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def newest(self) -> NewestImage: ...
 
     @property
     def hosted(self) -> HostedTopics: ...

@@ -36,11 +36,11 @@ import attrs
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.rot import Rot, Suspected, suspected
-from data_plane.newest_image import NewestImage
+from data_plane.ports import BrokerHost
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
-from odradek.env.ports import Clock, DiskError, FileMissing, Log, TaskGroup, Workers
+from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
 
 AGAIN_SECONDS = 2.0
 """A replica is checked at most so often, whatever suspects it."""
@@ -77,23 +77,14 @@ class DirectoriesTold(Protocol):
         """A replica lies in this directory, and the metadata does not say so yet."""
 
 
-class RotHost(Protocol):
+class RotHost(BrokerHost, Protocol):
     """What `RottenReplicas` takes of its broker."""
 
     @property
     def node_id(self) -> int: ...
 
     @property
-    def clock(self) -> Clock: ...
-
-    @property
     def tasks(self) -> TaskGroup: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def newest(self) -> NewestImage: ...
 
     @property
     def hosted(self) -> HostedTopics: ...

@@ -15,6 +15,7 @@ request, a name, a batch. Of a decoded request, `records` alone is a view of tha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from copy import copy
 from enum import Enum
@@ -79,14 +80,14 @@ class Outcome(Enum):
 CLOSE = Outcome.CLOSE
 
 
-class PinsFiles:
+class PinsFiles(ABC):
     """A response that holds ranges of files: they stay pinned until it is sent, or until `release_files`."""
 
     __slots__ = ()
 
+    @abstractmethod
     def release_files(self) -> None:
         """Unpin them: the response will never be sent."""
-        raise NotImplementedError
 
 
 Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
