@@ -1,0 +1,183 @@
+"""Instructions that a node executes per request, counted by valgrind's callgrind: a figure without noise.
+
+    python -m bench.instructions                                          # this tree
+    python -m bench.instructions --before /other/checkout/.venv/bin/odradek   # and the ratio to another one
+
+CPU time on a shared machine differs by a tenth between two runs of the same code. Counted instructions of the node's
+user code differ by less than a hundredth, so they can show a change of two percent. They are no time: they leave out the
+kernel, the caches and how well a processor runs them. One connection sends one request at a time, or eight in one write,
+so that the node does the same in every run. What the node does by itself meanwhile (timers, its quorum) is counted while
+nobody asks, and taken off by the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from bench.odradek_server import ODRADEK
+from bench.processes import ServerProcess, combined_node_properties, free_ports, wait_until_serving
+from bench.small_requests import KINDS, STORED, Kind, check_answer, connect, exchange, request_frame
+
+REQUESTS_WARMING = 300
+START_SECONDS = 900.0
+_TOTALS = re.compile(rb"^(?:totals|summary): (\d+)", re.MULTILINE)
+
+
+@attrs.frozen
+class Window:
+    """What one stretch of time took: instructions, and seconds of it."""
+
+    instructions: int
+    seconds: float
+
+
+@attrs.define
+class CountedNode:
+    """A node under callgrind, whose counter can be set to zero and read while it runs."""
+
+    server: ServerProcess
+    directory: Path
+    _dumps: int = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[list[Window]]:
+        """Count what the node executes inside the block; the window is the list's element afterwards."""
+        windows: list[Window] = []
+        self._control("--zero")
+        started = time.monotonic()
+        yield windows
+        seconds = time.monotonic() - started
+        self._control("--dump")
+        self._dumps += 1
+        windows.append(Window(self._dumped(), seconds))
+
+    def _control(self, what: str) -> None:
+        subprocess.run(
+            ["callgrind_control", what, str(self.server.pid)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _dumped(self) -> int:
+        """The sum over all threads' parts of the newest dump."""
+        files = sorted(self.directory.glob(f"counted.{self._dumps}*"))
+        if not files:
+            raise FileNotFoundError(f"callgrind wrote no dump {self._dumps} in {self.directory}")
+        return sum(int(found) for file in files for found in _TOTALS.findall(file.read_bytes())[:1])
+
+
+@contextmanager
+def counted_node(odradek: Path, directory: Path) -> Iterator[CountedNode]:
+    """A node of the environment that `odradek` belongs to, under callgrind, until the block ends."""
+    port, controller_port = free_ports(2)
+    settings = combined_node_properties(directory, port, controller_port)
+    path = directory / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    subprocess.run([odradek, "storage", "format", path], check=True, stdout=subprocess.DEVNULL)
+    log_path = directory / "server.log"
+    command = ["valgrind", "--tool=callgrind", "--cache-sim=no", f"--callgrind-out-file={directory}/counted"]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, odradek.with_name("python"), odradek, "server", path],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    server = ServerProcess("Odradek", process, f"127.0.0.1:{port}", log_path)
+    try:
+        wait_until_serving(server, START_SECONDS)
+        yield CountedNode(server, directory)
+    finally:
+        server.kill()
+
+
+def ask(bootstrap: str, frame: bytes, requests: int, depth: int) -> None:
+    """Send `requests` frames, `depth` in one write, and wait for all their answers before the next write."""
+    with connect(bootstrap) as connection:
+        connection.settimeout(START_SECONDS)
+        stream = connection.makefile("rb")
+        for _ in range(requests // depth):
+            connection.sendall(frame * depth)
+            for _ in range(depth):
+                stream.read(int.from_bytes(stream.read(4), "big"))
+
+
+def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests: int) -> list[float]:
+    """Four windows of `requests` each, without what the node does by itself meanwhile."""
+    bootstrap = node.server.bootstrap
+    create_topic(bootstrap, topic := f"{kind.name}-{depth}")
+    frame, api_key, version = request_frame(kind, topic)
+    if kind.name.startswith("fetch"):
+        stored, *produce = request_frame(STORED, topic)
+        check_answer(exchange(bootstrap, stored, *produce))
+    check_answer(exchange(bootstrap, frame, api_key, version))
+    ask(bootstrap, frame, REQUESTS_WARMING, depth)
+    figures = []
+    for _ in range(4):
+        with node.counted() as idle:
+            time.sleep(2.0)
+        with node.counted() as busy:
+            ask(bootstrap, frame, requests, depth)
+        beside = idle[0].instructions / idle[0].seconds * busy[0].seconds
+        figures.append((busy[0].instructions - beside) / requests)
+    return figures
+
+
+def measure(odradek: Path, requests: int) -> dict[str, list[float]]:
+    """Thousands of instructions per request, by kind and depth."""
+    figures = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="odradek-bench-") as data,
+        counted_node(odradek, Path(data)) as node,
+    ):
+        for kind in KINDS:
+            for depth in (1, 8) if kind.name != "produce-alone" else ():
+                counted = instructions_per_request(node, kind, depth, requests)
+                figures[f"{kind.name}, {depth} in a write"] = [figure / 1000 for figure in counted]
+    return figures
+
+
+def create_topic(bootstrap: str, topic: str) -> None:
+    """Make a topic with one partition, so that no kind of request meets what another one wrote."""
+    subprocess.run(
+        [ODRADEK, "topic", "create", topic, "--partitions", "1", "--bootstrap-server", bootstrap],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def main() -> None:
+    """Print a table: kind, thousands of instructions, their spread, and the ratio to the other tree."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--before", type=Path, help="the odradek command of another checkout's environment")
+    parser.add_argument("--requests", type=int, default=400, help="in one window (default: 400)")
+    arguments = parser.parse_args()
+    if not shutil.which("valgrind"):
+        sys.exit("valgrind is missing: apt-get install valgrind")
+    now = measure(ODRADEK, arguments.requests)
+    before = measure(arguments.before, arguments.requests) if arguments.before else {}
+    print("| request | thousand instructions | lowest to highest | before | now / before |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name, figures in now.items():
+        middle = statistics.median(figures)
+        other = statistics.median(before[name]) if before else float("nan")
+        spread = f"{min(figures):.1f} to {max(figures):.1f}"
+        print(f"| {name} | {middle:.1f} | {spread} | {other:.1f} | {middle / other:.3f} |")
+
+
+if __name__ == "__main__":
+    main()
