@@ -167,7 +167,7 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """All sessions of a broker. Times are wall-clock milliseconds."""
+    """All sessions of a broker. Times are milliseconds of the monotonic clock, which never jumps."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class FetchHandler:
         if named > PARTITIONS_AT_ONCE:
             return in_slices(broker.long_work, self._answer_many(context.for_later(), request))
         by_id = context.api_version >= TOPIC_IDS_SINCE
-        plan = broker.sessions.plan(request, by_id, broker.clock.wall_ms())
+        plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000))
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
         job = FetchJob(broker, plan, request, context)
@@ -73,7 +73,7 @@ class FetchHandler:
         broker = self._broker
         by_id = context.api_version >= TOPIC_IDS_SINCE
         named = yield from broker.sessions.name(request, by_id)
-        plan = broker.sessions.plan(request, by_id, broker.clock.wall_ms(), named)
+        plan = broker.sessions.plan(request, by_id, int(broker.clock.monotonic() * 1000), named)
         if plan.error:
             return FetchResponse(0, plan.error, 0, [], [])
         job = FetchJob(broker, plan, request, context)
