@@ -112,7 +112,7 @@ class RaftCore(CoreState):
         if not self._is_over(node_id, request):
             return
         if response.error is not response.error.NONE:
-            self._retry_at[node_id] = now + self.config.retry_backoff
+            self._retry_at[node_id] = now + self.config.retry_backoff_seconds
         self.learn(response.epoch, response.leader_id, node_id)
         if request.epoch == self.epoch:
             match request, response:
@@ -131,7 +131,7 @@ class RaftCore(CoreState):
         self._at(now)
         if not self._is_over(node_id, request):
             return
-        self._retry_at[node_id] = now + self.config.retry_backoff
+        self._retry_at[node_id] = now + self.config.retry_backoff_seconds
         if broken:
             election.on_broken_connection(self, node_id)
         self._ask()
@@ -167,7 +167,7 @@ class RaftCore(CoreState):
         """A chunk of the snapshot came: the leader lives."""
         self._at(now)
         if isinstance(self.role, Follower):
-            self.role.fetch_deadline = now + self.config.fetch_timeout
+            self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
         """A chunk of a snapshot went to this replica: it lives, though it does not fetch meanwhile."""
@@ -182,7 +182,7 @@ class RaftCore(CoreState):
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.loading_snapshot = False
-            self._retry_at[self.role.leader_id] = now + self.config.retry_backoff
+            self._retry_at[self.role.leader_id] = now + self.config.retry_backoff_seconds
         self._ask()
 
     def resign(self, now: float) -> None:

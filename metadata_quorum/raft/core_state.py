@@ -46,12 +46,12 @@ FIRST_WAIT = 0.1
 class RaftConfig:
     """Seconds; Kafka's `controller.quorum.*` keys have the defaults."""
 
-    election_timeout: float = 1.0
-    election_backoff_max: float = 1.0
-    fetch_timeout: float = 2.0
-    retry_backoff: float = 0.02
-    fetch_wait_max: float = 0.5
-    request_timeout: float = 2.0
+    election_timeout_seconds: float = 1.0
+    election_backoff_seconds_max: float = 1.0
+    fetch_timeout_seconds: float = 2.0
+    retry_backoff_seconds: float = 0.02
+    fetch_wait_seconds_max: float = 0.5
+    request_timeout_seconds: float = 2.0
     fetch_bytes_max: int = 1 << 20
 
 
@@ -85,7 +85,9 @@ class CoreState:
     def _first_role(self, stored: QuorumState | None) -> Role:
         state = stored or QuorumState()
         # At the start everybody is asked who leads: who knows answers at once, so there is no need to wait for long.
-        deadline = self.now + self.config.election_timeout * (FIRST_WAIT + FIRST_WAIT * self.rng.random())
+        deadline = self.now + self.config.election_timeout_seconds * (
+            FIRST_WAIT + FIRST_WAIT * self.rng.random()
+        )
         if self.log.last_epoch > state.leader_epoch:
             return Unattached(self.log.last_epoch, None, None, deadline)
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
@@ -95,7 +97,9 @@ class CoreState:
         leader_id = None if state.leader_id < 0 else state.leader_id
         if leader_id is not None and self.log.voters.get(leader_id) is not None:
             # It led this epoch, and most likely does still: ask it at once instead of waiting for an election.
-            return Follower(state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout)
+            return Follower(
+                state.leader_epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds
+            )
         return Unattached(state.leader_epoch, voted, leader_id, deadline)
 
     # -- what everybody may ask ---------------------------------------------------------------------------------
@@ -153,7 +157,7 @@ class CoreState:
         self.now = max(self.now, now)
 
     def random_election_deadline(self) -> float:
-        return self.now + self.config.election_timeout * (1 + self.rng.random())
+        return self.now + self.config.election_timeout_seconds * (1 + self.rng.random())
 
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
@@ -226,7 +230,7 @@ class CoreState:
 
     def follow(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
         self._retry_at.pop(leader_id, None)
-        self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout))
+        self.enter(Follower(epoch, voted, leader_id, self.now + self.config.fetch_timeout_seconds))
 
     def advance_high_watermark(self, offset: int) -> None:
         """Everything below `offset`, which is in this log, is committed. It never falls."""

@@ -69,7 +69,7 @@ def on_time(core: CoreState) -> None:
 
 
 def _begin_epoch_period(core: CoreState) -> float:
-    return core.config.fetch_timeout / BEGIN_EPOCH_PER_FETCH_TIMEOUT
+    return core.config.fetch_timeout_seconds / BEGIN_EPOCH_PER_FETCH_TIMEOUT
 
 
 def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
@@ -82,7 +82,7 @@ def _check_quorum_deadline(core: CoreState, role: Leader) -> float:
         progress = role.progress_of(voter.key)
         seen = role.began if progress is None else progress.last_fetch
         times.append(max(seen, role.began))
-    period = CHECK_QUORUM_FETCH_TIMEOUTS * core.config.fetch_timeout
+    period = CHECK_QUORUM_FETCH_TIMEOUTS * core.config.fetch_timeout_seconds
     times.sort(reverse=True)
     return times[core.voters.majority - 1] + period
 
@@ -131,7 +131,7 @@ def _back_off(core: CoreState) -> None:
         core.follow(role.epoch, role.leader_id, role.voted)
         return
     role.backing_off = True
-    role.election_deadline = core.now + core.config.election_backoff_max * core.rng.random()
+    role.election_deadline = core.now + core.config.election_backoff_seconds_max * core.rng.random()
 
 
 def _lead(core: CoreState, granted: tuple[int, ...]) -> None:
@@ -261,7 +261,7 @@ def on_end_epoch(core: CoreState, request_id: int, request: EndEpoch) -> None:
             ask_for_pre_votes(core)
         else:
             share = 1 - 0.5 ** (places[0] if places else len(request.successors))
-            wait = core.config.election_backoff_max * (share + (1 - share) * core.rng.random())
+            wait = core.config.election_backoff_seconds_max * (share + (1 - share) * core.rng.random())
             core.enter(Unattached(role.epoch, role.voted, request.leader_id, core.now + wait))
     core.emit(Answer(request_id, EpochAnswer(core.epoch, core.leader_id)))
 
@@ -290,7 +290,7 @@ def on_broken_connection(core: CoreState, node_id: int) -> None:
     role = core.role
     if isinstance(role, Follower) and role.leader_id == node_id and core.may_stand:
         role.has_fetched = False
-        jitter = BROKEN_CONNECTION_JITTER * core.config.election_timeout * core.rng.random()
+        jitter = BROKEN_CONNECTION_JITTER * core.config.election_timeout_seconds * core.rng.random()
         role.fetch_deadline = min(role.fetch_deadline, core.now + jitter)
 
 

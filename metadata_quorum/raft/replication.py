@@ -203,7 +203,7 @@ def ask(core: CoreState) -> None:
         target = role.leader_id if known else core.someone_to_ask()
     if target is None or not core.can_ask(target, Fetch):
         return
-    wait_ms = int(core.config.fetch_wait_max * 1000)
+    wait_ms = int(core.config.fetch_wait_seconds_max * 1000)
     end = core.log.end
     core.ask(target, Fetch(core.epoch, core.me, end.offset, end.epoch, wait_ms, core.high_watermark))
 
@@ -215,7 +215,7 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         return
     if answer.epoch != role.epoch:
         return
-    role.fetch_deadline = core.now + core.config.fetch_timeout
+    role.fetch_deadline = core.now + core.config.fetch_timeout_seconds
     role.has_fetched = True
     if answer.snapshot is not None:
         role.loading_snapshot = True

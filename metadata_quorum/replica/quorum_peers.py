@@ -96,7 +96,7 @@ class QuorumPeers:
                 raise KafkaError(
                     ErrorCode.BROKER_NOT_AVAILABLE, f"the address of node {node_id} is not known"
                 )
-            deadline = clock.monotonic() + self._settings.raft.request_timeout
+            deadline = clock.monotonic() + self._settings.raft.request_timeout_seconds
             answer = await self.channel(address).request(message, deadline)
             response, addresses = wire_messages.decode_response(answer)
             if isinstance(response, FetchAnswer) and isinstance(request, Fetch):
@@ -132,7 +132,9 @@ class QuorumPeers:
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         if failures > FAILURES_TOLD_AT_ONCE and not paused:
             clock = self._driver.clock
-            backoff = self._settings.raft.retry_backoff * 2 ** min(failures - FAILURES_TOLD_AT_ONCE, 16)
+            backoff = self._settings.raft.retry_backoff_seconds * 2 ** min(
+                failures - FAILURES_TOLD_AT_ONCE, 16
+            )
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _tell_refused(self, node_id: int, error: KafkaError) -> None:
@@ -163,7 +165,7 @@ class QuorumPeers:
         if known is None or known.key != self._settings.me or known.endpoints == self._settings.endpoints:
             return
         if now >= self._update_at:
-            self._update_at = now + self._settings.raft.fetch_timeout
+            self._update_at = now + self._settings.raft.fetch_timeout_seconds
             driver.start_soon(self._send_update, core.role.leader_id, core.epoch)
 
     async def _send_update(self, leader_id: int, epoch: int) -> None:
@@ -180,7 +182,7 @@ class QuorumPeers:
             [Listener(*endpoint) for endpoint in self._settings.endpoints],
             KRaftVersionFeature(low, high),
         )
-        deadline = driver.clock.monotonic() + self._settings.raft.request_timeout
+        deadline = driver.clock.monotonic() + self._settings.raft.request_timeout_seconds
         try:
             answer = await self.channel(address).request(request, deadline)
         except (ConnectionLost, KafkaError, ProtocolError) as error:

@@ -314,7 +314,7 @@ class QuorumRequests:
             ),
             request.listeners[0],
         )
-        deadline = driver.clock.monotonic() + self._settings.raft.request_timeout
+        deadline = driver.clock.monotonic() + self._settings.raft.request_timeout_seconds
         try:
             answer = await self._peers.channel((asked.host, asked.port)).request(
                 ApiVersionsRequest(CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION), deadline

@@ -246,7 +246,7 @@ class RaftQuorum:
         The others are not waited for beyond `others_until` (monotonic seconds).
         """
         clock = self.clock
-        patience = min(clock.monotonic() + self.settings.raft.fetch_timeout, others_until)
+        patience = min(clock.monotonic() + self.settings.raft.fetch_timeout_seconds, others_until)
         if self.decisions.epoch >= 0 and self.decisions.high_watermark < self.decisions.end_offset:
             committed = self.env.event()
             end_offset = self.decisions.end_offset
@@ -266,7 +266,7 @@ class RaftQuorum:
             self.report(self.core.resign)
             told = clock.monotonic() + TELLING_SECONDS_MAX
             while self._is_telling() and clock.monotonic() < told:
-                await clock.sleep_until(clock.monotonic() + self.settings.raft.retry_backoff)
+                await clock.sleep_until(clock.monotonic() + self.settings.raft.retry_backoff_seconds)
         self._is_stopped = True
         self._wake.set()
         await self._ended.wait()

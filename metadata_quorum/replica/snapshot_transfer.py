@@ -64,7 +64,9 @@ async def fetch_snapshot(
     try:
         while True:
             request = _request(settings, leader_epoch, snapshot, draft.size)
-            response = await channel.request(request, env.clock.monotonic() + settings.raft.request_timeout)
+            response = await channel.request(
+                request, env.clock.monotonic() + settings.raft.request_timeout_seconds
+            )
             chunk, size = _chunk(response, snapshot, draft.size)
             await workers.run(draft.append, chunk)
             progressed()

@@ -263,7 +263,7 @@ class Channel:
 async def load(env: Env, channel: Channel, end: OffsetAndEpoch = END, epoch: int = 5) -> StoredSnapshot:
     return await fetch_snapshot(
         env,
-        QuorumSettings(ME, CLUSTER_ID, RaftConfig(request_timeout=1.0)),
+        QuorumSettings(ME, CLUSTER_ID, RaftConfig(request_timeout_seconds=1.0)),
         channel,
         FileSnapshotStore(env.open_dir("/b", create=True)),
         end,

@@ -73,11 +73,11 @@ def _raft_config(config: NodeConfig) -> RaftConfig:
         return config.get_int(key) / 1000
 
     return RaftConfig(
-        election_timeout=seconds("controller.quorum.election.timeout.ms"),
-        election_backoff_max=seconds("controller.quorum.election.backoff.max.ms"),
-        fetch_timeout=seconds("controller.quorum.fetch.timeout.ms"),
-        retry_backoff=seconds("controller.quorum.retry.backoff.ms"),
-        request_timeout=seconds("controller.quorum.request.timeout.ms"),
+        election_timeout_seconds=seconds("controller.quorum.election.timeout.ms"),
+        election_backoff_seconds_max=seconds("controller.quorum.election.backoff.max.ms"),
+        fetch_timeout_seconds=seconds("controller.quorum.fetch.timeout.ms"),
+        retry_backoff_seconds=seconds("controller.quorum.retry.backoff.ms"),
+        request_timeout_seconds=seconds("controller.quorum.request.timeout.ms"),
         fetch_bytes_max=config.get_int("controller.quorum.fetch.max.bytes"),
     )
 
