@@ -35,6 +35,7 @@ from data_plane.replication.rotten_replicas import RottenReplicas
 from data_plane.topic_configs import TopicConfigs
 from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.config.log_levels import LogLevels
+from metadata_quorum.config.typed_settings import setting
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
 from metadata_quorum.ports import ControllerPort
@@ -45,19 +46,19 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchRequest
 
 
-@attrs.frozen(slots=True)
+@attrs.frozen(kw_only=True, slots=True)
 class BrokerSettings:
     """What a broker takes from its node's configuration."""
 
     node_id: int
     cluster_id: str
-    auto_create_topics_enable: bool
-    fetch_max_bytes: int
-    fetch_session_slots_max: int
+    auto_create_topics_enable: bool = setting("auto.create.topics.enable")
+    fetch_max_bytes: int = setting("fetch.max.bytes")
+    fetch_session_slots_max: int = setting("max.incremental.fetch.session.cache.slots")
     fetch_session_eviction_ms: int
-    request_timeout_ms: int
-    request_partitions_max: int
-    """Partitions in one page of DescribeTopicPartitions (`max.request.partition.size.limit`)."""
+    request_timeout_ms: int = setting("request.timeout.ms")
+    request_partitions_max: int = setting("max.request.partition.size.limit")
+    """Partitions in one page of DescribeTopicPartitions."""
     groups: GroupSettings
     config_layers: BrokerConfigLayers
     """What the properties file says, below what brokers and topics are told while they run."""

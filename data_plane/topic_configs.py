@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from data_plane.log.log_config import LogConfig
+from data_plane.log.log_config import LogConfig, log_config
 from data_plane.newest_image import NewestImage
 from metadata_quorum.config.config_resources import RESOURCE_BROKER
-from metadata_quorum.config.effective_config import BrokerConfigLayers, effective_topic_config
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from metadata_quorum.image.config_layers import layers_for
 from metadata_quorum.image.metadata_image import MetadataDelta
 
@@ -43,8 +43,7 @@ class TopicConfigs:
         if config is None:
             if len(self._shared) >= SHARED_LOG_CONFIGS_MAX:
                 self._shared.clear()
-            properties = effective_topic_config(overrides, self.broker_layers)
-            config = self._shared[key] = LogConfig.from_properties(properties)
+            config = self._shared[key] = log_config(overrides, self.broker_layers)
         return config
 
     def concerns_broker(self, delta: MetadataDelta) -> bool:

@@ -1,7 +1,6 @@
-"""The configuration of one topic's logs, as plain numbers.
+"""The configuration of one topic's logs, as plain numbers. PURE.
 
-Values come from the caller with all defaults of the broker filled in; what is missing here falls back to Kafka's
-defaults. Names are Kafka's topic keys with underscores; times in milliseconds, sizes in bytes.
+Names are Kafka's topic keys with underscores; times in milliseconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -10,16 +9,15 @@ from collections.abc import Mapping
 
 import attrs
 
+from metadata_quorum.config.config_defs import topic_defs
+from metadata_quorum.config.effective_config import BrokerConfigLayers, topic_value
+from metadata_quorum.config.typed_settings import settings_of, topic_setting
 from wire.batches.compression import CompressionType
 
 LONG_MAX = (1 << 63) - 1
 LOG_APPEND_TIME = "LogAppendTime"
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
-GZIP_LEVEL_DEFAULT = -1
-LZ4_LEVEL_DEFAULT = 9
-"""Kafka's number for lz4's ordinary, fast compression; all others mean the slow, dense one."""
-ZSTD_LEVEL_DEFAULT = 3
 KEEP_CODEC = -1
 
 
@@ -27,33 +25,33 @@ KEEP_CODEC = -1
 class LogConfig:
     """One topic's settings, shared by the logs of all its partitions."""
 
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 604_800_000
-    segment_jitter_ms: int = 0
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    retention_ms: int = 604_800_000
+    segment_bytes: int = topic_setting("segment.bytes")
+    segment_ms: int = topic_setting("segment.ms")
+    segment_jitter_ms: int = topic_setting("segment.jitter.ms")
+    segment_index_bytes: int = topic_setting("segment.index.bytes")
+    index_interval_bytes: int = topic_setting("index.interval.bytes")
+    retention_ms: int = topic_setting("retention.ms")
     """-1: records are kept whatever their age."""
-    retention_bytes: int = -1
+    retention_bytes: int = topic_setting("retention.bytes")
     """-1: the log may grow without bound."""
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    max_message_bytes: int = 1_048_588
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3_600_000
-    file_delete_delay_ms: int = 60_000
-    min_insync_replicas: int = 1
-    compression_type: str = "producer"
-    compression_gzip_level: int = GZIP_LEVEL_DEFAULT
-    compression_lz4_level: int = LZ4_LEVEL_DEFAULT
-    compression_zstd_level: int = ZSTD_LEVEL_DEFAULT
-    delete_retention_ms: int = 86_400_000
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
-    min_cleanable_dirty_ratio: float = 0.5
-    unclean_leader_election_enable: bool = False
+    flush_messages: int = topic_setting("flush.messages")
+    flush_ms: int = topic_setting("flush.ms")
+    max_message_bytes: int = topic_setting("max.message.bytes")
+    cleanup_policy: tuple[str, ...] = topic_setting("cleanup.policy")
+    message_timestamp_type: str = topic_setting("message.timestamp.type")
+    message_timestamp_before_max_ms: int = topic_setting("message.timestamp.before.max.ms")
+    message_timestamp_after_max_ms: int = topic_setting("message.timestamp.after.max.ms")
+    file_delete_delay_ms: int = topic_setting("file.delete.delay.ms")
+    min_insync_replicas: int = topic_setting("min.insync.replicas")
+    compression_type: str = topic_setting("compression.type")
+    compression_gzip_level: int = topic_setting("compression.gzip.level")
+    compression_lz4_level: int = topic_setting("compression.lz4.level")
+    compression_zstd_level: int = topic_setting("compression.zstd.level")
+    delete_retention_ms: int = topic_setting("delete.retention.ms")
+    min_compaction_lag_ms: int = topic_setting("min.compaction.lag.ms")
+    max_compaction_lag_ms: int = topic_setting("max.compaction.lag.ms")
+    min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
+    unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
     decompressed_bytes_max: int = 128 << 20
     """Ours, not Kafka's: a batch may not grow beyond this, so that a small request cannot cost much memory."""
 
@@ -95,12 +93,14 @@ class LogConfig:
 
     @codec_level.default
     def _codec_level(self) -> int | None:
-        level, default = {
-            "gzip": (self.compression_gzip_level, GZIP_LEVEL_DEFAULT),
-            "lz4": (self.compression_lz4_level, LZ4_LEVEL_DEFAULT),
-            "zstd": (self.compression_zstd_level, ZSTD_LEVEL_DEFAULT),
-        }.get(self.compression_type, (0, 0))
-        return None if level == default else level
+        """None for Kafka's default level: of lz4 its number means the fast compression, all others the dense one."""
+        level = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }.get(self.compression_type)
+        definition = topic_defs().get(f"compression.{self.compression_type}.level")
+        return None if definition is None or level == definition.default_value() else level
 
     @offset_index_entries_max.default
     def _offset_index_entries_max(self) -> int:
@@ -111,33 +111,14 @@ class LogConfig:
         """One entry is kept free for the last one, which a segment gets when it is rolled."""
         return max(1, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
 
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> LogConfig:
-        """From Kafka's topic keys; keys that say nothing about a log are ignored.
 
-        `internal.segment.bytes` wins over `segment.bytes`, as in Kafka (it is not bounded from below).
+def log_config(overrides: Mapping[str, str], layers: BrokerConfigLayers) -> LogConfig:
+    """What holds for a topic's logs: its own values over those of a broker.
 
-        Raises:
-            ValueError: a value that is no number where one is needed.
-        """
-        values: dict[str, object] = {}
-        for field in attrs.fields(cls):
-            text = properties.get(field.name.replace("_", ".")) if field.init else None
-            if text is not None:
-                values[field.name] = _parse(text, field.default)
-        internal = properties.get("internal.segment.bytes")
-        if internal:
-            values["segment_bytes"] = int(internal)
-        return cls(**values)  # type: ignore[arg-type]  # each value has the type of its field's default
-
-
-def _parse(text: str, like: object) -> object:
-    if isinstance(like, bool):
-        return text.strip().lower() == "true"
-    if isinstance(like, tuple):
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    if isinstance(like, float):
-        return float(text)
-    if isinstance(like, int):
-        return int(text)
-    return text
+    `internal.segment.bytes` wins over `segment.bytes`, as in Kafka (it is not bounded from below).
+    """
+    others = {}
+    internal = topic_value("internal.segment.bytes", overrides, layers)
+    if internal:
+        others["segment_bytes"] = internal
+    return settings_of(LogConfig, layers, overrides, **others)

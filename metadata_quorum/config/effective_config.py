@@ -145,16 +145,6 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
     return text
 
 
-def effective_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> dict[str, str]:
-    """Every topic key that has a value: what a log is configured with, in the form that `ConfigDef.text_of` gives."""
-    values = {}
-    for name, definition in topic_defs().items():
-        value = definition.text_of(topic_value(name, overrides, broker))
-        if value is not None:
-            values[name] = value
-    return values
-
-
 def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
     """The typed value that is in force for a topic's key, on its leader as on its controller.
 

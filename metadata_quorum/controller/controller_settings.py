@@ -6,20 +6,23 @@ from collections.abc import Mapping
 
 import attrs
 
+from metadata_quorum.config.typed_settings import seconds_as_milliseconds, setting
 from metadata_quorum.features import THIS_RELEASE, Release
 
 
 @attrs.frozen
 class ControllerSettings:
-    """Times in milliseconds. `static_config` is the node's properties file, for the values that topics inherit."""
+    """`static_config` is the node's properties file, for the values that topics inherit."""
 
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    delete_topic_enable: bool = True
-    broker_session_timeout_ms: int = 9000
-    auto_leader_rebalance_enable: bool = True
-    leader_imbalance_check_interval_ms: int = 300_000
-    unclean_leader_election_interval_ms: int = 300_000
-    remote_storage_enable: bool = False
+    num_partitions: int = setting("num.partitions")
+    default_replication_factor: int = setting("default.replication.factor")
+    delete_topic_enable: bool = setting("delete.topic.enable")
+    broker_session_timeout_ms: int = setting("broker.session.timeout.ms")
+    auto_leader_rebalance_enable: bool = setting("auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_ms: int = setting(
+        "leader.imbalance.check.interval.seconds", seconds_as_milliseconds
+    )
+    unclean_leader_election_interval_ms: int = setting("unclean.leader.election.interval.ms")
+    remote_storage_enable: bool = setting("remote.log.storage.system.enable")
     static_config: Mapping[str, str] = attrs.field(factory=dict)
     release: Release = THIS_RELEASE

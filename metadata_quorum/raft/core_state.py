@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from metadata_quorum.config.typed_settings import milliseconds_as_seconds, setting
 from metadata_quorum.ports import QuorumState
 from metadata_quorum.raft.effects import (
     Answer,
@@ -44,15 +45,20 @@ FIRST_WAIT = 0.1
 
 @attrs.frozen
 class RaftConfig:
-    """Seconds; Kafka's `controller.quorum.*` keys have the defaults."""
+    """What a replica of the quorum takes from its node's configuration."""
 
-    election_timeout_seconds: float = 1.0
-    election_backoff_seconds_max: float = 1.0
-    fetch_timeout_seconds: float = 2.0
-    retry_backoff_seconds: float = 0.02
+    election_timeout_seconds: float = setting(
+        "controller.quorum.election.timeout.ms", milliseconds_as_seconds
+    )
+    election_backoff_seconds_max: float = setting(
+        "controller.quorum.election.backoff.max.ms", milliseconds_as_seconds
+    )
+    fetch_timeout_seconds: float = setting("controller.quorum.fetch.timeout.ms", milliseconds_as_seconds)
+    retry_backoff_seconds: float = setting("controller.quorum.retry.backoff.ms", milliseconds_as_seconds)
     fetch_wait_seconds_max: float = 0.5
-    request_timeout_seconds: float = 2.0
-    fetch_bytes_max: int = 1 << 20
+    """How long a fetch may wait at the leader (a constant of Kafka's)."""
+    request_timeout_seconds: float = setting("controller.quorum.request.timeout.ms", milliseconds_as_seconds)
+    fetch_bytes_max: int = setting("controller.quorum.fetch.max.bytes")
 
 
 class CoreState:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from metadata_quorum.config.typed_settings import setting
 from metadata_quorum.image.image_records import records_of
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.ports import OffsetAndEpoch, SnapshotStore
@@ -35,10 +36,10 @@ DISK_FULL_RETRY_SECONDS = 60.0
 
 @attrs.frozen
 class SnapshotSettings:
-    """Kafka's keys and defaults; an interval of 0 is none."""
+    """When a snapshot is due; an interval of 0 is none."""
 
-    bytes_between_max: int = 20 << 20
-    interval_ms_max: int = 3_600_000
+    bytes_between_max: int = setting("metadata.log.max.record.bytes.between.snapshots")
+    interval_ms_max: int = setting("metadata.log.max.snapshot.interval.ms")
 
 
 async def write_snapshot(

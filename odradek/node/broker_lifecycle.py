@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 from data_plane.broker import Broker
+from metadata_quorum.config.typed_settings import setting
 from metadata_quorum.image.metadata_image import BrokerImage
 from odradek.env.ports import ConnectionLost, Log
 from wire.errors import ErrorCode, KafkaError
@@ -66,12 +67,12 @@ class ControllerOutOfReach(Exception):
 
 @attrs.frozen
 class LifecycleTimes:
-    """How long a broker tries, in milliseconds; Kafka's keys and defaults."""
+    """How long a broker tries, in milliseconds."""
 
-    initial_registration_ms: int = 60_000
-    """`initial.broker.registration.timeout.ms`: a broker that has never been registered ends after so long."""
-    log_dir_failure_ms: int = 30_000
-    """`log.dir.failure.timeout.ms`: so long a failed directory may be unknown to the controllers, which would elect others
+    initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
+    """A broker that has never been registered ends after so long."""
+    log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")
+    """So long a failed directory may be unknown to the controllers, which would elect others
     for the partitions that were led there."""
     shutdown_retries_max: int | None = None
     """`controlled.shutdown.max.retries`: how many heartbeats may go unanswered after the first one of a stop; None: 1."""

@@ -8,6 +8,7 @@ import attrs
 
 from data_plane.log.directory.log_dir import LogDir, LogDirContext
 from data_plane.log.log_config import LogConfig
+from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.replica.meta_properties import NotALogDirectory, read_meta_properties
 from odradek.env.ports import Dir, DiskError, Env, Event, FileMissing, Log, TaskGroup
 from odradek.node.configuration.node_config import NodeConfig
@@ -69,23 +70,16 @@ class Directories:
         self._open_metadata_root()
 
     def _context(self) -> LogDirContext:
-        config, env = self._config, self._env
-        return LogDirContext(
+        env = self._env
+        return settings_of(
+            LogDirContext,
+            self._config.config_layers,
             clock=env.clock,
             workers=env.workers,
             random=env.random,
             log=self._log,
             on_offline=self._on_offline,
             buggify=env.buggify,
-            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
-            producer_id_expiration_check_interval_ms=config.get_int(
-                "producer.id.expiration.check.interval.ms"
-            ),
-            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
-            checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
-            high_watermark_checkpoint_interval_ms=config.get_int(
-                "replica.high.watermark.checkpoint.interval.ms"
-            ),
         )
 
     def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane.log.log_config import LogConfig
+from data_plane.log.log_config import log_config
 from metadata_quorum.config.config_defs import ConfigError, broker_defs, topic_defs, validate_topic_configs
 from metadata_quorum.config.dynamic_broker_config import check_broker_change
 from metadata_quorum.config.effective_config import (
@@ -13,7 +13,6 @@ from metadata_quorum.config.effective_config import (
     broker_value,
     describe_broker_config,
     describe_topic_config,
-    effective_topic_config,
 )
 from wire.errors import KafkaError
 
@@ -53,7 +52,7 @@ def test_an_accepted_topic_config_can_be_used_and_described(configs: dict[str, s
         validate_topic_configs(configs)
     except ConfigError:
         return
-    config = LogConfig.from_properties(effective_topic_config(configs, BrokerConfigLayers({})))
+    config = log_config(configs, BrokerConfigLayers({}))
     assert isinstance(config.retention_ms, int)
     entries = {entry.name: entry for entry in describe_topic_config(configs, BrokerConfigLayers({}))}
     for name in configs:
@@ -74,7 +73,7 @@ def test_an_accepted_broker_config_can_be_used_and_described(configs: dict[str, 
     except KafkaError:
         return
     layers = BrokerConfigLayers({}, configs)
-    LogConfig.from_properties(effective_topic_config({}, layers))
+    log_config({}, layers)
     for name in configs:
         broker_value(name, layers)
     assert len(describe_broker_config(layers)) >= 300

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.log_config import LogConfig
+from data_plane.log.log_config import log_config
 from metadata_quorum.config.effective_config import (
     BrokerConfigLayers,
     ConfigEntry,
     ConfigSource,
     describe_broker_config,
     describe_topic_config,
-    effective_topic_config,
     topic_creation_entries,
+    topic_value,
 )
 from odradek.node.configuration.node_config import NodeConfig
 from tests.config.record_describe_configs import TUNED
@@ -88,33 +88,35 @@ def test_logs_get_values_that_can_be_read_again() -> None:
         "retention.ms": " +77 ",
         "cleanup.policy": " compact , delete ",
     }
-    config = effective_topic_config(overrides, LAYERS)
-    assert [config[name] for name in overrides] == ["gzip", "0.5", "true", "77", "compact,delete"]
-    assert LogConfig.from_properties(config).compression_type == "gzip"
+    config = log_config(overrides, LAYERS)
+    assert (config.compression_type, config.min_cleanable_dirty_ratio) == ("gzip", 0.5)
+    assert topic_value("preallocate", overrides, LAYERS) is True
+    assert (config.retention_ms, config.cleanup_policy) == (77, ("compact", "delete"))
 
 
 def test_a_value_of_another_version_counts_as_none() -> None:
     """A node must not die of what a newer one has written; it is described as it stands there."""
-    config = effective_topic_config({"retention.ms": "P7D"}, BrokerConfigLayers({"log.retention.ms": "5"}))
-    assert config["retention.ms"] == "5"
+    assert (
+        log_config({"retention.ms": "P7D"}, BrokerConfigLayers({"log.retention.ms": "5"})).retention_ms == 5
+    )
     layers = BrokerConfigLayers({"log.roll.ms": "5"}, {"log.roll.ms": "P7D", "log.retention.ms": "P7D"})
-    config = effective_topic_config({}, layers)
-    assert (config["segment.ms"], config["retention.ms"]) == ("5", "604800000")
+    config = log_config({}, layers)
+    assert (config.segment_ms, config.retention_ms) == (5, 604_800_000)
     entries = describe_topic_config({"retention.ms": "P7D"}, LAYERS)
     assert [entry.value for entry in entries if entry.name == "retention.ms"] == ["P7D"]
 
 
 def test_logs_get_milliseconds_whatever_the_unit_was() -> None:
     """`log.retention.hours`, `log.roll.jitter.hours`: the strongest synonym that is set, in milliseconds."""
-    config = effective_topic_config({}, LAYERS)
-    assert config["retention.ms"] == "360000000"
-    assert config["segment.ms"] == "5000000"
-    assert config["segment.jitter.ms"] == "7200000"
+    config = log_config({}, LAYERS)
+    assert config.retention_ms == 360_000_000
+    assert config.segment_ms == 5_000_000
+    assert config.segment_jitter_ms == 7_200_000
     stronger = BrokerConfigLayers({"log.retention.hours": "1", "log.retention.minutes": "2"})
-    assert effective_topic_config({}, stronger)["retention.ms"] == "120000"
-    assert effective_topic_config({"retention.ms": "5"}, stronger)["retention.ms"] == "5"
+    assert log_config({}, stronger).retention_ms == 120_000
+    assert log_config({"retention.ms": "5"}, stronger).retention_ms == 5
     dynamic = BrokerConfigLayers({"log.retention.ms": "1"}, {"log.retention.hours": "1"})
-    assert effective_topic_config({}, dynamic)["retention.ms"] == "3600000"
+    assert log_config({}, dynamic).retention_ms == 3_600_000
 
 
 def test_a_new_topics_configuration_is_reported_as_given() -> None:

@@ -24,11 +24,12 @@ NO_READERS = frozenset(
         "config_docs.py",
         "config_values.py",
         "effective_config.py",
+        "log_config.py",
         "dynamic_broker_config.py",
         "keys_without_effect.py",
     )
 )
-"""These define, judge and describe keys; what acts by one is elsewhere."""
+"""These define, judge and describe keys; what acts by one is elsewhere. A log acts by the fields of its configuration."""
 
 
 @cache

@@ -32,7 +32,7 @@ from wire.record_batch import RecordBatchBuilder
 
 BOTH = PartitionImage(1, 3, 0, (1, 2), (1, 2))
 ALONE = PartitionImage(1, 3, 1, (1, 2), (1,))
-TOO_FEW = LogConfig.from_properties({"min.insync.replicas": "2"})
+TOO_FEW = LogConfig(min_insync_replicas=2)
 
 
 class Inline:
@@ -309,7 +309,7 @@ def test_a_timer_that_comes_exactly_in_time_finds_something_due() -> None:
 
 def test_a_decision_larger_than_a_segment_is_several_batches() -> None:
     """Any number of groups may have committed in a deleted topic: no coordinator stops for that."""
-    case = Case(ALONE, LogConfig.from_properties({"segment.bytes": str(2 << 20)}))
+    case = Case(ALONE, LogConfig(segment_bytes=2 << 20))
     run(case.shard.load())
     group = "g" * 30_000
     for index in range(100):

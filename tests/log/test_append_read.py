@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from data_plane.log.log_config import LogConfig
+from data_plane.log.log_config import LogConfig, log_config
 from data_plane.log.partition_log import FileRange, Origin, PartitionLog
 from data_plane.log.segments.segment import RELATIVE_OFFSET_MAX
+from metadata_quorum.config.effective_config import BrokerConfigLayers
 from tests.log.support import NOW_MS, ROOT, append, batch, content, fill, new_disk, new_log, open_log
 from wire.batches.batch_header import iter_batches, parse_header
 from wire.batches.records import records
@@ -419,7 +420,7 @@ def test_flush_messages_asks_for_a_flush() -> None:
 
 def test_configuration_comes_from_kafkas_keys() -> None:
     """Effective values by topic key; `internal.segment.bytes` is not bounded from below."""
-    config = LogConfig.from_properties(
+    config = log_config(
         {
             "segment.bytes": "1048576",
             "cleanup.policy": "compact,delete",
@@ -428,7 +429,8 @@ def test_configuration_comes_from_kafkas_keys() -> None:
             "unclean.leader.election.enable": "true",
             "message.timestamp.type": "LogAppendTime",
             "preallocate": "false",
-        }
+        },
+        BrokerConfigLayers({}),
     )
     assert (config.segment_bytes, config.retention_ms, config.min_cleanable_dirty_ratio) == (
         1 << 20,
@@ -440,8 +442,8 @@ def test_configuration_comes_from_kafkas_keys() -> None:
     assert config.deletes_by_retention
     assert config.uses_append_time
     assert config.unclean_leader_election_enable
-    assert LogConfig.from_properties({"internal.segment.bytes": "77"}).segment_bytes == 77
-    assert LogConfig.from_properties({}) == LogConfig()
+    assert log_config({"internal.segment.bytes": "77"}, BrokerConfigLayers({})).segment_bytes == 77
+    assert log_config({}, BrokerConfigLayers({})) == LogConfig()
 
 
 def test_statistics_name_the_offsets() -> None:

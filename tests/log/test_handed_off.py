@@ -18,7 +18,7 @@ ROOM_BYTES = 1 << 30
 
 def test_a_batch_that_inflates_too_far_holds_nothing_when_it_is_forgotten() -> None:
     """Its memory, and its decompressor's, are free at once: a request has hundreds of such batches."""
-    config = LogConfig.from_properties({"max.message.bytes": "2000"})
+    config = LogConfig(max_message_bytes=2000)
     budget = RequestBudget(0, Inflated())
     budget.bytes_left = 1_000
     received = bytearray(BOMB)

@@ -19,6 +19,7 @@ from data_plane.log.directory.checkpoints import HIGH_WATERMARK_FILE, LOG_START_
 from data_plane.log.directory.watched_workers import WatchedWorkers
 from data_plane.log.partition_log import PartitionLog
 from data_plane.log.segments.segment import remove_if_present, write_whole
+from metadata_quorum.config.typed_settings import setting
 from odradek.env.ports import (
     Clock,
     Dir,
@@ -36,18 +37,18 @@ _TICK_SECONDS = 1.0
 
 @attrs.frozen(kw_only=True)
 class UpkeepContext:
-    """What the upkeep of a log directory needs. Times in milliseconds; defaults are Kafka's."""
+    """What the upkeep of a log directory needs."""
 
     clock: Clock
     workers: Workers
     log: Log
     """A structlog-like logger."""
-    producer_id_expiration_ms: int = 86_400_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    retention_check_interval_ms: int = 300_000
-    checkpoint_interval_ms: int = 60_000
-    """Recovery points and log start offsets (`log.flush.offset.checkpoint.interval.ms`)."""
-    high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_ms: int = setting("producer.id.expiration.ms")
+    producer_id_expiration_check_interval_ms: int = setting("producer.id.expiration.check.interval.ms")
+    retention_check_interval_ms: int = setting("log.retention.check.interval.ms")
+    checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms")
+    """Recovery points and log start offsets."""
+    high_watermark_checkpoint_interval_ms: int = setting("replica.high.watermark.checkpoint.interval.ms")
     flush_cycle_ms: int = 60_000
     """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
     space_interval_ms: int = 10_000

@@ -7,7 +7,6 @@ passed over with an error in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 
@@ -16,8 +15,21 @@ from data_plane.log.directory.log_dir import LogDir
 from metadata_quorum.config.config_defs import ConfigError
 from metadata_quorum.config.config_values import parse_overrides
 from metadata_quorum.config.dynamic_broker_config import ALL_DIRECTORIES
-from metadata_quorum.config.effective_config import broker_value
+from metadata_quorum.config.typed_settings import setting, settings_of
 from odradek.node.connections.connection_limits import ConnectionLimits
+
+
+@attrs.frozen
+class DynamicSettings:
+    """What this broker is told while it runs."""
+
+    connections_max: int = setting("max.connections")
+    connections_per_ip_max: int = setting("max.connections.per.ip")
+    connections_per_ip_overrides: str = setting("max.connections.per.ip.overrides")
+    connection_rate_max: int = setting("max.connection.creation.rate")
+    producer_id_expiration_ms: int = setting("producer.id.expiration.ms")
+    cordoned_paths: tuple[str, ...] = setting("cordoned.log.dirs")
+    """Directories that take no new replicas (KIP-1066)."""
 
 
 class DynamicConfig:
@@ -40,29 +52,29 @@ class DynamicConfig:
 
     def apply(self) -> None:
         """Take the values that hold now."""
+        now = settings_of(DynamicSettings, self._broker.config_layers)
         limits = self._limits
-        limits.connections_max = self._int("max.connections")
-        limits.per_ip_max = self._int("max.connections.per.ip")
-        limits.creation_rate_max = self._int("max.connection.creation.rate")
-        overrides = self._value("max.connections.per.ip.overrides")
+        limits.connections_max = now.connections_max
+        limits.per_ip_max = now.connections_per_ip_max
+        limits.creation_rate_max = now.connection_rate_max
         try:
-            limits.per_ip_overrides = parse_overrides(str(overrides or ""))
+            limits.per_ip_overrides = parse_overrides(now.connections_per_ip_overrides)
         except ConfigError as error:
             limits.per_ip_overrides = {}
             self._broker.log.error("config.not_applied", reason=str(error))
         for log_dir in self._by_path.values():
             context = log_dir.context
-            expiration_ms = self._int("producer.id.expiration.ms")
-            if expiration_ms != context.producer_id_expiration_ms:
-                log_dir.context = attrs.evolve(context, producer_id_expiration_ms=expiration_ms)
-        cordoned = self._cordoned_ids()
+            if now.producer_id_expiration_ms != context.producer_id_expiration_ms:
+                log_dir.context = attrs.evolve(
+                    context, producer_id_expiration_ms=now.producer_id_expiration_ms
+                )
+        cordoned = self._ids(now.cordoned_paths)
         if cordoned != self._broker.placement.cordoned:
             self._broker.placement.cordoned = cordoned
             self._heartbeat_now()
 
-    def _cordoned_ids(self) -> tuple[bytes, ...]:
-        """Directories that take no new replicas (KIP-1066), by their ids."""
-        paths = self._value("cordoned.log.dirs") or ()
+    def _ids(self, paths: tuple[str, ...]) -> tuple[bytes, ...]:
+        """Ids of the directories at these paths."""
         return tuple(
             sorted(
                 log_dir.directory_id
@@ -70,11 +82,3 @@ class DynamicConfig:
                 if path in paths or ALL_DIRECTORIES in paths
             )
         )
-
-    def _value(self, name: str) -> Any:
-        return broker_value(name, self._broker.config_layers)
-
-    def _int(self, name: str) -> int:
-        value = self._value(name)
-        assert isinstance(value, int), f"{name} is a whole number, also by default"
-        return value

@@ -21,6 +21,7 @@ from metadata_quorum.config.config_defs import (
     broker_defs,
 )
 from metadata_quorum.config.effective_config import BrokerConfigLayers
+from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import THIS_RELEASE, Release
 from metadata_quorum.replica.storage_format import VoterEndpoint
@@ -206,16 +207,8 @@ class NodeConfig:
 
     def controller_settings(self) -> ControllerSettings:
         """What this node's controller has to know."""
-        return ControllerSettings(
-            num_partitions=self.get_int("num.partitions"),
-            default_replication_factor=self.get_int("default.replication.factor"),
-            delete_topic_enable=self.get_bool("delete.topic.enable"),
-            broker_session_timeout_ms=self.get_int("broker.session.timeout.ms"),
-            auto_leader_rebalance_enable=self.get_bool("auto.leader.rebalance.enable"),
-            leader_imbalance_check_interval_ms=1000 * self.get_int("leader.imbalance.check.interval.seconds"),
-            unclean_leader_election_interval_ms=self.get_int("unclean.leader.election.interval.ms"),
-            static_config=self.explicit,
-            release=self.release,
+        return settings_of(
+            ControllerSettings, self.config_layers, static_config=self.explicit, release=self.release
         )
 
 

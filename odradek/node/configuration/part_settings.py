@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from data_plane.broker import BrokerSettings
 from data_plane.groups.group_settings import GroupSettings
+from metadata_quorum.config.typed_settings import settings_of
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.raft.voters import ReplicaKey, Voter, VoterSet
 from metadata_quorum.replica.quorum_driver import NO_VOTERS, QuorumSettings
@@ -23,62 +24,26 @@ FETCH_SESSION_EVICTION_MS = 120_000
 
 
 def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
-    return BrokerSettings(
+    layers = config.config_layers
+    return settings_of(
+        BrokerSettings,
+        layers,
         node_id=config.node_id,
         cluster_id=cluster_id,
-        auto_create_topics_enable=config.get_bool("auto.create.topics.enable"),
-        fetch_max_bytes=config.get_int("fetch.max.bytes"),
-        fetch_session_slots_max=config.get_int("max.incremental.fetch.session.cache.slots"),
         fetch_session_eviction_ms=FETCH_SESSION_EVICTION_MS,
-        request_timeout_ms=config.get_int("request.timeout.ms"),
-        request_partitions_max=config.get_int("max.request.partition.size.limit"),
-        groups=_group_settings(config),
-        config_layers=config.config_layers,
+        groups=settings_of(GroupSettings, layers),
+        config_layers=layers,
         release=config.release,
         listener_of_brokers=config.inter_broker_listener_name if len(config.broker_listeners) > 1 else None,
     )
 
 
 def lifecycle_times(config: NodeConfig) -> LifecycleTimes:
-    return LifecycleTimes(
-        initial_registration_ms=config.get_int("initial.broker.registration.timeout.ms"),
-        log_dir_failure_ms=config.get_int("log.dir.failure.timeout.ms"),
+    return settings_of(
+        LifecycleTimes,
+        config.config_layers,
         shutdown_retries_max=config.get_optional_int("controlled.shutdown.max.retries"),
         shutdown_backoff_ms=config.get_optional_int("controlled.shutdown.retry.backoff.ms"),
-    )
-
-
-def _group_settings(config: NodeConfig) -> GroupSettings:
-    return GroupSettings(
-        session_timeout_ms_min=config.get_int("group.min.session.timeout.ms"),
-        session_timeout_ms_max=config.get_int("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
-        group_size_max=config.get_int("group.max.size"),
-        offset_metadata_bytes_max=config.get_int("offset.metadata.max.bytes"),
-        offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
-        offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
-        offsets_commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
-        append_bytes_max=config.get_int("message.max.bytes"),
-        topic_partitions=config.get_int("offsets.topic.num.partitions"),
-        topic_replication_factor=config.get_int("offsets.topic.replication.factor"),
-        topic_segment_bytes=config.get_int("offsets.topic.segment.bytes"),
-        compression_type=config.get_int("offsets.topic.compression.codec"),
-    )
-
-
-def _raft_config(config: NodeConfig) -> RaftConfig:
-    """`controller.quorum.*`, in seconds."""
-
-    def seconds(key: str) -> float:
-        return config.get_int(key) / 1000
-
-    return RaftConfig(
-        election_timeout_seconds=seconds("controller.quorum.election.timeout.ms"),
-        election_backoff_seconds_max=seconds("controller.quorum.election.backoff.max.ms"),
-        fetch_timeout_seconds=seconds("controller.quorum.fetch.timeout.ms"),
-        retry_backoff_seconds=seconds("controller.quorum.retry.backoff.ms"),
-        request_timeout_seconds=seconds("controller.quorum.request.timeout.ms"),
-        fetch_bytes_max=config.get_int("controller.quorum.fetch.max.bytes"),
     )
 
 
@@ -101,12 +66,9 @@ def metadata_settings(
     bootstrap: Sequence[Message],
 ) -> MetadataSettings:
     """`me` and `bootstrap`, the first records, are what the log directory says; `endpoints` what this node listens on."""
-    quorum = QuorumSettings(
-        me, cluster_id, _raft_config(config), _static_voters(config), config.bootstrap_servers, endpoints
-    )
-    snapshots = SnapshotSettings(
-        config.get_int("metadata.log.max.record.bytes.between.snapshots"),
-        config.get_int("metadata.log.max.snapshot.interval.ms"),
-    )
+    layers = config.config_layers
+    raft = settings_of(RaftConfig, layers)
+    quorum = QuorumSettings(me, cluster_id, raft, _static_voters(config), config.bootstrap_servers, endpoints)
+    snapshots = settings_of(SnapshotSettings, layers)
     controller = config.controller_settings() if config.is_controller else None
     return MetadataSettings(quorum, controller, snapshots, bootstrap, config.release)

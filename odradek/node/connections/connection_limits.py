@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from metadata_quorum.config.typed_settings import setting
+
 INT_MAX = (1 << 31) - 1
 LOGS_SHARE = 4
 """One in so many descriptors is kept for logs."""
@@ -31,12 +33,12 @@ def client_room(descriptors_max: int) -> int:
 class ConnectionLimits:
     """Counts the open connections. `enter` when one is accepted; `leave` once it is gone."""
 
-    connections_max: int = INT_MAX
+    connections_max: int = setting("max.connections")
     room: int = INT_MAX
     """What descriptors leave for clients (`client_room`), whatever `connections_max` says."""
-    per_ip_max: int = INT_MAX
+    per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
-    creation_rate_max: int = INT_MAX
+    creation_rate_max: int = setting("max.connection.creation.rate")
     """Connections per second; further ones wait to be accepted."""
     _open: int = attrs.field(init=False, default=0)
     _reserved: int = attrs.field(init=False, default=0)

@@ -1,0 +1,100 @@
+"""Where the layers of configuration meet: a class of settings names its keys and gets typed values. PURE.
+
+A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or `topic_setting`,
+so its default stands in `config_defs.tsv` alone. `settings_of` fills the class: a topic's own values are the strongest,
+then come what this broker is told, what all brokers are told, the properties file and the table. A part takes such a
+class and knows nothing of keys, texts and layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from metadata_quorum.config.config_defs import ConfigDef, ConfigValue, broker_defs, topic_defs
+from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, topic_value
+
+__all__ = [
+    "milliseconds_as_seconds",
+    "minutes_as_milliseconds",
+    "seconds_as_milliseconds",
+    "setting",
+    "setting_of_field",
+    "settings_of",
+    "topic_setting",
+]
+
+S = TypeVar("S")
+_METADATA = "configuration"
+_NO_OVERRIDES: Mapping[str, str] = {}
+
+Convert = Callable[[Any], Any]
+"""Makes what a part takes of a key's value, for example milliseconds of minutes."""
+
+
+@attrs.frozen
+class Setting:
+    """The key that a field follows."""
+
+    definition: ConfigDef
+    convert: Convert | None
+
+    def of(self, value: ConfigValue) -> Any:
+        """A value of the key, as the field has it. Lists become tuples, which nobody can change."""
+        if self.convert is not None:
+            return self.convert(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    def value(self, layers: BrokerConfigLayers, overrides: Mapping[str, str]) -> Any:
+        """The value that holds."""
+        name = self.definition.name
+        if self.definition.scope == "topic":
+            return self.of(topic_value(name, overrides, layers))
+        return self.of(broker_value(name, layers))
+
+
+def setting(key: str, convert: Convert | None = None) -> Any:
+    """An attrs field that follows a broker's key; its default is the table's."""
+    return _field(broker_defs()[key], convert)
+
+
+def topic_setting(key: str, convert: Convert | None = None) -> Any:
+    """An attrs field that follows a topic's key, and beneath it the broker keys that are its synonyms."""
+    return _field(topic_defs()[key], convert)
+
+
+def _field(definition: ConfigDef, convert: Convert | None) -> Any:
+    made = Setting(definition, convert)
+    return attrs.field(default=made.of(definition.default_value()), metadata={_METADATA: made})
+
+
+def setting_of_field(field: attrs.Attribute[Any]) -> Setting | None:
+    """The key that a field follows; None for a field that follows none."""
+    found: Setting | None = field.metadata.get(_METADATA)
+    return found
+
+
+def settings_of(
+    kind: type[S], layers: BrokerConfigLayers, overrides: Mapping[str, str] = _NO_OVERRIDES, **others: Any
+) -> S:
+    """A class of settings by what holds now. `overrides` are a topic's own values; `others` the fields without a key."""
+    values = dict(others)
+    for field in attrs.fields(kind):  # type: ignore[arg-type]  # a class of settings is an attrs class
+        followed = setting_of_field(field)
+        if followed is not None and field.name not in others:
+            values[field.name] = followed.value(layers, overrides)
+    return kind(**values)
+
+
+def seconds_as_milliseconds(seconds: int) -> int:
+    return seconds * 1000
+
+
+def minutes_as_milliseconds(minutes: int) -> int:
+    return minutes * 60_000
+
+
+def milliseconds_as_seconds(milliseconds: int) -> float:
+    return milliseconds / 1000
