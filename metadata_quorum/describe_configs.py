@@ -58,7 +58,6 @@ RESOURCE_UNITS = 20
 """A topic's configuration counts like so many partitions: 50 of them are a slice."""
 REFUSED_UNITS = 3
 ENTRY_BYTES = 80
-_NONE: list[DescribeConfigsResourceResult] = []
 NAMED_FREELY = (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 """Any name of these is described; those without a configuration of their own look all the same."""
 Owner = tuple[int, str | None]
@@ -123,11 +122,11 @@ class DescribeConfigsHandler:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 shown, units = self._describe(resource, request, told)
                 if shown is None:
-                    results.append(DescribeConfigsResult(TOO_LARGE, TOO_LARGE_MESSAGE, kind, name, _NONE))
+                    results.append(DescribeConfigsResult(TOO_LARGE, TOO_LARGE_MESSAGE, kind, name, []))
                 else:
                     results.append(DescribeConfigsResult(ErrorCode.NONE, "", kind, name, shown))
             except KafkaError as error:
-                results.append(DescribeConfigsResult(error.code, error.message, kind, name, _NONE))
+                results.append(DescribeConfigsResult(error.code, error.message, kind, name, []))
                 units = REFUSED_UNITS
             yield units
         return DescribeConfigsResponse(0, results)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from data_plane.broker import Broker
 from data_plane.handlers.administration.alter_configs import (
+    ABSOLUTE,
+    INCREMENTAL,
     AlterConfigsHandler,
-    IncrementalAlterConfigsHandler,
 )
 from data_plane.handlers.administration.delete_records import DeleteRecordsHandler
 from data_plane.handlers.administration.forwarded import forwarding_handlers
@@ -76,8 +77,8 @@ def build_table(broker: Broker, kraft_version: Callable[[], int] = lambda: 0) ->
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(broker).handle,
         ApiKey.CREATE_PARTITIONS: CreatePartitionsHandler(broker).handle,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitionsHandler(broker).handle,
-        ApiKey.ALTER_CONFIGS: AlterConfigsHandler(broker).handle,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: IncrementalAlterConfigsHandler(broker).handle,
+        ApiKey.ALTER_CONFIGS: AlterConfigsHandler(broker, ABSOLUTE).handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: AlterConfigsHandler(broker, INCREMENTAL).handle,
         ApiKey.LIST_CONFIG_RESOURCES: ListConfigResourcesHandler(broker).handle,
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(
             broker.settings.node_id, broker, broker.troubles.text

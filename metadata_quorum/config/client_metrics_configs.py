@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from metadata_quorum.config.config_defs import ConfigDef, InvalidConfiguration
+from metadata_quorum.config.config_defs import InvalidConfiguration, client_metrics_defs
 from wire.errors import ErrorCode, KafkaError
 
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
 
-CLIENT_METRICS_DEFS: Mapping[str, ConfigDef] = {
-    name: ConfigDef("client-metrics", name, kind, default, "", "medium", False, True)
-    for name, kind, default in (
-        ("interval.ms", "int", "300000"),
-        ("match", "list", ""),
-        ("metrics", "list", ""),
-    )
-}
 _MATCHED = frozenset(
     (
         "client_instance_id",
@@ -36,9 +28,9 @@ def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
     if not name:
         raise KafkaError(invalid, "Subscription name can't be empty")
     for key in configs:
-        if key not in CLIENT_METRICS_DEFS:
+        if key not in client_metrics_defs():
             raise KafkaError(invalid, f"Unknown client metrics configuration: {key}")
-    values = {key: CLIENT_METRICS_DEFS[key].parse(text) for key, text in configs.items()}
+    values = {key: client_metrics_defs()[key].parse(text) for key, text in configs.items()}
     interval = values.get("interval.ms")
     if isinstance(interval, int) and not INTERVAL_MS_MIN <= interval <= INTERVAL_MS_MAX:
         raise KafkaError(

@@ -1,6 +1,6 @@
 """Kafka's configuration keys: types, defaults, valid values, synonyms; and how a text becomes a value.
 
-The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0): scope (broker, topic, group), name, type, default,
+The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0): scope (broker, topic, group, client-metrics), name, type, default,
 valid values, importance, visibility (`internal` keys are never described) and update (`dynamic` keys may be
 altered while a node runs). Texts are parsed as Kafka's ConfigDef does, so that a refused value gets Kafka's
 message, which names the key, the value and what is allowed.
@@ -273,7 +273,7 @@ def _check_choice(choices: tuple[str, ...], ignore_case: bool, name: str, value:
 def _table() -> dict[str, dict[str, ConfigDef]]:
     data = pkgutil.get_data("metadata_quorum.config", "config_defs.tsv")
     assert data is not None, "config_defs.tsv is part of the package"
-    scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}}
+    scopes: dict[str, dict[str, ConfigDef]] = {"broker": {}, "topic": {}, "group": {}, "client-metrics": {}}
     for line in data.decode().splitlines()[1:]:
         scope, name, kind, default, valid, importance, visibility, update = line.split("\t")
         scopes[scope][name] = ConfigDef(
@@ -302,6 +302,11 @@ def topic_defs() -> Mapping[str, ConfigDef]:
 def group_defs() -> Mapping[str, ConfigDef]:
     """Every key that a group can override, by name."""
     return _table()["group"]
+
+
+def client_metrics_defs() -> Mapping[str, ConfigDef]:
+    """Every key of a client metrics subscription, by name (KIP-714)."""
+    return _table()["client-metrics"]
 
 
 THROTTLE_DEFS: Mapping[str, ConfigDef] = {
@@ -371,6 +376,12 @@ def topic_to_broker_synonym(name: str) -> str | None:
     """The main broker key behind a topic key (`segment.bytes` -> `log.segment.bytes`)."""
     synonyms = topic_synonyms(name)
     return synonyms[0].name if synonyms else None
+
+
+def group_synonym(name: str) -> str | None:
+    """The broker key that a group's key follows, None where there is none."""
+    broker_name = f"group.{name}"
+    return broker_name if broker_name in broker_defs() else None
 
 
 def validate_topic_configs(configs: Mapping[str, str], *, remote_storage: bool = False) -> None:

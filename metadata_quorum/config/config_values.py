@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from metadata_quorum.config.client_metrics_configs import CLIENT_METRICS_DEFS, validate_client_metrics
+from metadata_quorum.config.client_metrics_configs import validate_client_metrics
 from metadata_quorum.config.config_defs import (
     THROTTLE_DEFS,
     ConfigDef,
@@ -18,6 +18,7 @@ from metadata_quorum.config.config_defs import (
     InvalidConfiguration,
     Synonym,
     broker_defs,
+    client_metrics_defs,
     group_defs,
     topic_defs,
     topic_synonyms,
@@ -78,8 +79,8 @@ def _check_broker_value(key: str, text: str) -> None:
 def _check_metrics_value(key: str, text: str) -> None:
     """The patterns of `match` are left to the node that takes a change: how deep one may nest depends on the stack."""
     if key == "match":
-        CLIENT_METRICS_DEFS[key].parse(text)
-    elif key in CLIENT_METRICS_DEFS:
+        client_metrics_defs()[key].parse(text)
+    elif key in client_metrics_defs():
         try:
             validate_client_metrics("any", {key: text})
         except KafkaError as error:

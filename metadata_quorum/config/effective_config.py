@@ -12,20 +12,20 @@ from enum import IntEnum
 
 import attrs
 
-from metadata_quorum.config.client_metrics_configs import CLIENT_METRICS_DEFS
 from metadata_quorum.config.config_defs import (
     THROTTLE_DEFS,
     ConfigDef,
     ConfigError,
     ConfigValue,
     broker_defs,
+    client_metrics_defs,
     group_defs,
+    group_synonym,
     topic_defs,
     topic_synonyms,
     topic_to_broker_synonym,
 )
 from metadata_quorum.config.config_values import as_topic_text, broker_def
-from metadata_quorum.config.group_configs import group_synonym
 
 MIN_ISR = "min.insync.replicas"
 
@@ -158,6 +158,16 @@ def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
     return definition.default_value()
 
 
+def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
+    """The typed value that is in force for a group's key. A text that cannot be read counts as none."""
+    definition = group_defs()[name]
+    if name in overrides:
+        with suppress(ConfigError):
+            return definition.parse(overrides[name])
+    followed = group_synonym(name)
+    return definition.default_value() if followed is None else broker_value(followed, broker)
+
+
 def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
     """The configuration that CreateTopics reports for a new topic, sorted by name; texts as they were given."""
     entries = []
@@ -285,7 +295,7 @@ def describe_group_config(overrides: Mapping[str, str], broker: BrokerConfigLaye
 def describe_client_metrics(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """A client metrics subscription as DescribeConfigs tells of it, whether or not it exists."""
     entries = []
-    for name, definition in sorted(CLIENT_METRICS_DEFS.items()):
+    for name, definition in sorted(client_metrics_defs().items()):
         source = ConfigSource.DEFAULT_CONFIG
         synonyms: tuple[ConfigSynonym, ...] = ()
         text = definition.default

@@ -15,29 +15,20 @@ from metadata_quorum.config.config_defs import (
     broker_defs,
     group_defs,
 )
+from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_value, group_value
 
 _LIMITED_AS = {"num.standby.replicas": "standby.replicas"}
 
 
-def group_synonym(name: str) -> str | None:
-    """The broker key that a group's key follows, None where there is none."""
-    broker_name = f"group.{name}"
-    return broker_name if broker_name in broker_defs() else None
-
-
-def validate_group_configs(configs: Mapping[str, str], broker: Mapping[str, str]) -> None:
+def validate_group_configs(configs: Mapping[str, str], broker: BrokerConfigLayers) -> None:
     """Check the overrides of one group against a broker's values. Raises `ConfigError` with Kafka's message."""
     definitions = group_defs()
     for name, value in configs.items():
         if name not in definitions:
             raise InvalidConfiguration(name, value, f"Unknown group config name: {name}")
     values: dict[str, ConfigValue] = {}
-    for name, definition in definitions.items():
-        if name in configs:
-            values[name] = _parse(name, configs[name])
-        else:
-            synonym = group_synonym(name)
-            values[name] = _broker_value(synonym, broker) if synonym else definition.default_value()
+    for name in definitions:
+        values[name] = _parse(name, configs[name]) if name in configs else group_value(name, {}, broker)
     for name in sorted(configs):
         _check_limits(name, values[name], broker)
     for kind in ("consumer", "share", "streams"):
@@ -60,11 +51,6 @@ def _parse(name: str, text: str) -> ConfigValue:
         ) from error
 
 
-def _broker_value(key: str, broker: Mapping[str, str]) -> ConfigValue:
-    definition = broker_defs()[key]
-    return definition.parse(broker[key]) if key in broker else definition.default_value()
-
-
 def limit_keys(name: str) -> tuple[str, str]:
     """The broker keys between whose values a group's key stays, if there are such keys."""
     kind, _, rest = name.partition(".")
@@ -72,16 +58,16 @@ def limit_keys(name: str) -> tuple[str, str]:
     return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
 
 
-def _check_limits(name: str, value: ConfigValue, broker: Mapping[str, str]) -> None:
+def _check_limits(name: str, value: ConfigValue, broker: BrokerConfigLayers) -> None:
     if not isinstance(value, int):
         return
     lowest, highest = limit_keys(name)
     if lowest in broker_defs():
-        limit = _broker_value(lowest, broker)
+        limit = broker_value(lowest, broker)
         if isinstance(limit, int) and value < limit:
             raise InvalidConfiguration(name, value, f"{name} must be greater than or equal to {lowest}")
     if highest in broker_defs():
-        limit = _broker_value(highest, broker)
+        limit = broker_value(highest, broker)
         if isinstance(limit, int) and value > limit:
             raise InvalidConfiguration(name, value, f"{name} must be less than or equal to {highest}")
 

@@ -30,7 +30,7 @@ from metadata_quorum.config.config_resources import (
     Operation,
 )
 from metadata_quorum.config.config_values import check_value
-from metadata_quorum.config.effective_config import MIN_ISR
+from metadata_quorum.config.effective_config import MIN_ISR, BrokerConfigLayers
 from metadata_quorum.config.group_configs import validate_group_configs
 from metadata_quorum.controller.config_effects import with_partition_changes
 from metadata_quorum.controller.controller_settings import ControllerSettings
@@ -277,7 +277,7 @@ def _validate(
     elif kind == RESOURCE_GROUP:
         if not name:
             raise KafkaError(invalid, "Default group resources are not allowed.")
-        validate_group_configs(configs, settings.static_config)
+        validate_group_configs(configs, BrokerConfigLayers(settings.static_config))
     elif kind == RESOURCE_CLIENT_METRICS:
         validate_client_metrics(name, configs)
     else:

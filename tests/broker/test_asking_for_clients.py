@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import structlog
 import trio
 
 from data_plane.broker import Broker
-from data_plane.handlers.administration.alter_configs import IncrementalAlterConfigsHandler
+from data_plane.handlers.administration.alter_configs import INCREMENTAL, AlterConfigsHandler
 from data_plane.handlers.administration.forwarded import ForwardingHandler
 from data_plane.handlers.administration.topic_partitions import CreatePartitionsHandler
 from data_plane.handlers.administration.topic_requests import CreateTopicsHandler, DeleteTopicsHandler
@@ -54,7 +55,7 @@ class Controller:
         (CreatePartitionsHandler, CreatePartitionsRequest([], 5000)),
         (lambda broker: ForwardingHandler(broker, refusal), ElectLeadersRequest(0, None, 5000)),
         (
-            IncrementalAlterConfigsHandler,
+            partial(AlterConfigsHandler, api=INCREMENTAL),
             IncrementalAlterConfigsRequest(
                 [AlterConfigsResource(TOPIC, "t", [AlterableConfig("flush.ms", 0, "5")])]
             ),
@@ -118,7 +119,7 @@ def test_a_broker_judges_a_long_request_in_turns_and_asks_once() -> None:
         long_work=turns,
         settings=SimpleNamespace(request_timeout_ms=7000, node_id=1),
     )
-    handler = IncrementalAlterConfigsHandler(cast(Broker, broker))
+    handler = AlterConfigsHandler(cast(Broker, broker), INCREMENTAL)
     suspended = handler.handle(Context("PLAINTEXT", "10.0.0.7"), IncrementalAlterConfigsRequest(resources))
 
     async def run() -> Any:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import pkgutil
 from fnmatch import fnmatchcase
 
-from metadata_quorum.config.client_metrics_configs import CLIENT_METRICS_DEFS
-from metadata_quorum.config.config_defs import THROTTLE_DEFS, broker_defs, group_defs, topic_defs
+from metadata_quorum.config.config_defs import (
+    THROTTLE_DEFS,
+    broker_defs,
+    client_metrics_defs,
+    group_defs,
+    topic_defs,
+)
 from metadata_quorum.config.config_docs import config_doc
 
 KEYS = {
     "broker": [name for name, each in broker_defs().items() if not each.internal] + list(THROTTLE_DEFS),
     "topic": list(topic_defs()),
     "group": list(group_defs()),
-    "client-metrics": list(CLIENT_METRICS_DEFS),
+    "client-metrics": list(client_metrics_defs()),
 }
 
 

@@ -29,16 +29,9 @@ from metadata_quorum.controller.configs import combine_items, list_operation
 from metadata_quorum.envelope import Sender
 from odradek.serving.contract import Context, Result, Suspend
 from wire.errors import ErrorCode, KafkaError, listed
-from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from wire.messages.alter_configs import AlterConfigsResource as AbsoluteResource
-from wire.messages.alter_configs import AlterConfigsResourceResponse as AbsoluteResult
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from wire.messages import alter_configs as absolute
+from wire.messages import incremental_alter_configs as incremental
+from wire.structure import Message
 
 Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _DONE: Outcome = (ErrorCode.NONE, None)
@@ -48,82 +41,88 @@ THINGS_PER_TURN = 400
 _STORED = (RESOURCE_TOPIC, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
-class IncrementalAlterConfigsHandler:
-    """API 44."""
+Judge: TypeAlias = Callable[[Broker, Any, bool], Outcome | None]
+"""What this broker says of one resource of a request that may only validate; None leaves it to the controller.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+Raises `KafkaError`.
+"""
 
-    def handle(self, context: Context, request: IncrementalAlterConfigsRequest) -> Result:
-        version, sender = context.api_version, sender_of(context)
 
-        async def ask() -> Any:
-            judged = await _judge_all(self._broker, self._judge, request)
-            outcomes = await _decide(self._broker, sender, request, judged, version)
-            return IncrementalAlterConfigsResponse(
-                0,
-                [
-                    AlterConfigsResourceResponse(code, message, each.resource_type, each.resource_name)
-                    for each, (code, message) in zip(request.resources, outcomes, strict=True)
-                ],
-            )
+@attrs.frozen
+class AlterApi:
+    """One of the two APIs: they differ in how a resource is judged, and in the names of their messages."""
 
-        return Suspend(ask, is_long=names_many(request))
-
-    def _judge(
-        self, resource: AlterConfigsResource, request: IncrementalAlterConfigsRequest
-    ) -> Outcome | None:
-        _check_shape(
-            resource.configs, [c.name for c in resource.configs if c.config_operation != Operation.DELETE]
-        )
-        kind, name = resource.resource_type, resource.resource_name
-        if kind == RESOURCE_BROKER_LOGGER:
-            check_node_id(self._broker, name, "Unexpected node id. Expected {}, but received {}")
-            self._broker.log_levels.alter(
-                [(c.name, c.config_operation, c.value) for c in resource.configs], request.validate_only
-            )
-            return _DONE
-        if kind == RESOURCE_BROKER:
-            _check_is_own(self._broker, name)
-            before = self._broker.image.broker_configs(self._broker.settings.node_id if name else None)
-            _check_broker(self._broker, name, _operated(before, resource.configs))
-        elif kind not in _STORED:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
-        return None
+    judge: Judge
+    result_class: Callable[[int, str | None, int, str], Any]
+    response_class: Callable[[int, list[Any]], Message]
 
 
 class AlterConfigsHandler:
-    """API 33."""
+    """API 33 or API 44."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, api: AlterApi) -> None:
         self._broker = broker
+        self._api = api
 
-    def handle(self, context: Context, request: AlterConfigsRequest) -> Result:
+    def handle(self, context: Context, request: Any) -> Result:
         version, sender = context.api_version, sender_of(context)
 
         async def ask() -> Any:
-            judged = await _judge_all(self._broker, self._judge, request)
+            judged = await _judge_all(self._broker, self._api.judge, request)
             outcomes = await _decide(self._broker, sender, request, judged, version)
-            return AlterConfigsResponse(
+            return self._api.response_class(
                 0,
                 [
-                    AbsoluteResult(code, message, each.resource_type, each.resource_name)
+                    self._api.result_class(code, message, each.resource_type, each.resource_name)
                     for each, (code, message) in zip(request.resources, outcomes, strict=True)
                 ],
             )
 
         return Suspend(ask, is_long=names_many(request))
 
-    def _judge(self, resource: AbsoluteResource, request: AlterConfigsRequest) -> Outcome | None:
-        _check_shape(resource.configs, [c.name for c in resource.configs])
-        kind, name = resource.resource_type, resource.resource_name
-        if kind == RESOURCE_BROKER:
-            _check_is_own(self._broker, name)
-            after = {c.name: c.value for c in resource.configs if c.value is not None}
-            _check_broker(self._broker, name, after)
-        elif kind not in _STORED:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
-        return None
+
+def _judge_operations(
+    broker: Broker, resource: incremental.AlterConfigsResource, validate_only: bool
+) -> Outcome | None:
+    _check_shape(
+        resource.configs, [c.name for c in resource.configs if c.config_operation != Operation.DELETE]
+    )
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == RESOURCE_BROKER_LOGGER:
+        check_node_id(broker, name, "Unexpected node id. Expected {}, but received {}")
+        broker.log_levels.alter(
+            [(c.name, c.config_operation, c.value) for c in resource.configs], validate_only
+        )
+        return _DONE
+    if kind == RESOURCE_BROKER:
+        _check_is_own(broker, name)
+        before = broker.image.broker_configs(broker.settings.node_id if name else None)
+        _check_broker(broker, name, _operated(before, resource.configs))
+    else:
+        _check_is_stored(kind)
+    return None
+
+
+def _judge_replacement(
+    broker: Broker, resource: absolute.AlterConfigsResource, validate_only: bool
+) -> Outcome | None:
+    _check_shape(resource.configs, [c.name for c in resource.configs])
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == RESOURCE_BROKER:
+        _check_is_own(broker, name)
+        after = {c.name: c.value for c in resource.configs if c.value is not None}
+        _check_broker(broker, name, after)
+    else:
+        _check_is_stored(kind)
+    return None
+
+
+INCREMENTAL = AlterApi(
+    _judge_operations, incremental.AlterConfigsResourceResponse, incremental.IncrementalAlterConfigsResponse
+)
+"""API 44, IncrementalAlterConfigs, changes single keys of resources."""
+ABSOLUTE = AlterApi(_judge_replacement, absolute.AlterConfigsResourceResponse, absolute.AlterConfigsResponse)
+"""API 33, AlterConfigs, replaces all overrides of resources."""
 
 
 def check_node_id(broker: Broker, name: str, otherwise: str) -> None:
@@ -136,9 +135,7 @@ def check_node_id(broker: Broker, name: str, otherwise: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, otherwise.format(own, name))
 
 
-async def _judge_all(
-    broker: Broker, judge: Callable[[Any, Any], Outcome | None], request: Any
-) -> list[Outcome | None]:
+async def _judge_all(broker: Broker, judge: Judge, request: Any) -> list[Outcome | None]:
     """What this broker has to say of each resource, some milliseconds at a time; None leaves it to the controller."""
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
@@ -146,7 +143,7 @@ async def _judge_all(
         return [
             _NAMED_TWICE
             if counts[(each.resource_type, each.resource_name)] > 1
-            else _judged(judge, each, request)
+            else _judged(broker, judge, each, request.validate_only)
             for each in resources
         ]
 
@@ -170,9 +167,9 @@ def _groups(resources: Sequence[Any]) -> list[list[Any]]:
     return groups
 
 
-def _judged(judge: Callable[[Any, Any], Outcome | None], resource: Any, request: Any) -> Outcome | None:
+def _judged(broker: Broker, judge: Judge, resource: Any, validate_only: bool) -> Outcome | None:
     try:
-        return judge(resource, request)
+        return judge(broker, resource, validate_only)
     except KafkaError as error:
         return error.code, error.message
 
@@ -217,6 +214,12 @@ def _check_shape(configs: Sequence[Any], with_value: Sequence[str]) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {listed(without)}")
 
 
+def _check_is_stored(kind: int) -> None:
+    """Whether the metadata log has configurations of such resources. Raises `KafkaError`."""
+    if kind not in _STORED:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
 def _check_is_own(broker: Broker, name: str) -> None:
     if name:
         check_node_id(broker, name, "Unexpected broker id, expected {}, but received {}")
@@ -231,7 +234,7 @@ def _check_broker(broker: Broker, name: str, after: Mapping[str, str]) -> None:
     )
 
 
-def _operated(before: Mapping[str, str], configs: Sequence[AlterableConfig]) -> dict[str, str]:
+def _operated(before: Mapping[str, str], configs: Sequence[incremental.AlterableConfig]) -> dict[str, str]:
     """A broker's values after the operations, as it sees them itself before it asks the controller."""
     after = dict(before)
     for config in configs:

@@ -1,0 +1,271 @@
+"""Layers of configuration meet in one place: what holds, what parts act by and what DescribeConfigs tells are the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_plane.broker import BrokerSettings
+from data_plane.groups.group_settings import GroupSettings
+from data_plane.log.directory.log_dir import LogDirContext
+from data_plane.log.log_config import LogConfig, log_config
+from data_plane.replication.replication_settings import ReplicationSettings
+from metadata_quorum.config.config_defs import (
+    ConfigDef,
+    broker_defs,
+    group_defs,
+    group_synonym,
+    topic_defs,
+    topic_synonyms,
+)
+from metadata_quorum.config.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
+from metadata_quorum.config.config_values import ConfigError, check_value
+from metadata_quorum.config.effective_config import (
+    MIN_ISR,
+    BrokerConfigLayers,
+    ConfigEntry,
+    ConfigSource,
+    broker_value,
+    describe_broker_config,
+    describe_group_config,
+    describe_topic_config,
+    group_value,
+    topic_value,
+)
+from metadata_quorum.config.typed_settings import setting_of_field, settings_of
+from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.raft.core_state import RaftConfig
+from metadata_quorum.replica.snapshots import SnapshotSettings
+from odradek.node.broker_lifecycle import LifecycleTimes
+from odradek.node.configuration.dynamic_config import DynamicSettings
+from odradek.node.configuration.node_config import NodeConfig
+from odradek.node.connections.connection_limits import ConnectionLimits
+from tests.node.test_node_in_a_world import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+CLASSES: tuple[type, ...] = (
+    BrokerSettings,
+    ConnectionLimits,
+    ControllerSettings,
+    DynamicSettings,
+    GroupSettings,
+    LifecycleTimes,
+    LogConfig,
+    LogDirContext,
+    RaftConfig,
+    ReplicationSettings,
+    SnapshotSettings,
+)
+TEXTS = (
+    *("-2", "-1", "0", "1", "2", "4", "17", "1000", "5000", "60000", "1048576", "104857600"),
+    *(" 77 ", "0.5", "0.25", "true", " FALSE", "gzip", "zstd", "producer", "uncompressed"),
+    *("compact", "delete", "compact,delete", "LogAppendTime", "CreateTime", "PLAINTEXT", "earliest", "0:1"),
+)
+ALTERNATIVES = frozenset(
+    f"log.{name}.{unit}"
+    for name in ("retention", "roll", "roll.jitter")
+    for unit in ("ms", "minutes", "hours")
+) | {"log.flush.interval.ms", "log.flush.scheduler.interval.ms"}
+"""Broker keys that stand in for one another; tests/config/test_effective_config.py has their rules."""
+
+
+@cache
+def accepted(kind: int, name: str) -> tuple[str, ...]:
+    """Those of `TEXTS` that a resource may be told."""
+    found = []
+    for text in TEXTS:
+        try:
+            check_value(kind, name, text)
+        except ConfigError:
+            continue
+        found.append(text)
+    return tuple(found)
+
+
+def layer_of(kind: int, definitions: Mapping[str, ConfigDef]) -> st.SearchStrategy[dict[str, str]]:
+    """Some keys with values that are accepted; few keys, so that layers often speak of the same one."""
+    names = sorted(name for name in definitions if accepted(kind, name) and name not in ALTERNATIVES)
+    some = st.lists(st.sampled_from(names), max_size=12, unique=True)
+    return some.flatmap(
+        lambda keys: st.fixed_dictionaries({key: st.sampled_from(accepted(kind, key)) for key in keys})
+    )
+
+
+BROKER_LAYER = layer_of(RESOURCE_BROKER, broker_defs())
+TOPIC_LAYER = layer_of(RESOURCE_TOPIC, topic_defs())
+GROUP_LAYER = layer_of(RESOURCE_GROUP, group_defs())
+LAYERS = st.builds(BrokerConfigLayers, BROKER_LAYER, BROKER_LAYER, BROKER_LAYER, st.booleans())
+
+
+def strongest(
+    name: str, layers: BrokerConfigLayers, own: ConfigDef | None = None
+) -> tuple[Any, ConfigSource]:
+    """By the plain rule: the value and source of the first layer that has a broker's key, else the table's default."""
+    for source, layer in (
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, layers.dynamic),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.dynamic_default),
+        (ConfigSource.STATIC_BROKER_CONFIG, layers.static),
+    ):
+        if name in layer:
+            return (own or broker_defs()[name]).parse(layer[name]), source
+    return (own or broker_defs()[name]).default_value(), ConfigSource.DEFAULT_CONFIG
+
+
+def told(entries: list[ConfigEntry], name: str, definition: ConfigDef) -> tuple[Any, ConfigSource]:
+    """Value and source by DescribeConfigs."""
+    (entry,) = (each for each in entries if each.name == name)
+    return None if entry.value is None else definition.parse(entry.value), entry.source
+
+
+@settings(max_examples=50, deadline=None)
+@given(LAYERS)
+def test_a_brokers_value_is_that_of_the_strongest_layer(layers: BrokerConfigLayers) -> None:
+    """Its own dynamic value, the one of all brokers, the file, the table; DescribeConfigs tells value and source."""
+    entries = describe_broker_config(layers)
+    described = {entry.name for entry in entries}
+    for name, definition in broker_defs().items():
+        value, source = strongest(name, layers)
+        assert broker_value(name, layers) == value, name
+        if name in described and name not in ALTERNATIVES and not definition.sensitive:
+            in_words = definition.text_of(value), source
+            (entry,) = (each for each in entries if each.name == name)
+            if source is not ConfigSource.DEFAULT_CONFIG:
+                assert (entry.value, entry.source) == in_words
+            else:
+                assert entry.source is source
+
+
+@settings(max_examples=50, deadline=None)
+@given(TOPIC_LAYER, LAYERS)
+def test_a_topics_value_is_that_of_the_strongest_layer(
+    overrides: dict[str, str], layers: BrokerConfigLayers
+) -> None:
+    """The topic's own value stands above all of a broker's; a log acts by what DescribeConfigs tells."""
+    entries = describe_topic_config(overrides, layers)
+    described = {entry.name for entry in entries}
+    for name, definition in topic_defs().items():
+        if name in overrides:
+            expected = definition.parse(overrides[name]), ConfigSource.DYNAMIC_TOPIC_CONFIG
+            assert (topic_value(name, overrides, layers)) == expected[0]
+            assert told(entries, name, definition) == expected
+            continue
+        if name in described:
+            assert told(entries, name, definition)[0] == topic_value(name, overrides, layers), name
+        synonyms = topic_synonyms(name)
+        if len(synonyms) == 1 and not (name == MIN_ISR and layers.one_min_isr):
+            assert topic_value(name, overrides, layers) == strongest(synonyms[0].name, layers, definition)[0]
+    config = log_config(overrides, layers)
+    for field in attrs.fields(LogConfig):
+        followed = setting_of_field(field)
+        if followed is not None and not (name := followed.definition.name).startswith("segment.bytes"):
+            shown = told(entries, name, followed.definition)[0]
+            assert getattr(config, field.name) == followed.of(shown), name
+
+
+@settings(max_examples=30, deadline=None)
+@given(GROUP_LAYER, LAYERS)
+def test_a_groups_value_is_that_of_the_strongest_layer(
+    overrides: dict[str, str], layers: BrokerConfigLayers
+) -> None:
+    """The group's own value stands above those of the broker key that it follows."""
+    entries = describe_group_config(overrides, layers)
+    for name, definition in group_defs().items():
+        followed = group_synonym(name)
+        if name in overrides:
+            expected = definition.parse(overrides[name]), ConfigSource.DYNAMIC_GROUP_CONFIG
+        elif followed is not None:
+            expected = strongest(followed, layers)
+        else:
+            expected = definition.default_value(), ConfigSource.DEFAULT_CONFIG
+        assert group_value(name, overrides, layers) == expected[0], name
+        assert told(entries, name, definition) == expected, name
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_defaults_of_settings_are_the_tables(kind: type) -> None:
+    """A field that follows a key has the table's default, as a value of the type that the field says."""
+    followed = {field.name: found for field in attrs.fields(kind) if (found := setting_of_field(field))}
+    assert followed
+    types = {"int": int, "float": float, "bool": bool, "str": str}
+    for name, found in followed.items():
+        field = getattr(attrs.fields(kind), name)
+        assert field.default == found.of(found.definition.default_value())
+        wanted = types.get(field.type)
+        assert type(field.default) is wanted if wanted else isinstance(field.default, tuple), name
+
+
+@settings(max_examples=30, deadline=None)
+@given(LAYERS, st.sampled_from([each for each in CLASSES if each is not LogConfig]))
+def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: type) -> None:
+    """Whatever the layers say, each field that follows a key has the value that is in force, in the field's unit."""
+    others = {
+        field.name: None
+        for field in attrs.fields(kind)
+        if field.default is attrs.NOTHING and not setting_of_field(field)
+    }
+    made = settings_of(kind, layers, **others)
+    for field in attrs.fields(kind):
+        followed = setting_of_field(field)
+        if followed is not None:
+            holds = broker_value(followed.definition.name, layers)
+            assert getattr(made, field.name) == followed.of(holds), field.name
+
+
+@settings(max_examples=30, deadline=None)
+@given(BROKER_LAYER)
+def test_a_node_starts_with_what_its_layers_say(static: dict[str, str]) -> None:
+    """What a node reads by single keys is what its parts get by classes of settings."""
+    try:
+        config = NodeConfig.from_properties(static | SETTINGS)
+    except ConfigError:
+        return
+    for name in broker_defs():
+        assert config.get(name) == broker_value(name, config.config_layers) or name == "broker.id"
+
+
+OURS = {
+    "RaftConfig.fetch_wait_seconds_max": "a constant of Kafka's",
+    "GroupSettings.new_member_join_timeout_ms": "a constant of Kafka's",
+    "LogConfig.decompressed_bytes_max": "ours",
+    "UpkeepContext.flush_cycle_ms": "ours",
+    "UpkeepContext.space_interval_ms": "ours",
+    "UpkeepContext.index_idle_ms": "ours",
+    "ConnectionLimits.room": "what the limit of open files leaves",
+}
+"""Defaults of settings that no key of Kafka's has, each with its reason."""
+SETTINGS_CLASS = re.compile(r"(Settings|Config|Context|Times|Limits|Rules)\Z")
+NO_SETTINGS = ("DecisionContext", "DynamicConfig", "NodeConfig", "TopicRules")
+"""Arguments of a decision, what applies and what reads configurations, and the rules of a topic that is not known."""
+
+
+def written_defaults() -> Iterator[tuple[str, str]]:
+    """Class and field of every number that stands in a class of settings, and what is written there."""
+    for package in ("metadata_quorum", "data_plane", "odradek/node"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.ClassDef) or node.name in NO_SETTINGS:
+                    continue
+                if not SETTINGS_CLASS.search(node.name) or not node.decorator_list:
+                    continue
+                for line in node.body:
+                    if isinstance(line, ast.AnnAssign) and line.value is not None:
+                        yield f"{node.name}.{ast.unparse(line.target)}", ast.unparse(line.value)
+
+
+def test_kafkas_defaults_stand_in_the_table_alone() -> None:
+    """A number, text or switch that is written as the default of a setting would be a second truth."""
+    found = dict(written_defaults())
+    made = [name for name, text in found.items() if text.startswith(("setting(", "topic_setting("))]
+    assert len(made) > 60
+    literal = re.compile(r"-?[0-9]|True\b|False\b|['\"]|INT_MAX|LONG_MAX")
+    numbers = sorted(name for name, text in found.items() if literal.match(text))
+    assert numbers == sorted(OURS)
