@@ -43,6 +43,7 @@ from metadata_quorum.config.effective_config import (
 )
 from metadata_quorum.config.typed_settings import setting_of_field, settings_of
 from metadata_quorum.controller.controller_settings import ControllerSettings
+from metadata_quorum.controller.partitions.topic_rules import TopicRules
 from metadata_quorum.raft.core_state import RaftConfig
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from odradek.node.broker_lifecycle import LifecycleTimes
@@ -64,6 +65,7 @@ CLASSES: tuple[type, ...] = (
     RaftConfig,
     ReplicationSettings,
     SnapshotSettings,
+    TopicRules,
 )
 TEXTS = (
     *("-2", "-1", "0", "1", "2", "4", "17", "1000", "5000", "60000", "1048576", "104857600"),
@@ -204,7 +206,7 @@ def test_defaults_of_settings_are_the_tables(kind: type) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(LAYERS, st.sampled_from([each for each in CLASSES if each is not LogConfig]))
+@given(LAYERS, st.sampled_from([each for each in CLASSES if each not in (LogConfig, TopicRules)]))
 def test_settings_have_the_values_that_hold(layers: BrokerConfigLayers, kind: type) -> None:
     """Whatever the layers say, each field that follows a key has the value that is in force, in the field's unit."""
     others = {
@@ -239,12 +241,13 @@ OURS = {
     "UpkeepContext.flush_cycle_ms": "ours",
     "UpkeepContext.space_interval_ms": "ours",
     "UpkeepContext.index_idle_ms": "ours",
+    "TopicRules.eligible_replicas": "of the version of a feature",
     "ConnectionLimits.room": "what the limit of open files leaves",
 }
 """Defaults of settings that no key of Kafka's has, each with its reason."""
 SETTINGS_CLASS = re.compile(r"(Settings|Config|Context|Times|Limits|Rules)\Z")
-NO_SETTINGS = ("DecisionContext", "DynamicConfig", "NodeConfig", "TopicRules")
-"""Arguments of a decision, what applies and what reads configurations, and the rules of a topic that is not known."""
+NO_SETTINGS = ("DecisionContext", "DynamicConfig", "NodeConfig")
+"""Arguments of a decision, what applies and what reads configurations."""
 
 
 def written_defaults() -> Iterator[tuple[str, str]]:

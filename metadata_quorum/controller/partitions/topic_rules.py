@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from metadata_quorum.config.config_defs import ConfigValue
 from metadata_quorum.config.effective_config import MIN_ISR, topic_value
+from metadata_quorum.config.typed_settings import settings_of, topic_setting
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.features import ELIGIBLE_LEADER_REPLICAS
 from metadata_quorum.image.config_layers import layers_for
@@ -18,9 +18,9 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 class TopicRules:
     """What holds for all partitions of one topic."""
 
-    min_isr: int = 1
+    min_isr: int = topic_setting(MIN_ISR)
     """As configured; a partition of fewer replicas needs no more than it has."""
-    unclean_election: bool = False
+    unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
     """Whether a replica that is not known to hold everything may lead when no other is left."""
     eligible_replicas: bool = False
     """Whether replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
@@ -30,21 +30,16 @@ class TopicRules:
 
 def topic_rules(image: MetadataImage, settings: ControllerSettings, topic: TopicImage) -> TopicRules:
     """The rules of one topic, as its overrides, the cluster's defaults and the properties file have them."""
-    min_isr = _value(image, settings, topic.name, MIN_ISR)
-    assert isinstance(min_isr, int)
-    return TopicRules(
-        min_isr,
-        unclean_election_enabled(image, settings, topic.name),
-        image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
-        frozenset(each for ids in image.troubled_directories.values() for each in ids),
+    return settings_of(
+        TopicRules,
+        layers_for(image, settings.static_config),
+        image.topic_configs(topic.name),
+        eligible_replicas=image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1,
+        troubled_directories=frozenset(each for ids in image.troubled_directories.values() for each in ids),
     )
 
 
 def unclean_election_enabled(image: MetadataImage, settings: ControllerSettings, topic: str) -> bool:
     """`unclean.leader.election.enable` of a topic."""
-    return bool(_value(image, settings, topic, UNCLEAN_ELECTION))
-
-
-def _value(image: MetadataImage, settings: ControllerSettings, topic: str, key: str) -> ConfigValue:
-    """What the brokers mean by the key as well: they ask the same function."""
-    return topic_value(key, image.topic_configs(topic), layers_for(image, settings.static_config))
+    layers = layers_for(image, settings.static_config)
+    return topic_value(UNCLEAN_ELECTION, image.topic_configs(topic), layers) is True

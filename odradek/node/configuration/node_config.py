@@ -48,13 +48,21 @@ METRICS_LISTENER = "odradek.metrics.listener"
 """Our own key: `host:port` of the page of metrics; without it there is none."""
 START_WITHOUT_ACLS = "odradek.start.without.acls"
 """Our own key: `true` says that somebody knows that ACLs in the metadata log are not enforced."""
-OWN_KEYS = (METRICS_LISTENER, START_WITHOUT_ACLS)
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
-_OWN_TIMES_MS = {DISK_HUNG: 15_000, DISK_FULL: 5_000}
-"""Our own keys with their defaults: after how long a disk that does not answer, or has no room, gives up leaderships."""
+"""Our own keys: after how long a disk that does not answer, or has no room, gives up leaderships."""
+OWN_DEFS: dict[str, ConfigDef] = {
+    name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
+    for name, kind, default, valid in (
+        (METRICS_LISTENER, "string", "", ""),
+        (START_WITHOUT_ACLS, "boolean", "false", ""),
+        (DISK_HUNG, "long", "15000", "[1,...,9999999999]"),
+        (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
+    )
+}
+"""Keys that Kafka does not have. Only the file says them, and DescribeConfigs does not tell of them."""
 
-FORMER_DEFS: Mapping[str, ConfigDef] = {
+FORMER_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, None, "[0,...]", "medium", False, False)
     for name, kind in (
         ("controlled.shutdown.max.retries", "int"),
@@ -252,25 +260,17 @@ def _check(explicit: dict[str, str]) -> NodeConfig:
         voter=_voter(values, listeners, controller_names, static_voters, node_id),
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
-        metrics_address=_metrics_address(explicit.get(METRICS_LISTENER, "").strip()),
-        disk_hung_seconds=_own_seconds(explicit, DISK_HUNG),
-        disk_full_seconds=_own_seconds(explicit, DISK_FULL),
-        start_without_acls=_boolean(explicit, START_WITHOUT_ACLS),
+        metrics_address=_metrics_address(str(values[METRICS_LISTENER])),
+        disk_hung_seconds=_seconds(values, DISK_HUNG),
+        disk_full_seconds=_seconds(values, DISK_FULL),
+        start_without_acls=values[START_WITHOUT_ACLS] is True,
     )
 
 
-def _own_seconds(explicit: Mapping[str, str], key: str) -> float:
-    text = explicit.get(key, str(_OWN_TIMES_MS[key])).strip()
-    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text)):
-        raise ConfigError(key, text, "milliseconds, at least 1")
-    return int(text) / 1000
-
-
-def _boolean(explicit: Mapping[str, str], key: str) -> bool:
-    text = explicit.get(key, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigError(key, text, "true or false")
-    return text == "true"
+def _seconds(values: Mapping[str, ConfigValue], key: str) -> float:
+    value = values[key]
+    assert isinstance(value, int), f"{key} counts milliseconds"
+    return value / 1000
 
 
 def _metrics_address(text: str) -> tuple[str, int] | None:
@@ -292,13 +292,13 @@ def _parse(explicit: Mapping[str, str]) -> tuple[dict[str, ConfigValue], list[st
             raise ConfigMissing(name)
         else:
             values[name] = definition.default_value()
-    for name, definition in FORMER_DEFS.items():
-        values[name] = definition.parse(explicit[name]) if name in explicit else None
+    for name, definition in (FORMER_DEFS | OWN_DEFS).items():
+        values[name] = definition.parse(explicit[name]) if name in explicit else definition.default_value()
     warnings = []
     for name in explicit:
         if name.startswith(_LISTENER_PREFIX):
             warnings.append(f"{name} has no effect: settings of single listeners are not supported")
-        elif name not in values and name not in OWN_KEYS and name not in _OWN_TIMES_MS:
+        elif name not in values:
             warnings.append(f"unknown key {name} is ignored")
     without_effect = warning_about(explicit)
     if without_effect is not None:
