@@ -159,7 +159,7 @@ def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def group_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
-    """The typed value that is in force for a group's key. A text that cannot be read counts as none."""
+    """The typed value that is in force for a group's key."""
     definition = group_defs()[name]
     if name in overrides:
         with suppress(ConfigError):

@@ -1,13 +1,13 @@
 """Where the layers of configuration meet: a class of settings names its keys and gets typed values. PURE.
 
 A class of settings is an attrs class. Each field that follows a key of Kafka's is made by `setting` or `topic_setting`,
-so its default stands in `config_defs.tsv` alone. `settings_of` fills the class: a topic's own values are the strongest,
-then come what this broker is told, what all brokers are told, the properties file and the table. A part takes such a
-class and knows nothing of keys, texts and layers.
+so its default stands in `config_defs.tsv` alone. `settings_of` fills the class by the layers, the strongest first
+(`effective_config.py`). A part takes such a class and knows nothing of keys, texts and layers.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -81,11 +81,18 @@ def settings_of(
 ) -> S:
     """A class of settings by what holds now. `overrides` are a topic's own values; `others` the fields without a key."""
     values = dict(others)
-    for field in attrs.fields(kind):  # type: ignore[arg-type]  # a class of settings is an attrs class
-        followed = setting_of_field(field)
-        if followed is not None and field.name not in others:
-            values[field.name] = followed.value(layers, overrides)
+    settings_class: Any = kind
+    for name, followed in _followed(settings_class):
+        if name not in others:
+            values[name] = followed.value(layers, overrides)
     return kind(**values)
+
+
+@functools.cache
+def _followed(kind: Any) -> tuple[tuple[str, Setting], ...]:
+    """The fields of a class that follow a key, by name."""
+    found = ((field.name, setting_of_field(field)) for field in attrs.fields(kind))
+    return tuple((name, followed) for name, followed in found if followed is not None)
 
 
 def seconds_as_milliseconds(seconds: int) -> int:

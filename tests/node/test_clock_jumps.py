@@ -37,7 +37,7 @@ async def fetch(client: Client, session_id: int = 0, epoch: int = 0) -> FetchRes
 
 
 def test_a_fetch_session_is_judged_by_time_that_passes() -> None:
-    """A jump ahead does not let newcomers push a session out; a jump back does not keep an idle one."""
+    """After a jump ahead a session still has its place; after a jump back an idle one loses it."""
 
     async def script(world: World, connect: Connect) -> None:
         client, newcomer = await connect(), await connect()

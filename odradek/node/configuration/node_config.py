@@ -50,7 +50,7 @@ START_WITHOUT_ACLS = "odradek.start.without.acls"
 """Our own key: `true` says that somebody knows that ACLs in the metadata log are not enforced."""
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
-"""Our own keys: after how long a disk that does not answer, or has no room, gives up leaderships."""
+"""Our own keys: how long a disk may be silent, or full, until it gives up its leaderships."""
 OWN_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
