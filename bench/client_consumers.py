@@ -1,7 +1,7 @@
 """How each client of Python reads a topic: one function per client, for `bench.clients`.
 
-A pass reads the topic's `PARTITIONS` from the first record to the last, again and again until the time is up, and looks
-at the value of every record. Connecting and the first record are in no figure.
+A pass reads the topic's `PARTITIONS` from the first record to the last, again and again until the time is up. It
+looks at the value of every record. Connecting and the first record are in no figure.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
 
 Topics have three replicas, producers ask for acks=all, all nodes share the machine with the client, settings are the
 defaults of each. The two clusters run one after the other: six nodes at a time would pay for each other's heartbeats.
-`jepsen_tests` starts the nodes. Failover is measured from the kill to what Metadata and DescribeQuorum of the surviving
-nodes say, asked all the time; "in sync again" from the start of the killed node's process.
+`jepsen_tests` starts the nodes. Failover is measured from the kill to what Metadata and DescribeQuorum of the
+surviving nodes say. They are asked all the time. "In sync again" is measured from the start of the killed node's
+process.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ BATCHINGS = (
 
 @attrs.frozen
 class Figure:
-    """One number of one cluster. `at_most` (0: none) is a goal of its own, not over Kafka."""
+    """One number of one cluster. `at_most` is a goal of its own; 0 means none."""
 
     server: str
     name: str

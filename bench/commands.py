@@ -2,8 +2,8 @@
 
     python -m bench.commands [--passes N] [--no-kafka]
 
-The commands are asked of one node of ours with a topic of two partitions, one process each, in turns with an
-interpreter that does nothing; the figure is user and system time of the child, the median of the passes. Kafka's
+Each command is a process that asks one node of ours with a topic of two partitions. They take turns with an
+interpreter that does nothing. The figure is user and system time of the child, the median of the passes. Kafka's
 `TopicCommand --describe` against the same node stands beside `topic describe`.
 """
 

@@ -3,7 +3,7 @@
     python -m bench.commit_latency '{"bootstrap": ..., "topic": ...}'
 
 Speaks with its parent as `bench.client` does (see `bench.supervised`). A latency is the time from the call that hands
-the record over to the delivery report, which runs in librdkafka's poll, here called all the time.
+the record over to the delivery report. The report runs in librdkafka's poll, which is called all the time here.
 """
 
 from __future__ import annotations

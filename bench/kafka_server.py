@@ -81,8 +81,8 @@ def java_command() -> str:
 def ensure_jars() -> Path:
     """The directory with Kafka's jars, fetched if need be (about 140 MB, once).
 
-    Safe when several processes ask at once. Raises `KafkaUnavailable` without Java, without mvn, or when
-    mvn cannot fetch.
+    Safe when several processes ask at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
+    fetch.
     """
     java_command()
     directory = jar_directory()

@@ -1,9 +1,9 @@
-"""What the connection loop itself costs per request: no kernel, no log, no trio, only receive, dispatch, count, encode.
+"""What the connection loop itself costs per request: only receive, dispatch, count and encode. Kernel, log and trio are left out.
 
     python -m bench.loop_cost
 
-One connection over a socket that costs nothing gets a Produce of one small batch again and again, alone or eight to
-a receive, and a handler that always gives the same answer. Compare two versions of the code by it: the figure is the
+One connection has a socket that costs nothing. It gets a Produce of one small batch again and again, alone or eight
+to a receive. The handler always gives the same answer. Compare two versions of the code by it: the figure is the
 least of many short runs, so a busy machine disturbs it little.
 """
 

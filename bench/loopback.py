@@ -1,9 +1,9 @@
 """A loopback of our own whose segments are 8 KiB, like a network's with jumbo frames and unlike the default.
 
-Loopback's segments are up to 64 KiB long, and some kernels stall large answers for milliseconds then, on every
-server alike. A maximum segment size would have to be set on sockets that are not ours (librdkafka's, Java's),
-so the benchmark can move into a network namespace whose loopback has a smaller MTU; the servers and clients
-that it starts live there too. Nothing outside the namespace changes.
+Loopback's segments are up to 64 KiB long, and some kernels stall large answers for milliseconds then, on every server
+alike. A maximum segment size would have to be set on sockets of others (librdkafka's, Java's). So the benchmark can
+move into a network namespace whose loopback has a smaller MTU. The servers and clients that it starts live there too.
+Nothing outside the namespace changes.
 """
 
 from __future__ import annotations

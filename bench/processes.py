@@ -45,8 +45,8 @@ class ServerProcess:
     def cpu_seconds(self) -> float:
         """User and system time of all threads so far.
 
-        The process CPU clock has nanoseconds where /proc/PID/stat counts ticks of 10 ms; both are the sum
-        of utime and stime over the threads, the ended ones included.
+        The process CPU clock has nanoseconds where /proc/PID/stat counts ticks of 10 ms. Both are the sum of utime
+        and stime over all threads, the ended ones included.
         """
         return time.clock_gettime(((~self.pid) << 3) | 2)
 
@@ -95,9 +95,9 @@ def free_ports(count: int) -> list[int]:
 def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
     """A free port with which `nodes` in a row, and the same at each of the `distances` above it, are free too.
 
-    The default distances are those of `odradek dev`: clients, metrics, controllers. Below the ports that the kernel gives
-    to outgoing connections: one of those would take a port between this look and the start of a server, or while
-    a node is dead. No port is given twice to one process.
+    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports lie below those that
+    the kernel gives to outgoing connections. Such a connection could take a port between this look and the start of a
+    server, or while a node is dead. No port is given twice to one process.
     """
     ephemeral, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     while True:

@@ -2,9 +2,9 @@
 
     python -m bench.small_requests '{"kind": "produce", ...}'
 
-The driver keeps `depth` requests under way on each of `connections` sockets and sends a new one for every answer;
-all requests of a run are the same bytes. Like `bench.client` it prints `ready`, waits for a line, and prints its
-figures as JSON, so that the parent can read the server's CPU clock at both ends.
+The driver keeps `depth` requests under way on each of `connections` sockets and sends a new one for every answer. All
+requests of a run are the same bytes. Like `bench.client` it prints `ready`, waits for a line, and prints its figures
+as JSON. So the parent can read the server's CPU clock at both ends.
 """
 
 from __future__ import annotations

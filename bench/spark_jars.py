@@ -1,7 +1,7 @@
 """The jars of Spark's own Kafka connector, fetched with mvn: what our source and sink are compared with.
 
-They come from Maven Central by way of mvn into `$ODRADEK_SPARK_JARS` (by default `~/.cache/spark-kafka-4.2.0`) and are
-reused once complete. Where Java or mvn is absent, `KafkaUnavailable` says which, and callers skip aloud.
+They come from Maven Central by way of mvn into `$ODRADEK_SPARK_JARS` (by default `~/.cache/spark-kafka-4.2.0`) and
+are reused once complete. Where Java or mvn is absent, `KafkaUnavailable` says which, and callers skip aloud.
 
     python -m bench.spark_jars      fetch them, print what to give to spark.jars
 """
@@ -38,7 +38,7 @@ def jar_directory() -> Path:
 def ensure_spark_jars() -> list[Path]:
     """The connector's jars, fetched if need be (about 8 MB, once).
 
-    Safe when several processes ask at once. Raises `KafkaUnavailable` without Java, without mvn, or when mvn cannot
+    Safe when several processes ask at once. Raises `KafkaUnavailable` if Java or mvn is missing, or mvn fails to
     fetch.
     """
     java_command()

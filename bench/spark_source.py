@@ -3,10 +3,10 @@
     python -m bench.spark_source [--rows 2000000] [--long-rows 8000000] [--rounds 3] [--warm 1]
         [--server odradek|kafka] [--only TEXT] [--latency-seconds 30]
 
-One session, local[2]; the formats take turns, medians are shown, the first rounds warm up and are not counted. A streaming
-query is measured with more rows, too: its start weighs less then. The ceiling
-is a Python source that yields one ready Arrow batch again and again. Latency: records come one by one at 1,000 a second, and
-their age is taken when a micro-batch with the default trigger hands them over. The connector's jars come from Maven.
+One session, local[2]; the formats take turns, medians are shown, the first rounds warm up and are not counted. A
+streaming query is measured with more rows, too: its start weighs less then. The ceiling is a Python source that
+yields one ready Arrow batch again and again. Latency: records come one by one at 1,000 a second. Their age is taken
+when a micro-batch with the default trigger hands them over. The connector's jars come from Maven.
 """
 
 from __future__ import annotations

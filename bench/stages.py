@@ -1,8 +1,8 @@
 """Where a request's microseconds go: wake, receive, parse, dispatch, validate, append, read, encode, send.
 
 A node runs in a process whose functions on the request path are wrapped with clocks, from outside: the path itself
-holds no instrument. Each wrapper counts the time of its function without that of wrapped functions inside it (its
-own time), and its own cost, measured at the start on an empty function, is taken off. What is left of the CPU that a
+holds no instrument. Each wrapper counts the time of its function without that of wrapped functions inside it. What a
+wrapper itself costs is measured at the start on an empty function, and taken off. What is left of the CPU that a
 plain node needs for the same request is `wake`: epoll, trio's scheduler, the connection's task.
 
     python -m bench.stages CONFIG OUTPUT      run an instrumented node; on SIGTERM write its stages as JSON

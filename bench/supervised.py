@@ -1,7 +1,7 @@
 """Run a client in a process of its own and read the server's CPU clock at both ends of its work.
 
-The client prints `ready`, waits for a line on its standard input, works, and prints its figures as one line of
-JSON; connecting and checking are outside.
+The client prints `ready`, waits for a line on its standard input, works, and prints its figures as one line of JSON.
+Connecting and checking are outside of the measurement.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Produce and consume through librdkafka: interleaved passes against every server, medians, ratios.
 
-One pass produces a topic's worth of records, consumes them again and deletes the topic; its pages go back to
-the kernel, so that every pass but the first writes to recycled memory (fresh pages of a virtual machine cost
-ten times as much and would hide the servers). Passes of the servers alternate (A B C A B C), so a slow minute
-of the machine hits all of them, and the median of each is reported.
+One pass produces a topic's worth of records, consumes them again and deletes the topic. Its pages go back to the
+kernel, so that every pass but the first writes to recycled memory. Fresh pages of a virtual machine cost ten times as
+much and would hide the servers. Passes of the servers alternate (A B C A B C), so a slow minute of the machine hits
+all of them. The median of each is reported.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def temporary_topic(
 
 
 def wait_until_deleted(data: Path, topic: str, timeout_seconds: float = 60.0) -> None:
-    """Wait until no directory of the topic is left, so that its removal disturbs no later pass."""
+    """Wait until all directories of the topic are gone, so that no later pass is disturbed."""
     deadline = time.monotonic() + timeout_seconds
     while any(data.glob(f"{topic}-*")):
         if time.monotonic() > deadline:
@@ -262,8 +262,8 @@ def wait_until_deleted(data: Path, topic: str, timeout_seconds: float = 60.0) ->
 def warm_page_cache(directory: Path, size_bytes: int) -> None:
     """Have the kernel touch `size_bytes` of page cache, and give it back for reuse within the next seconds.
 
-    A virtual machine that reports its free pages to the host loses them after a few seconds, and pays for each
-    anew (15 times the cost of a recycled one, measured), so this belongs right before what it is for.
+    A virtual machine that reports its free pages to the host loses them after a few seconds. It pays for each anew:
+    15 times the cost of a recycled one, measured. So call this right before what it is for.
     """
     path = directory / "page-cache-warmth"
     chunk = bytes(1 << 20)

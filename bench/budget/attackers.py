@@ -1,7 +1,7 @@
 """Four connections that send one expensive frame, once a second or back to back, from a process of its own.
 
-The process does what an attacker has to and no more: the frame's bytes are made once and handed to it, an answer is
-thrown away by the kernel (`MSG_TRUNC`) and never copied. `Sink` stands in for the node where the instrument itself is to be
+The process does only what an attacker has to. The frame's bytes are made once and handed to it. The kernel throws
+answers away (`MSG_TRUNC`) instead of copying them. `Sink` stands in for the node where the instrument itself is to be
 measured.
 """
 
@@ -23,7 +23,7 @@ ATTACKERS = 4
 ANSWER_SECONDS_MAX = 60.0
 DRAIN_BYTES = 1 << 20
 REOPEN_SECONDS = 0.01
-"""Between a connection that the node closes and the next one: a round trip, without which nobody gets another."""
+"""Between a connection that the node closes and the next one: a round trip, which every client has to pay for another one."""
 _NOWHERE = bytearray(DRAIN_BYTES)
 
 

@@ -1,7 +1,7 @@
 """Who uses a node beside expensive frames: a probe and ordinary clients, each a process that does little itself.
 
-A client sends the same small frame again and again and takes its time by its own clock, so that a report which comes
-late is still exact.
+A client sends the same small frame again and again. It takes times by its own clock, so that a late report is still
+exact.
 """
 
 from __future__ import annotations

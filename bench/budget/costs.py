@@ -6,18 +6,18 @@
     python -m bench.budget.costs --ends-only --size 1M --rates-seconds 0   # without clients beside it: two minutes
     python -m bench.budget.costs --instrument                        # what the instrument itself takes
 
-Each frame comes alone first: a probe, a process of its own, asks ApiVersions every few milliseconds, and its longest wait
-is the stall. Then the version of each line that took most CPU comes once a second from each of four connections, and back to
-back, while three ordinary clients produce small records. Their rate is compared with the mean of the rates just before and just
-after, and measured again, three times at most, where those two differ by more than a fifth or the goal is missed: then
-the median counts, since one run of three seconds is noise of 15 %. A frame that takes less than two milliseconds is an ordinary
-request and has no rates: four more clients beside three leave those 43 %. A frame that nobody answers within a minute is over its
-budget.
+Each frame comes alone first: a probe, a process of its own, asks ApiVersions every few milliseconds, and its longest
+wait is the stall. Then the version of each line that took most CPU comes once a second from each of four connections,
+and back to back. Three ordinary clients produce small records meanwhile. Their rate is compared with the mean of the
+rates just before and just after. It is measured again where those two differ by more than a fifth, or the goal is
+missed. Of three measurements the median counts, since one run of three seconds has noise of 15 %. A frame that takes
+less than two milliseconds is an ordinary request and has no rates: four more clients beside three leave those 43 %. A
+frame that nobody answers within a minute is over its budget.
 
-The four connections belong to one process that makes nothing and copies nothing (`bench.budget.attackers`). What is left of its
-share, beside the same clients and a sink in the place of the node (`--instrument`, 2 cores): the attackers use 0.01 to 0.05
-CPUs, the three clients 0.5. Beside 4 frames of 1 MiB a second clients keep everything, beside 40 of them 90 to 96 %, since what
-carries them is the kernel on the same cores.
+The four connections belong to one process that has the frame's bytes and copies nothing (`bench.budget.attackers`).
+Its own share was measured with a sink in the place of the node (`--instrument`, 2 cores). The attackers use 0.01 to
+0.05 CPUs, the three clients 0.5. Beside 4 frames of 1 MiB a second the clients keep their whole rate. Beside 40 they
+keep 90 to 96 %, since the kernel carries the frames on the same cores.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def attacked(
 ) -> tuple[Window, Attack, float]:
     """What they get beside four connections that send `data`; what those met, and in how many seconds.
 
-    Back to back, the window lasts until each connection has had an answer, if that is longer (`LONG_WINDOW_SECONDS` at most).
+    Back to back, the window lasts until each connection has had an answer, if that is longer (`LONG_WINDOW_SECONDS`
+    at most).
     """
     _observe(clients)
     attack.begin(address, data, pause_seconds)

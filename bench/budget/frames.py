@@ -1,8 +1,9 @@
 """The most expensive legal frame of any API and version, made from the message classes.
 
-A `Costly` line says which field of a request takes the room of a frame (an array of names, or bytes), and which values
-its other fields have. The rest comes from the schema: `costly_request` makes the smallest request that has the field,
-then lets the field grow until the frame has the size, or holds as many elements as a node decodes (`ELEMENTS_MAX`).
+A `Costly` line says which field of a request takes the room of a frame: an array of names, or bytes. It also says
+which values the other fields have. The rest comes from the schema: `costly_request` makes the smallest request that
+has the field. Then it lets the field grow until the frame has the size, or holds as many elements as a node decodes
+(`ELEMENTS_MAX`).
 """
 
 from __future__ import annotations

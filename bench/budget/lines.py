@@ -1,8 +1,8 @@
 """Which work makes a request of each API expensive: one line or several for every API that a node serves.
 
-A new API needs its line (a test asks a node what it serves), in `broker_lines.py` or `controller_lines.py`. Think of what a
-handler does for each element of a request, of things that exist and are named again and again, and of bytes that mean more
-bytes.
+A new API needs its line (a test asks a node what it serves), in `broker_lines.py` or `controller_lines.py`. Think of
+what a handler does for each element of a request. Think of existing things that are named again and again, and of
+bytes that mean more bytes.
 """
 
 from __future__ import annotations

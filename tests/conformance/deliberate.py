@@ -129,7 +129,10 @@ OVER_BUDGET = (
         "INVALID_COMMIT_OFFSET_SIZE for all of them, as in Kafka",
     ),
 )
-"""Where a request is longer than a node decodes or decides at once. What is bounded otherwise stands in `NOT_SEEN`."""
+"""Where a request is longer than a node decodes or decides at once.
+
+What is bounded otherwise stands in `NOT_SEEN`.
+"""
 
 NOT_SEEN = {
     "Connections and requests": (
@@ -137,8 +140,8 @@ NOT_SEEN = {
             "Several requests of one connection",
             "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
             "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "
-            "is not read on until there is room. All connections together hold 64 MiB of such answers: "
-            "beyond that those with more than 64 KiB are not read on, and closed if they hold it for ten "
+            "is not read on until there is room. All connections together hold 64 MiB of such answers. Beyond that, "
+            "a connection with more than 64 KiB of them is not read on. It is closed if it holds them for ten "
             "seconds.",
         ),
         Remark(
@@ -158,8 +161,9 @@ NOT_SEEN = {
         ),
         Remark(
             "OffsetFetch, DescribeGroups, DescribeConfigs and DescribeProducers",
-            "tell of one thing as often as a request names it, up to about 2 MiB of such repetitions; what is named again "
-            "beyond that gets INVALID_REQUEST. Kafka builds whatever a small request that names one group a thousand times "
+            "tell of one thing as often as a request names it, up to about 2 MiB of such repetitions. What is named "
+            "again beyond that gets INVALID_REQUEST. Kafka builds whatever a small request that names one group a "
+            "thousand times "
             "asks for.",
         ),
     ),
@@ -172,8 +176,10 @@ NOT_SEEN = {
         ),
         Remark(
             "The batches of one Produce request",
-            "may decompress to 128 MiB and to 16 times their size besides, one of them to 128 MiB. Where a rule needs each record "
-            "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. Partitions beyond "
+            "may decompress to 128 MiB and to 16 times their size besides, one of them to 128 MiB. Where a rule "
+            "needs each record "
+            "(compacted topics, bad timestamps), 262,144 of them are looked at, and one for every 16 bytes besides. "
+            "Partitions beyond "
             "that get MESSAGE_TOO_LARGE; Kafka has no such bound.",
         ),
         Remark(
@@ -182,13 +188,15 @@ NOT_SEEN = {
         ),
         Remark(
             "ListOffsets by time",
-            "goes through no batch of more than 262,144 records (INVALID_RECORD). One request at a time looks on a disk; when "
+            "goes through no batch of more than 262,144 records (INVALID_RECORD). One request at a time looks on a "
+            "disk; when "
             "64 wait for it, the next gets OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE) and asks again.",
         ),
         Remark(
             "A follower that has started",
-            "serves consumers (KIP-392) only after its leader has agreed with its log once; until then, a fetch of its own, it "
-            "answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high watermark, which after a loss of power may "
+            "serves consumers (KIP-392) only after its leader has agreed with its log once, which takes one fetch of "
+            "its own. Until then it answers OFFSET_NOT_AVAILABLE. Kafka's takes its checkpoint for the high "
+            "watermark, which after a loss of power may "
             "speak of records that were never committed.",
         ),
     ),
@@ -205,7 +213,7 @@ NOT_SEEN = {
         ),
         Remark(
             "A group member with broken metadata",
-            "of the protocol type `consumer` is a member like others; in Kafka 4.3 the rebalance of its group does not end.",
+            "of the protocol type `consumer` is a member like others. In Kafka 4.3 the rebalance of its group does not end.",
         ),
     ),
     "Topics and what the controller decides": (
@@ -216,13 +224,15 @@ NOT_SEEN = {
         ),
         Remark(
             "A request to the controller that names more than 20,000 things",
-            "(topics, partitions, resources, configurations; replicas are not counted) gets POLICY_VIOLATION for all of "
-            "them. Kafka refuses so what would write more than 10,000 records, after it has looked at everything.",
+            "gets POLICY_VIOLATION for all of them. Topics, partitions, resources and configurations count; replicas "
+            "do not. Kafka refuses so what would write more than 10,000 records, after it has looked at everything.",
         ),
         Remark(
             "A request to the controller about hundreds of things",
-            "is decided in parts, one after the other, so that it holds nobody up. If the controller dies halfway, what it has "
-            "committed stays, and the rest is asked again of the next one. Kafka's CreateTopics and CreatePartitions are all "
+            "is decided in parts, one after the other, so that it holds nobody up. If the controller dies halfway, "
+            "what it has "
+            "committed stays, and the rest is asked again of the next one. Kafka's CreateTopics and CreatePartitions "
+            "are all "
             "or nothing then.",
         ),
     ),
@@ -235,8 +245,8 @@ NOT_SEEN = {
         ),
         Remark(
             "`controlled.shutdown.max.retries` and `controlled.shutdown.retry.backoff.ms`,",
-            "which Kafka has no more since version 4, are taken: how often and how far apart a stopping broker asks a "
-            "controller that does not answer.",
+            "which Kafka dropped with version 4, are taken. They say how often and how far apart a stopping broker "
+            "asks a silent controller.",
         ),
         Remark(
             "A controller judges the values of brokers",
@@ -258,24 +268,31 @@ NOT_SEEN = {
     "Disks and replicas": (
         Remark(
             "A disk that is full or does not answer",
-            "stays online (Kafka takes a full one offline, and waits for one that hangs): writes get KAFKA_STORAGE_ERROR, and after "
-            "a few seconds a replica elsewhere that is in sync leads, if there is one (docs/disks.md). Brokers tell of it in the "
+            "stays online. (Kafka takes a full one offline, and waits for one that hangs.) Writes get "
+            "KAFKA_STORAGE_ERROR. After a few seconds a replica elsewhere leads, if one is in sync (docs/disks.md). "
+            "Brokers tell of it in the "
             "configuration `odradek.troubled.log.dirs` of their own, which DescribeConfigs shows while it is set.",
         ),
         Remark(
             "A replica that has rotted on its disk",
-            "is replaced while other replicas are in sync. (Kafka serves the bytes on, and its followers stop there.) When a "
+            "is replaced while other replicas are in sync. (Kafka serves the bytes on, and its followers stop "
+            "there.) When a "
             "follower cannot take what its leader sends, the leader checks its own file. It gives up the lead by assigning "
-            "the replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything anew. The log "
-            "says `log.rotten` with file, position and offset, then `partition.set_aside`. For the controller a replica that "
-            "is LOST while others are in sync is no eligible leader either. The last replica in sync keeps its log, leads on, "
+            "the replica to the directory id LOST (KIP-858), renames the log to `-stray` and fetches everything "
+            "anew. The log "
+            "says `log.rotten` with file, position and offset, then `partition.set_aside`. For the controller a "
+            "replica that "
+            "is LOST while others are in sync is no eligible leader either. The last replica in sync keeps its log, "
+            "leads on, "
             "and says `log.rotten_and_the_last_in_sync`.",
         ),
         Remark(
             "A replica on a disk that took the place of another",
-            "is empty, and no clean election finds it (`unclean.leader.election.enable=false`). Kafka elects it where it was the "
-            "last known leader, and the other replicas are cut to nothing. Here such a partition waits for an operator; an "
-            "unclean election looks at this replica last, so the controller moves it to the end of the assignment.",
+            "is empty, and no clean election finds it (`unclean.leader.election.enable=false`). Kafka elects it "
+            "where it was the "
+            "last known leader, and the other replicas are cut to nothing. Here such a partition waits for an "
+            "operator. An unclean election looks at this replica last, since the controller moves it to the end of "
+            "the assignment.",
         ),
         Remark(
             "A bit flip below the recovery point",
@@ -288,15 +305,14 @@ NOT_SEEN = {
             "ACLs, SCRAM credentials, client quotas and delegation tokens",
             "in a metadata log that Kafka wrote are kept, in memory and in snapshots, and not enforced. A node whose "
             "metadata log holds ACLs starts only with `odradek.start.without.acls=true`. ACLs that arrive while it runs "
-            "(from Kafka's controllers) end no node: it says `rules.not_enforced` in its log, as an error, and asks at its "
-            "next start.",
+            "(from Kafka's controllers) end no node. It logs the error `rules.not_enforced`, and asks at its next start.",
         ),
     ),
     "Commands": (
         Remark(
             "`odradek storage format` of a controller whose file names no other",
-            "may leave `--standalone` out; where others are named it asks for one of Kafka's three options, as `kafka-storage` "
-            "does. `--feature kraft.version` is refused, since the level follows from them.",
+            "may leave `--standalone` out. Where others are named, it asks for one of Kafka's three options, as "
+            "`kafka-storage` does. `--feature kraft.version` is refused, since the level follows from them.",
         ),
     ),
 }
@@ -317,8 +333,8 @@ NOT_SERVED = (
     NotServed((68, 69), "groups of the new protocol (KIP-848)", "to come; the classic protocol is complete"),
     NotServed(
         (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82),
-        "the quorum among itself, registration, replication's decisions",
-        "are for the controllers' listener, as in Kafka",
+        "the quorum, registration, replication's decisions",
+        "for the controllers' listener, as in Kafka",
     ),
     NotServed(
         (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51),

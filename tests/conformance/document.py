@@ -12,7 +12,7 @@ from wire.api import api_versions
 PATH = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _TITLE = """# Compatibility with Apache Kafka
 
-Odradek is held to Apache Kafka 4.3 by a corpus of {cases} conversations with {answers} compared answers: good, edge
+Odradek is held to Apache Kafka 4.3 by a corpus of {cases} conversations with {answers} compared answers. They are good, edge
 and bad requests, sent raw to both, compared field by field. What must differ (ids, ports, the present time) is named
 before. Kafka's answers are recorded in `tests/conformance/kafka_4.3/`; `make test` compares ours with them, and
 `make conformance` records them again from a Kafka that it starts (Java and mvn). This page is written from the same

@@ -201,7 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lost-directory-sync-at-segment-roll",
-        "A new segment's file is synced, its entry in the directory is not: after a loss of power it is not there.",
+        "A new segment's file is synced without its entry in the directory: after a loss of power it is gone.",
         "data_plane.log.parts.segment_list:SegmentList.sync_entry",
         "                self.home.directory.sync()\n",
         "",

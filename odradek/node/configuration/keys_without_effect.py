@@ -1,7 +1,7 @@
 """Keys of Kafka's that a properties file may set and that nothing here goes by, each with its reason.
 
-A start names those that are set in one warning, and docs/configuration.md lists them. A test compares the table with the
-readers in the code, so a change that begins to read a key takes it away here.
+A start names those that are set in one warning, and docs/configuration.md lists them. A test compares the table with
+the readers in the code, so a change that begins to read a key takes it away here.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ _BY_REASON: Mapping[str, tuple[str, ...]] = {
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
     ),
-    "metrics are a page, and need no samples and no reporters (docs/metrics.md)": (
+    "metrics are a page, which needs neither samples nor reporters (docs/metrics.md)": (
         "kafka.metrics.polling.interval.secs",
         "kafka.metrics.reporters",
         "metric.reporters",
