@@ -2,7 +2,7 @@
 
 `python -m sim --campaign --hours H --workers 2` runs many (`sim.campaign`).
 
-Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an exception that nobody expected); 64: the command was not understood.
+Exit status: 0 ok, 1 safety, 2 liveness, 3 crash (an unexpected exception); 64: the command was not understood.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """What clients were told during a run, and whether what is there afterwards agrees with it. PURE.
 
-Beside what it is told itself it keeps the operations in the form that the tests of real processes use, for their
-checkers of Jepsen's anomalies (`jepsen_tests.checkers`): `check_anomalies`.
+It also keeps the operations in the form that the tests of real processes use. Their checkers of Jepsen's anomalies
+read it (`jepsen_tests.checkers`): `check_anomalies`.
 
 The promises of a single node, which `check` holds it to:
 
 1. A record that was acknowledged is there afterwards, at its offset, byte for byte. After a loss of power that is
-   promised for topics that sync each batch (`flush.messages=1`) only: elsewhere replication would be the durability,
-   and there is none here.
+   promised for topics that sync each batch (`flush.messages=1`) only. Elsewhere replication would be the durability,
+   and this cluster has one node.
 2. A record that a consumer has read is there afterwards, if no loss of power came after the read.
-3. Offsets of the records that are there have no gaps, and nobody sees records that nobody sent.
+3. Offsets of the records that are there have no gaps, and every record that is seen was sent.
 4. An idempotent producer's record is there at most once, and a producer's records are in the order it sent them.
 """
 

@@ -1,7 +1,7 @@
 """What a run is made of: everything that may be chosen about it, drawn from a seed, as one value.
 
-Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble, because a run that has everything hides what
-only shows when something is missing. `RunOptions.draw` decides what a run has; `run(seed, options)` repeats it, and a
+Swarm testing (Groce et al., 2012): most runs lack most kinds of trouble. A run that has everything hides what only
+shows when something is missing. `RunOptions.draw` decides what a run has; `run(seed, options)` repeats it, and a
 failing run is made smaller by trying each of `RunOptions.simpler`.
 
 Profiles:
@@ -31,8 +31,9 @@ PROFILES = ("default", "lite", "perf", "calm", "broken")
 MORE_WORKLOADS = {"churn": 0.4, "pipeline": 0.4}
 """With the share of the runs that has them; drawn by a stream of their own."""
 WORKLOADS = ("produce", "consume", "follow", "group", "trim", *MORE_WORKLOADS)
-"""`produce` (lists and single records, half of the clients each), a plain reader, a follower's reader, a group, records
-that an operator deletes, topics that come and go (`sim.load.churning`), bare connections (`sim.load.pipelining`)."""
+"""In this order: producers (lists and single records, half of the clients each), a plain reader, a follower's reader.
+Then a group, records that an operator deletes, topics that come and go (`sim.load.churning`), and bare connections
+(`sim.load.pipelining`)."""
 LITE_SECONDS = 8.0
 LITE_KINDS_MAX = 2
 PERF_SECONDS = 30.0

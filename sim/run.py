@@ -1,7 +1,7 @@
 """One run from a seed and its options, and how it ended: what the command line and campaigns call. SHELL.
 
-`run` never raises for what a node does: a broken promise, a cluster that does not get well and an exception that
-nobody expected are verdicts. Two failures with the same `signature` are most likely the same bug.
+`run` never raises for what a node does. A broken promise, a cluster that stays ill and an unexpected exception are
+verdicts. Two failures with the same `signature` are most likely the same bug.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The metadata quorum alone, from a seed: Raft cores under a schedule, without nodes, bytes or a scheduler. PURE.
 
-`run(seed)` draws voters, observers and a schedule of steps: letters arrive in any order, late, twice or never; nodes die
-between any two effects and come back with what was synced; time passes for some; voters are added and removed; snapshots
-take the place of the log. `sim.alone.raft_cluster` holds Raft's promises (figure 3 of the paper) against each step. In the end
-the network heals, and a leader must come and commit on every node.
+`run(seed)` draws voters, observers and a schedule of steps. Letters arrive in any order, late, twice or never. Nodes
+die between any two effects and come back with what was synced. Time passes for some. Voters are added and removed.
+Snapshots take the place of the log. `sim.alone.raft_cluster` holds Raft's promises (figure 3 of the paper) against
+each step. In the end the network heals, and a leader must come and commit on every node.
 
-It sees less than a whole cluster (no bytes, no disks that lie) and thousands of schedules a minute: what hangs on an
-unlucky order of few events is found here.
+It sees less than a whole cluster: bytes and lying disks are left out. It runs thousands of schedules a minute, so it
+finds what depends on an unlucky order of few events.
 """
 
 from __future__ import annotations

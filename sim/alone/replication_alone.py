@@ -1,15 +1,17 @@
-"""Partition replication alone, from a seed: three replicas of one partition without nodes, sockets or a scheduler. PURE.
+"""Partition replication alone, from a seed: three replicas of one partition without nodes, sockets or a scheduler.
 
-The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, the place to cut at
-(`sim.alone.replication_broker`). What is between them is a schedule: requests and answers arrive late, twice over several
-connections, or never; each broker hears of the metadata when it pleases; processes die and keep their page cache, or lose
-power while another in-sync replica lives (the fault model of `sim.storm.storm`); leaders are elected, pause, and learn late that
-they lead no more.
+PURE.
 
-Two idempotent producers send batches with acks=all, one under way each, and send again what was not acknowledged. Held
-against every schedule (`sim.alone.replication_checks`): what was synced survives, what a consumer may read stays for ever, on
-every replica, and in the end nothing that was acknowledged is lost, moved, doubled or out of order, the replicas are
-equal, and all are in sync again.
+The parts are the product's: `Partition`, its log on a simulated disk, both ends of fetch sessions, the place to cut
+at (`sim.alone.replication_broker`). What is between them is a schedule. Requests and answers arrive late, twice over
+several connections, or never. Each broker hears of the metadata at any time. Processes die and keep their page cache,
+or lose power while another in-sync replica lives (the fault model of `sim.storm.storm`). Leaders are elected, pause,
+and learn late that they lead no more.
+
+Two idempotent producers send batches with acks=all, one under way each, and send again what was not acknowledged.
+Held against every schedule (`sim.alone.replication_checks`): what was synced survives. What a consumer may read stays
+for ever, on every replica. In the end no acknowledged record is lost, moved, doubled or out of order. The replicas
+are equal, and all are in sync again.
 """
 
 from __future__ import annotations

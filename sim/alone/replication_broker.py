@@ -1,6 +1,8 @@
-"""One broker with its one replica, for schedules of replication alone: what it does is what the product's shells do. PURE.
+"""One broker with its one replica, for schedules of replication alone: what it does is what the product's shells do.
 
-`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's; what stands here is what
+PURE.
+
+`Partition`, the log on its simulated disk and both ends of fetch sessions are the product's. What stands here is what
 `LeaderFetcher` and the handler of Fetch do between them.
 """
 

@@ -86,7 +86,7 @@ class Controller:
         return self._next_epoch
 
     def fence(self, node_id: int) -> None:
-        """A broker leads no more, and is in sync only where nobody else is."""
+        """A broker stops leading. It stays in sync only where it is the last one."""
         if node_id in self._brokers:
             self._brokers[node_id] = (self._brokers[node_id][0], False)
         state = self.state

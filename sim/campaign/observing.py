@@ -1,8 +1,8 @@
 """One run, watched from outside for its timeline: messages, faults, elections, high watermarks. SHELL.
 
-The trace of a run has sizes and checksums, no contents; so the ends of connections, partitions and the world are watched
-by wrapping some of their methods while this one run lasts (in a process of its own: `sim.campaign.worker`). Watching draws
-nothing and waits for nothing, so the run is the same, and its digest shows it.
+The trace of a run has sizes and checksums, no contents. So the ends of connections, partitions and the world are
+watched. Some of their methods are wrapped while this one run lasts (in a process of its own: `sim.campaign.worker`).
+Watching neither draws nor waits, so the run is the same, and its digest shows it.
 """
 
 from __future__ import annotations

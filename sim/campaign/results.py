@@ -1,7 +1,7 @@
 """What a campaign remembers: JSON lines, one for each run and each failure that was made smaller. PURE.
 
-A line is written when its run has ended, so a campaign that is killed loses what was under way and nothing else; a last
-line that is torn is passed over. Of two lines with one seed the later one counts.
+A line is written when its run has ended. So a campaign that is killed loses only what was under way. A last line that
+is torn is passed over. Of two lines with one seed the later one counts.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Results:
         return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
 
     def next_seeds(self, first: int, commit: str) -> Iterator[int]:
-        """Seeds to run: those that failed with other code, then, without end, those from `first` on not run yet."""
+        """Seeds to run: those that failed with other code, then all from `first` on without a result yet. It never ends."""
         again = [
             outcome.seed
             for outcome in self.outcomes.values()

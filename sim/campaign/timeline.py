@@ -1,7 +1,7 @@
 """What happened in a run, as one self-contained HTML file: a lane for each machine, time from left to right. PURE.
 
-The page (`timeline.html`) draws what is in view on a canvas; the data is one JSON object in it. Times are in microseconds
-there, lanes and names are indexes.
+The page (`timeline.html`) draws what is in view on a canvas; the data is one JSON object in it. Times are in
+microseconds there, lanes and names are indexes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Timeline:
         self._open.setdefault((who, kind, text), time)
 
     def end(self, time: float, who: str, kind: str, text: str) -> None:
-        """A trouble ends; nothing if there is none."""
+        """A trouble ends, if there is one."""
         since = self._open.pop((who, kind, text), None)
         if since is not None and time > since:
             self.spans.append((since, time, who, kind, text))
@@ -65,7 +65,7 @@ class Timeline:
         return True
 
     def to_html(self, result: RunResult, command: str, commit: str) -> str:
-        """The page. It needs nothing else, not even a network."""
+        """The page. It stands alone: it needs no network."""
         data = json.dumps(self._data(result, command, commit), separators=(",", ":"))
         page = files("sim.campaign").joinpath("timeline.html").read_text()
         return page.replace(_PLACE, data.replace("</", "<\\/"), 1)

@@ -5,13 +5,13 @@ Partitions:
 1. In one leader epoch at most one broker takes itself for the leader of a partition.
 2. A replica's high watermark never falls while its process lives.
 3. The high watermark of a leader is never beyond what a replica in its ISR holds.
-4. Two replicas never have different batches at an offset below the high watermark of both; nor below the leader's,
-   where both are in its ISR. So what was committed once is the same everywhere, and for ever.
+4. Two replicas have the same batch at each offset below the high watermark of both. The same holds below the
+   leader's, where both are in its ISR. So what was committed once is the same everywhere, and for ever.
 
 Metadata:
 
-5. In one epoch at most one voter leads the quorum, and no voter votes for two (Raft, 5.2): not even when it has died
-   and come back in between.
+5. In one epoch at most one voter leads the quorum, and a voter votes for at most one (Raft, 5.2). That holds also
+   when it has died and come back in between.
 6. The high watermark of the metadata log never falls while a process lives.
 7. Two nodes with images of the same offset have the same image.
 

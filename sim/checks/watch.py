@@ -1,11 +1,14 @@
-"""The eyes of a run: looks into all living nodes, again and again, and holds what it sees against `sim.checks.invariants`. PORTED.
+"""The eyes of a run: look into all living nodes again and again, and compare with `sim.checks.invariants`.
 
-It reads the nodes' own objects and the bytes on their disks, and asks nobody: no message, no disk operation, no
-randomness, so that a run with it is the run without it. The first rule that is broken ends the run.
+PORTED.
 
-Which replicas count as in sync (rule 3): those that the leader counts, if the leader knows the newest state of the
-partition that anybody knows, and if the broker is registered as the process that it is now. A broker whose machine has
-just lost its page cache is still in the ISR until it registers; the promise is that the others have all.
+It reads the nodes' own objects and the bytes on their disks. It uses neither messages nor disk operations nor
+randomness. So a run with it is the run without it. The first rule that is broken ends the run.
+
+Which replicas count as in sync (rule 3): those that the leader counts, under two conditions. The leader knows the
+newest state of the partition that any node knows. The broker is registered as the process that it is now. A broker
+whose machine has just lost its page cache is still in the ISR until it registers. The promise is that the others have
+all.
 """
 
 from __future__ import annotations

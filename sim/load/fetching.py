@@ -1,12 +1,12 @@
 """A plain reader of assigned partitions, for the simulator and for tests: positions, fetches, long polls. PURE.
 
-Programs read by `odradek.Consumer`. This one fetches nothing ahead, so that a check that holds what was read against a
-history knows when it was asked for; and what checks the consumer's work is not the consumer.
+Programs read by `odradek.Consumer`. This one fetches nothing ahead. So a check that compares what was read with a
+history knows when it was asked for. The consumer's work is checked by something else than the consumer.
 
-A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader.
-A poll sends what is missing and returns as soon as one leader has answered; the others' answers are taken up by
-later polls, so that a quiet leader delays nobody. An answer for an offset that is no longer the position (after a
-seek) is dropped. Data comes as raw batches; `FetchedPartition.records` parses them.
+A `Fetcher` keeps a position (the next offset to read) per partition and at most one Fetch in flight per leader. A
+poll sends what is missing and returns as soon as one leader has answered. Later polls take up the others' answers, so
+that a quiet leader delays nobody. An answer for an offset that is no longer the position (after a seek) is dropped.
+Data comes as raw batches; `FetchedPartition.records` parses them.
 """
 
 from __future__ import annotations

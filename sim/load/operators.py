@@ -1,6 +1,6 @@
 """An operator at work during a storm: moves partitions, asks for elections, makes and deletes topics. PORTED.
 
-Nothing of it needs to succeed, but nothing of it may lose a record, and once the storm is over every move must end.
+Any of it may fail, but none of it may lose a record. Once the storm is over, every move must end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ __all__ = ["Operator"]
 
 
 class Operator:
-    """An operator at work during the storm. `partitions` are those of the load, which it moves about but never deletes.
+    """An operator at work during the storm.
+
+    `partitions` are those of the load, which it moves about but never deletes.
 
     Of those in `trimmed` it deletes old records, and notes in `history` which may be gone.
     """

@@ -1,9 +1,11 @@
-"""Clients that ask on without waiting, over bare connections: the order of a connection's requests is that of the log. PORTED.
+"""Clients that ask on without waiting, over bare connections: the order of a connection's requests is that of the log.
 
-Each connection sends Produce requests for one partition one behind the other, with every acks, every codec and sizes
-that brokers treat differently, and ends in the middle of anything. Nothing is ever sent twice, and no producer id helps
-the broker to see the order. A record's value begins with the name of its connection, so `sim.history` holds what is in
-the log against the order of each connection, and finds what is there twice.
+PORTED.
+
+Each connection sends Produce requests for one partition one behind the other. It uses every acks, every codec and
+sizes that brokers treat differently, and ends in the middle of anything. Every request is sent once, without a
+producer id that would help the broker to see the order. A record's value begins with the name of its connection. So
+`sim.history` holds what is in the log against the order of each connection, and finds what is there twice.
 """
 
 from __future__ import annotations

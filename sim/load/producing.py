@@ -1,7 +1,7 @@
 """A list of records sent as one operation, for callers that have them all: the simulator and tests. PURE.
 
-Programs write by `odradek.Producer`, whose accumulator and sender do the work here too: `Producing.produce` puts the
-records into an accumulator of its own and runs a sender until each has its outcome; how that is done, and what is
+Programs write by `odradek.Producer`, whose accumulator and sender do the work here too. `Producing.produce` puts the
+records into an accumulator of its own and runs a sender until each has its outcome. How that is done, and what is
 promised, is told in `odradek.client.producer.sender`.
 """
 
@@ -90,7 +90,8 @@ class Producing:
     def produce(self, records: Sequence[RecordToSend], *, timeout: float) -> Operation[list[Delivery]]:
         """Send records; the deliveries cover every record, those of a partition in order.
 
-        Raises `KafkaError` or `ClientError` only where nothing was sent (unknown topic or partition, no broker).
+        Raises `KafkaError` or `ClientError` only before the first byte is sent (the topic, partition or broker is
+        unknown).
         """
         core = self._core
         deadline = core.now + timeout

@@ -1,8 +1,8 @@
 """Clients of a scenario, who remember what they were told. PORTED.
 
 Each value is unique and begins with its producer's name, so that a history can tell what is lost, doubled or out of
-order. Producers send lists of records as one operation (`sim.load.producing`) or one by one by the product's own async
-producer; readers follow all partitions from the beginning.
+order. Producers send lists of records as one operation (`sim.load.producing`) or one by one by the product's own
+async producer. Readers follow all partitions from the beginning.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ FETCH_BYTES_MAX = 1 << 18
 _EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
 ROT_SECONDS = 0.5
 END_SECONDS_MAX = 90.0
-"""How long a new leader may not know where its partition ends: as long as a follower waits for an answer on a connection
-that the network has forgotten (`replica.socket.timeout.ms`, 30 s) and is still in the ISR (`replica.lag.time.max.ms`)."""
+"""How long a new leader may lack knowledge of where its partition ends.
+
+A follower may wait for an answer on a connection that the network has forgotten (`replica.socket.timeout.ms`, 30 s)
+and is still in the ISR (`replica.lag.time.max.ms`).
+"""
 IN_FLIGHT_MAX = 200
 """Records of one async producer that have no outcome yet."""
 
@@ -75,8 +78,8 @@ class Workload:
     async def create_topics(self, client: AsyncClient, wanted: Sequence[NewTopic], timeout: float) -> None:
         """Create them. Raises what the cluster says.
 
-        That one exists is fine: the client asks again when an answer is lost, and so does a broker its controller (as in
-        Kafka), and nobody else makes topics of these names.
+        An existing topic is fine: only this client makes topics of these names. It asks again when an answer is lost,
+        and a broker asks its controller again (as in Kafka).
         """
         while True:
             try:

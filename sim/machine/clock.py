@@ -1,9 +1,9 @@
 """Virtual time (SHELL): trio's clock, which is the network, and the clock that each node sees.
 
-When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps: it
-lets the next event of the agenda happen (a segment arrives, a timer fires, a disk answers) and says 0. Waits of
-the nodes use timers of the agenda, whose order is fixed; trio's own deadlines, whose ties fall by object identity,
-are left to tests.
+When no task can run, trio asks its clock how long to sleep until the next deadline. This clock never sleeps: it lets
+the next event of the agenda happen (a segment arrives, a timer fires, a disk answers) and says 0. Waits of the nodes
+use timers of the agenda, whose order is fixed. Trio's own deadlines are left to tests, since their ties fall by
+object identity.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ EPOCH_MS = 1_750_000_000_000
 class VirtualClock(trio.abc.Clock):
     """trio's clock over an agenda.
 
-    `on_stall` is called when nothing can ever happen again, or when tasks keep each other busy without time going on.
+    `on_stall` is called when the agenda is empty for good, or when tasks keep each other busy while time stands
+    still.
     """
 
     def __init__(self, agenda: Agenda, on_stall: Callable[[str], None]) -> None:

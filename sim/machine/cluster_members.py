@@ -1,8 +1,8 @@
 """Several nodes in one world: what they are, how they are formatted, and what they say about themselves. PORTED.
 
-A cluster has `nodes` brokers. With `controllers` = 0 each of them is a controller too (combined); otherwise so many
-machines of their own are the quorum, with ids from 101 on. What is tunable is drawn from the seed: Kafka's defaults,
-or shorter times, so that runs see more elections.
+A cluster has `nodes` brokers. With `controllers` = 0 each of them is a controller too (combined). Otherwise that many
+separate machines are the quorum, with ids from 101 on. What is tunable is drawn from the seed: Kafka's defaults, or
+shorter times, so that runs see more elections.
 """
 
 from __future__ import annotations

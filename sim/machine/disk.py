@@ -8,22 +8,22 @@ The disk keeps every file and directory twice: as processes see it (the page cac
   `durable_rest`, what a truncation has cut from the cache but not yet from the platter.
 * A directory's entries (creations, renames, removals) become durable by `Dir.sync` of that directory, or by
   `write_atomic`. Syncing a file does not make its name durable. Until then they wait in order in `pending`.
-* After a failed sync the kernel takes the dirty pages for clean: they stay readable, no later sync writes them,
-  and a power loss turns them into zeros. That is why the port says that a failed sync is final.
+* After a failed sync the kernel takes the dirty pages for clean. They stay readable, no later sync writes them, and a
+  power loss turns them into zeros. That is why the port says that a failed sync is final.
 
 `crash(keep)` ends every handle and decides what is left:
 
-* `"all"`: the process died, the machine lives. Nothing is lost, nothing has become durable either.
+* `"all"`: the process died, the machine lives. It keeps everything, and made nothing durable.
 * `"synced"`: power loss, exactly the durable state is left.
-* `"random"`: power loss, and by chance more than the durable state: per directory a prefix of its pending
-  changes, per file a longer size, in which each unsynced sector of 512 bytes has arrived or reads as zeros.
+* `"random"`: power loss, and by chance more than the durable state. A directory may have a prefix of its pending
+  changes. A file may be longer; there, each unsynced sector of 512 bytes has arrived or reads as zeros.
 
-Faults are injected by operation number, so that a test can run once, read `operation_count`, and run again with
-each operation failing in turn: `fail_at(n, errno)` raises `DiskError`, `crash_at(n)` cuts the power in the middle
-of the operation (`PowerCut`, which no handler of disk errors catches). `corrupt` makes bit rot. Writes that were
-synced are never lost and never land elsewhere: a disk that lies is outside of the fault model.
+Faults are injected by operation number. So a test can run once, read `operation_count`, and run again with each
+operation failing in turn. `fail_at(n, errno)` raises `DiskError`. `crash_at(n)` cuts the power in the middle of the
+operation (`PowerCut`, which no handler of disk errors catches). `corrupt` makes bit rot. Writes that were synced
+stay, at their place: a disk that lies is outside of the fault model.
 
-No trio, no async and no clock here: property tests of the log use this module by itself.
+The module does without trio, async functions and clocks: property tests of the log use it by itself.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ A link is one direction between two hosts. What may be wrong with it, each by it
 * cut: it holds everything until it is healed, as TCP's retransmission would;
 * slow: everything takes up to so many seconds longer;
 * narrow: so many bytes per second; what follows waits behind what is under way, of all connections;
-* closed: it lets nobody begin a connection (what is open goes on): refused at once, or never answered;
+* closed: new connections fail (open ones go on): they are refused at once, or never answered;
 * and by the weather a segment may be lost, which a reader sees as a stall until it is sent again.
 
-Nobody tells the ends of a connection that a link is cut. `sim.machine.network` has what befalls single connections: resets, and
-connections of which the network has forgotten that they are there.
+Nobody tells the ends of a connection that a link is cut. `sim.machine.network` has what befalls single connections:
+resets, and connections of which the network has forgotten that they are there.
 """
 
 from __future__ import annotations

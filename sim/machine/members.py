@@ -1,9 +1,13 @@
 """A machine of the world and the node that runs on it: how it starts, stops and dies. PORTED.
 
-Ways to die: `stop` (a clean one), `kill("all")` (the process, the kernel keeps its page cache), `kill("synced")` and
-`kill("random")` (the power), `cut` (the power, in the middle of a disk operation), `fail_the_disk` (the disk reports
-errors, then the power goes: a kernel that has failed to write pages out may forget them later, and no later sync
-would tell).
+Ways to die:
+
+* `stop`: a clean one.
+* `kill("all")`: the process dies, and the kernel keeps its page cache.
+* `kill("synced")` and `kill("random")`: the power goes.
+* `cut`: the power goes in the middle of a disk operation.
+* `fail_the_disk`: the disk reports errors, then the power goes. A kernel that has failed to write pages out may
+  forget them later, and no later sync would tell.
 """
 
 from __future__ import annotations

@@ -1,25 +1,23 @@
 """A simulated network: hosts, links that can be cut, and byte streams that arrive late and in pieces.
 
-Theory of operation
--------------------
-A connection is two `SimConn`s. What one end sends is cut into segments (anywhere, when the weather says so), and
-each segment is an event of the agenda that happens to the other end. Segments of one direction never overtake
-each other. A sender may have `socket_buffer_bytes` under way and unread; what the receiver takes out of its
-buffer opens the window again after one more latency, so that back pressure works as it does in production. As in
-TCP it is not told for every byte, but when a quarter of the buffer has been taken out.
+Theory of operation ------------------- A connection is two `SimConn`s. What one end sends is cut into segments:
+anywhere, when the weather says so. Each segment is an event of the agenda that happens to the other end. Segments of
+one direction never overtake each other. A sender may have `socket_buffer_bytes` under way and unread. What the
+receiver takes out of its buffer opens the window again after one more latency. So back pressure works as it does in
+production. As in TCP it is not told for every byte, but when a quarter of the buffer has been taken out.
 
-Whatever reaches another node does so by an event that belongs to that node: a paused node holds its events back
-and finds them when it resumes. The kernel of a paused or busy process still answers: connections are accepted
-into the listener's backlog without it.
+All that reaches another node is an event that belongs to that node. A paused node holds its events back and finds
+them when it resumes. The kernel of a paused or busy process still answers: connections are accepted into the
+listener's backlog without it.
 
-A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would; it never
-gives up by itself, that is the business of timeouts. `sim.machine.links` has what may be wrong with links. A connection may be
-reset on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What a client has sent on
-a connection before it closed it may arrive late, behind what it sends on its next one.
+A link that is cut (one direction) holds its segments until it is healed, as TCP's retransmission would. It never
+gives up by itself: timeouts do that. `sim.machine.links` has what may be wrong with links. A connection may be reset
+on the way, or be forgotten by the network (`sever`): both ends stand, and nothing passes. What a client has sent on a
+connection before it closed it may arrive late, behind what it sends on its next one.
 
-How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A
-machine that loses power says nothing: its peers wait; what they send afterwards is sent again and again, and
-answered by a reset once the machine is up, or given up after a quarter of an hour.
+How a node ends decides what its peers learn. A process that dies resets its connections (after a latency). A machine
+that loses power says nothing, and its peers wait. What they send afterwards is sent again and again. It is answered
+by a reset once the machine is up, or given up after a quarter of an hour.
 
 No trio here: the waits are `sim.machine.waiting.Signal`s.
 """
@@ -117,7 +115,10 @@ class Fabric(Links):
         return here, there
 
     def sever(self, here: str, there: str) -> int:
-        """Forget the connections between two hosts, as a firewall does: nothing passes, nobody is told. How many."""
+        """Forget the connections between two hosts, as a firewall does: from then on their segments vanish silently.
+
+        How many.
+        """
         severed = 0
         for conn in self._connections:
             if (conn.host_name, conn.peer_name) in ((here, there), (there, here)):

@@ -112,9 +112,10 @@ class SimEnv:
 class SimWorkers:
     """`odradek.env.ports.Workers`: at some moment of a virtual delay, beside which the loop goes on.
 
-    The function acts first, last or somewhere in between, as the seed draws it for each call: the loop's turn comes
-    later than what the function saw, and the function's later than what the caller saw. As with threads, a started
-    function runs to its end though the caller be cancelled, unless the node crashes. Unlike with threads it is atomic.
+    The function acts first, last or somewhere in between, as the seed draws it for each call. So the loop goes on
+    later than what the function saw. The function runs later than what the caller saw. As with threads, a started
+    function runs to its end though the caller be cancelled, unless the node crashes. Unlike with threads it is
+    atomic.
     """
 
     def __init__(self, env: SimEnv, random: Random) -> None:

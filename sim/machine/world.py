@@ -2,19 +2,19 @@
 
 Theory of operation
 -------------------
-`World.run` starts trio with a virtual clock and a seeded scheduler (trio shuffles each batch of runnable tasks by
-a private generator; `tests/test_determinism.py` guards that two processes with different hash seeds agree).
+`World.run` starts trio with a virtual clock and a seeded scheduler. (Trio shuffles each batch of runnable tasks by a
+private generator.) `tests/test_determinism.py` guards that two processes with different hash seeds agree.
 
 A *machine* is a name, a disk, an oscillator and an operator's clock; it outlives its processes. A *node* is one
 process on it: `start(name, main)` makes a fresh `SimEnv` and runs `main(env)` until it returns, fails or crashes.
 
 `crash(name, keep)` is a death without last words. In this order: the ports fail, the tasks are cancelled, the
-disk forgets. Nothing that the dying tasks do can have an effect, so their exceptions do not count either.
-`keep="all"` is the death of a process (the machine's kernel resets its connections and keeps the page cache);
+disk forgets. What the dying tasks do has no effect, and their exceptions are ignored.
+`keep="all"` is the death of a process: the machine's kernel resets its connections and keeps the page cache.
 `"synced"` and `"random"` are a loss of power (the peers hear nothing). `start` brings the machine back up.
 
-A run ends when its main function returns. It fails with `Liveness` when virtual time runs out, when nothing can
-ever happen again, or when the tasks spin without time going on.
+A run ends when its main function returns. It fails with `Liveness` when virtual time runs out, when the agenda is
+empty for good, or when the tasks spin while time stands still.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """One node that dies again and again, and clients that remember what they were told. PORTED.
 
-The seed draws the weather, the load, the deaths (clean stops, killed processes, losses of power, power that fails in
-the middle of a disk operation, a disk that reports errors) and lesser trouble (a full disk, a frozen process, a cut
-link, a clock that is set). In the end the node is started once more, everything is read back, and `sim.history`
-holds it against what clients were told.
+The seed draws the weather, the load, the deaths and lesser trouble. Deaths are clean stops, killed processes and
+losses of power, also in the middle of a disk operation or after a disk error. Lesser trouble is a full disk, a frozen
+process, a cut link, or a clock that is set. In the end the node is started once more, everything is read back, and
+`sim.history` holds it against what clients were told.
 
 What the fault model permits: a node whose disk reports errors or is full may stop, but never by an exception that
-says something else. After a disk error the machine always loses power, because a kernel that has failed to write
-pages out may forget them later, and no later sync would tell.
+says something else. After a disk error the machine always loses power. A kernel that has failed to write pages out
+may forget them later, and no later sync would tell.
 """
 
 from __future__ import annotations

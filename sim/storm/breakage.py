@@ -1,12 +1,12 @@
 """Trouble outside of the fault model: disks that lie about what they have synced, and a voter that forgets. PORTED.
 
-The profile `broken` has one of these in each run. No promise holds then, but one: damage is never silent. Either nothing
-of it is ever seen (the others have everything), or a node has said what is wrong: it has stopped with its reason, or has
-logged an error. `sim.scenarios.cluster_scenario` holds a run of this profile to that.
+The profile `broken` has one of these in each run. One promise is left then: damage is never silent. Either the damage
+stays unseen, since the others have everything. Or a node has said what is wrong: it has stopped with its reason, or
+has logged an error. `sim.scenarios.cluster_scenario` holds a run of this profile to that.
 
 * `lost_writes`: the power fails, and the end of a log is gone although it was synced.
 * `misdirected_writes`: the last batch of a log was written over an earlier one; where it should be are zeros.
-* `wiped_voter`: a voter comes back with an empty disk and votes again, and no operator says so (KIP-853 was not used).
+* `wiped_voter`: a voter comes back with an empty disk and votes again, without the operator's commands of KIP-853.
 """
 
 from __future__ import annotations

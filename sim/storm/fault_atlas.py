@@ -2,14 +2,14 @@
 
 The model, which the injector (`sim.storm.disk_damage`) keeps and the product must live with
 ----------------------------------------------------------------------------------------
-* **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum tells. What voters have
-  synced (the metadata log, `quorum-state`, snapshots) keeps its bytes, and so do checkpoints.
+* **Only batches of data logs rot**, behind their headers' places and sizes, so that the checksum tells. What voters
+  have synced (the metadata log, `quorum-state`, snapshots) keeps its bytes, and so do checkpoints.
 * **One machine at a time has rot**, and only from a moment on at which all replicas were in sync and nothing else was
-  wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`): until all is whole again, one other broker
-  that was up at that moment stays up. So of every batch a good copy is left on a replica that was in sync.
-* **What nobody has read is undone in the end**: nobody promises to read all logs again and again. What somebody has read
-  must have been told: a follower takes no such batch, a client raises an error, and a replica that was found rotten is
-  set aside and fetched anew when others are in sync. Nothing is ever handed on silently.
+  wrong. It counts as a machine that has lost its page cache (`sim.storm.storm`): until all is whole again, one other
+  broker stays up that was up. So of every batch a good copy is left on a replica that was in sync.
+* **What is still unread is undone in the end**: there is no promise to read all logs again and again. What somebody
+  has read must have been told. A follower takes no such batch, and a client raises an error. A replica that was found
+  rotten is set aside, and fetched anew when others are in sync. Nothing is ever handed on silently.
 """
 
 from __future__ import annotations

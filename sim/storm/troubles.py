@@ -1,7 +1,9 @@
-"""More kinds of trouble for a storm: links that are narrow, closed or forgetful, slow machines, drifting clocks. PORTED.
+"""More kinds of trouble for a storm: links that are narrow, closed or forgetful, slow machines, drifting clocks.
 
-None of them takes anything from a disk, so all of them may befall anybody at any time; those that a storm has are drawn
-from the seed (`sim.options`). Each is a task of its own, as in `sim.storm.storm`.
+PORTED.
+
+Disks keep what they hold, so all of them may befall any machine at any time. Those that a storm has are drawn from
+the seed (`sim.options`). Each is a task of its own, as in `sim.storm.storm`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ async def narrow_links(storm: Storm, random: Random) -> None:
 
 
 async def closed_links(storm: Storm, random: Random) -> None:
-    """Let nobody begin a connection to a machine, or one of them to one: refused, or never answered."""
+    """Make new connections to a machine fail, from all others or from one: refused, or never answered."""
     world = storm.world
     while await storm.calm(random, 10.0):
         everybody = [*_machines(storm), *storm.clients]

@@ -1,12 +1,13 @@
 """Nodes that are one release behind, and their upgrade while the cluster works. PORTED.
 
-A node of the release before answers clients in versions that end one earlier, and does not know what this release brought:
-eligible leader replicas. A cluster of both works with the old level. Nodes are restarted with the new release one by one,
-in the middle of everything else, and an operator tries again and again to raise the level: it must be refused as long as
-anybody is behind (a node would stop that finds a level finalized which it does not speak), and taken once nobody is.
+A node of the release before answers clients in versions that end one earlier, and does not know what this release
+brought: eligible leader replicas. A cluster of both works with the old level. Nodes are restarted with the new
+release one by one, in the middle of everything else. An operator tries again and again to raise the level. It must be
+refused while any node is behind, since a node stops when it finds an unknown level finalized. It must be taken once
+all nodes have the new release.
 
-What is asked for: that all controllers have registered once. As in Kafka a controller that the quorum has never heard of is
-not counted, and is refused when it comes.
+What is asked for: that all controllers have registered once. As in Kafka, an unregistered controller does not count,
+and is refused when it comes.
 """
 
 from __future__ import annotations
