@@ -1,10 +1,10 @@
 """What a history proves against the log that it was recorded on: Jepsen's Kafka anomalies, and three of our own.
 
-Theory of operation. Every offset that anybody saw (an acknowledgement, a poll of any outcome) is evidence for the
-order of its key: `VersionOrder` numbers the offsets of a key that hold something, without gaps, since offsets
-without records are legal (control records, offsets of failed attempts). Checks compare these *indices*, never
-offsets, when they speak of skipping. Each checker is a function from the history and its orders to anomalies; `check`
-runs all of them. An operation that is `info` proves nothing but what it read itself.
+Theory of operation. Every offset that a client saw is evidence for the order of its key, from an acknowledgement or a
+poll of any outcome. `VersionOrder` numbers the offsets of a key that hold something, one by one. Offsets without
+records are legal: control records, offsets of failed attempts. Checks compare these *indices*, never offsets, when
+they speak of skipping. Each checker is a function from the history and its orders to anomalies; `check` runs all of
+them. An operation that is `info` proves nothing but what it read itself.
 
 Jepsen's (names as in its results): `inconsistent-offsets`, `duplicate`, `lost-write`, `unseen`, `G1a`, `poll-skip`,
 `nonmonotonic-poll`, `int-poll-skip`, `int-nonmonotonic-poll`, `nonmonotonic-send`. The two poll checks between calls
@@ -18,11 +18,11 @@ Ours:
 * `lost-commit`: a group forgot a commit that it had acknowledged: a member to whom the partition was handed later began
   below it.
 
-Of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular information flow over
-reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
+Of operations with several parts (`Send.txn`): `precommitted-read`, `int-nonmonotonic-send`; circular information flow
+over reads (`G1c`, `G1c-process`, `G1c-realtime`, see `cycles.py`).
 
-`ALLOWED` holds what Jepsen reports and never calls an error, because Kafka's sends are not isolated from each other:
-`int-send-skip`, `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe` tells them.
+`ALLOWED` holds what Jepsen reports and this checker accepts, because Kafka's sends are not isolated from each other. These are `int-send-skip`, and `G0` and `G1c` over the order of writes, the latter named `G1c-ww`. `observe`
+tells them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def lost_write(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def unseen(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """An acknowledged write that nobody ever read, nor anything beyond it: lost, or stuck."""
+    """An acknowledged write that stayed unread, with all that is beyond it: lost, or stuck."""
     yield from _never_read(history, orders, "unseen", beyond=False)
 
 
@@ -271,7 +271,7 @@ def nonmonotonic_send(history: History, orders: Orders) -> Iterator[Anomaly]:
 
 
 def precommitted_read(history: History, orders: Orders) -> Iterator[Anomaly]:
-    """An operation polls a value that it has sent itself: what is not committed must not be read."""
+    """An operation polls a value that it has sent itself: only what is committed may be read."""
     for step in operations(history):
         own = {(part.key, part.value) for part in step.parts if isinstance(part, Send)}
         for part in step.parts:

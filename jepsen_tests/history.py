@@ -1,12 +1,12 @@
 """What the clients of a run did and saw: sends, polls, assignments, commits, and how each of them ended.
 
-An operation begins with outcome `info` ("it may or may not have happened") and is completed once, by the client that began
-it; what nobody completes stays `info`, as an operation of a client that crashed does. Times are seconds since the
-run began, on one clock for all clients.
+An operation begins with outcome `info` ("maybe it happened") and is completed once, by the client that began it. An
+operation that stays incomplete stays `info`, as an operation of a client that crashed does. Times are seconds since
+the run began, on one clock for all clients.
 
-A key is one partition, written `topic-partition`; a value is an integer that is sent at most once in a run, so that
-a read value names its send. Sends and polls that a client gave as one operation (a list of records, a transaction) have the
-same `txn`. The terms are Jepsen's (its Kafka workload).
+A key is one partition, written `topic-partition`. A value is an integer that is sent at most once in a run, so that a
+read value names its send. Sends and polls that a client gave as one operation (a list of records, a transaction) have
+the same `txn`. The terms are Jepsen's (its Kafka workload).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 Outcome = Literal["ok", "fail", "info"]
-"""It happened; it certainly did not and never will; nobody knows."""
+"""It happened; it certainly failed for good; or it is unknown."""
 
 Record = tuple[int, int]
 """(offset, value) as a consumer saw it."""
@@ -48,8 +48,8 @@ class Send:
 class Restart:
     """A producer gave up its sequence numbers and went on in a new epoch, sending again what was not answered.
 
-    librdkafka does so by itself when an answer tells it of a gap, which after a change of leaders is the echo of its own
-    retries (confluentinc/librdkafka#4953): what it sends again may be in the log already.
+    librdkafka does so by itself when an answer tells it of a gap. After a change of leaders that gap is the echo of
+    its own retries (confluentinc/librdkafka#4953). What it sends again may be in the log already.
     """
 
     kind: ClassVar[str] = "restart"

@@ -1,12 +1,13 @@
 """Where the nodes live: a network namespace each, on a bridge of their own, or loopback where that is not allowed.
 
 `enter_own_network` moves the calling process into a namespace that nobody else sees: the bridge is in there, and the
-clients of the run. Each node gets a namespace (held open by a sleeping process) with one end of a veth pair, the other
-end is on the bridge. All of it disappears with the processes, whatever ends them.
+clients of the run. Each node gets a namespace (held open by a sleeping process) with one end of a veth pair, the
+other end is on the bridge. All of it disappears with the processes, whatever ends them.
 
-A packet is dropped where it arrives, by a policy rule on its source (`ip rule add from ADDRESS blackhole`), silently as
-a dead cable does; that needs iproute2 and no netfilter. Two things make it hold for connections that exist: the rule
-that finds local addresses stands behind ours, and early demultiplexing is off, which would pass the rules by.
+A packet is dropped silently where it arrives, as a dead cable does, by a policy rule on its source
+(`ip rule add from ADDRESS blackhole`). That needs iproute2 and no netfilter. Two things make it hold for connections
+that exist. The rule that finds local addresses stands behind ours. Early demultiplexing, which would pass the rules
+by, is off.
 """
 
 from __future__ import annotations

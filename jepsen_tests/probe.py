@@ -41,7 +41,7 @@ def brokers(host: str, port: int, timeout_seconds: float = 1.0) -> list[int]:
 def active_controller(host: str, port: int, timeout_seconds: float = 1.0) -> tuple[int, int] | None:
     """(leader id, leader epoch) of the metadata quorum by DescribeQuorum (version 0) to a broker or a controller.
 
-    None when the node does not answer in time, or does not know a leader.
+    None when the node is too slow to answer, or knows no leader.
     """
     answer = _ask(host, port, _DESCRIBE_QUORUM_V0, timeout_seconds)
     # Correlation id, tags; error code, one topic of this name with one partition: 4 + 1 + 2 + 1 + 19 + 1 bytes.

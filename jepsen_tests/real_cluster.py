@@ -1,7 +1,7 @@
 """Three (or more) nodes as processes: prepared, started, killed, paused, cut off, and brought back.
 
-Every node is broker and controller, unless there are controllers of their own. Processes are to be started from the main thread only: a child is killed when the
-thread that started it ends (`setpriv --pdeathsig`), so that nothing outlives a run.
+Every node is broker and controller, unless there are controllers of their own. Start processes from the main thread
+only. A child is killed when the thread that started it ends (`setpriv --pdeathsig`), so that nothing outlives a run.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Result:
 def run(
     system: System, network: Network, directory: Path, options: Options, say: Callable[[str], None]
 ) -> Result:
-    """Raises `ClusterFailed` when the nodes do not come up in the first place, `systems.Unavailable` without them.
+    """Raises `ClusterFailed` when the nodes fail to come up at first, `systems.Unavailable` without them.
 
     `ValueError` for faults that do not exist.
     """

@@ -1,8 +1,8 @@
 """Which faults befall a cluster, when and for how long: drawn from a seed before the run begins. PURE.
 
-Targets are chosen as words (`one`, `leader`, `controller`, `majority`, `all`); who that is, the nemesis finds out when
-the moment has come. What the fault model permits: any number of nodes may be killed or paused at once, as long as each
-comes back with its disk and page cache; links may be cut in any combination, one way or both ways.
+Targets are chosen as words (`one`, `leader`, `controller`, `majority`, `all`); who that is, the nemesis finds out
+when the moment has come. What the fault model permits: any number of nodes may be killed or paused at once. Each
+comes back with its disk and page cache. Links may be cut in any combination, one way or both ways.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 """What may be drawn for each kind of fault; what stands twice comes twice as often.
 
-isolate: a node is cut off from the others, both ways. one-way: it hears nobody, or nobody hears it. bridge: one link is
-cut, and the third node still sees both. all: nobody sees anybody.
+isolate: a node is cut off from the others, both ways. one-way: it hears nobody, or stays unheard. bridge:
+one link is cut, and the third node still sees both. all: nobody sees anybody.
 """
 KINDS = tuple(TARGETS)
 INTERVAL_SECONDS = 8.0
@@ -50,8 +50,8 @@ def plan(
 ) -> list[PlannedFault]:
     """Faults of each kind, one after the other, kinds beside each other; all have ended when `seconds` are over.
 
-    `targets` leaves only those of a kind that it names (none: all). Raises `ValueError` for a kind that does not exist,
-    or is left without a target.
+    `targets` leaves only those of a kind that it names (none: all). Raises `ValueError` for an unknown kind, or one
+    that is left without a target.
     """
     found = []
     for kind in kinds:

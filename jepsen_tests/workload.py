@@ -1,7 +1,8 @@
 """The clients of a run: producers, consumers that assign by hand, members of a group; each a thread, each often replaced.
 
-All of them are librdkafka's (confluent-kafka). What they do goes into a `Recorder`, which only appends. A client lives for
-some seconds, then it is dropped, as a process that crashes or restarts is, and a new one takes its place under a new name.
+All of them are librdkafka's (confluent-kafka). What they do goes into a `Recorder`, which only appends. A client
+lives for some seconds. Then it is dropped, like a process that crashes or restarts, and a new one takes its place
+under a new name.
 """
 
 from __future__ import annotations

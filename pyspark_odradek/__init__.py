@@ -1,7 +1,7 @@
-"""What Spark finds by its name: `spark.read.format("odradek")` needs no import and no registration.
+"""What Spark finds by its name: `spark.read.format("odradek")` needs neither import nor registration.
 
-Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in processes of its own:
-so this one imports nothing but Spark's base class until a reader or a writer is asked for.
+Spark imports every top-level module called `pyspark_*` whenever it looks for Python data sources, in processes of its
+own. So this one imports only Spark's base class until a reader or a writer is asked for.
 """
 
 from __future__ import annotations

@@ -3,26 +3,28 @@
 Theory of operation
 ===================
 
-`wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that. Here only what
-cannot be otherwise is sequential: where a record begins follows from the length of the one before, so a loop walks from
-length to length and touches one varint per record; where records of one length follow each other, numpy compares all their
-lengths with the first one's instead (`_run`). Everything else happens for all records of a group of batches at once,
-with numpy, on one buffer in which their decompressed bytes lie behind one another:
+`wire.batches.records` parses one record after the other; at a million rows a second Python has no time for that. Only
+one thing here is sequential: where a record begins follows from the length of the one before. So a loop walks from
+length to length and touches one varint per record. Where records of one length follow each other, numpy compares all
+their lengths with the first one's instead (`_run`). Everything else happens with numpy for all records of a group of
+batches at once. Their decompressed bytes lie behind one another in one buffer:
 
 1. `_Group.add` checks a batch (header, checksum, decompression, number of records) and notes where its records begin;
-2. `_fields` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key lengths, ...
-3. every record must end where its length says: positions only grow, so that one comparison proves that all lengths inside
-   lie inside. Reads that overshoot before it is made land in `_PAD` zero bytes;
-4. keys and values are cut out in C: an array of Arrow whose items are the parts of the buffer, wanted and unwanted in
-   turn, of which `take` copies every second.
+2. `_fields` decodes the varints of all records, column by column: lengths, timestamp deltas, offset deltas, key
+   lengths, ...
+3. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
+   inside lie inside. Reads that overshoot before it is made land in `_PAD` zero bytes;
+4. Arrow cuts keys and values out in C. The items of an array of Arrow are the parts of the buffer, wanted and unwanted
+   in turn; `take` copies every second one.
 
 Headers are rare and nested: the records that have some are walked one by one.
 
-What is refused is what `wire.batches.records.records` refuses, with the same errors, and besides it what a reader of a log must not
-see (batches in the wrong order) and what Spark's columns cannot hold (a timestamp beyond 64 bits of microseconds).
+What `wire.batches.records.records` refuses is refused here too, with the same errors. Two more things are refused. A
+reader of a log must not see batches in the wrong order. Spark's columns cannot hold a timestamp beyond 64 bits of
+microseconds.
 
-Control batches are skipped; with the aborted transactions that a broker names beside its answer, their batches are too
-(`_Aborted`), after their checksums have been verified like all others'.
+Control batches are skipped. So are the batches of the aborted transactions that a broker names beside its answer
+(`_Aborted`). Their checksums are verified first, like all others'.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema(_COLUMNS)
 """What `spark.read.format("kafka")` gives; timestampType is 0 (CreateTime) or 1 (LogAppendTime)."""
 SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER_TYPE))])
-"""The same with `includeHeaders`; a record without headers has null there, not an empty list."""
+"""The same with `includeHeaders`; a record without headers has null there."""
 
 _RECORD_SIZE_MIN = 7
 _RUN_MIN = 32
@@ -101,10 +103,10 @@ def decode_batches(
 ) -> Iterator[DecodedRows]:
     """The records of a fetch answer with `offset` <= their offset < `offset_end`; a cut batch at the end is left.
 
-    Batches are whole, so a piece has at least `rows_wanted` rows (but for the last, or very large ones) and may have many
-    more. Nothing comes if not a single batch is whole. `decompressed_bytes_max`
-    bounds each batch; beside it, a record costs about 200 bytes while it is decoded. `aborted` are the (first offset,
-    producer id) of transactions that are to be left out, by offset: what a read_committed answer names.
+    Batches are whole, so a piece has at least `rows_wanted` rows (but for the last, or very large ones) and may have
+    many more. It is empty unless at least one batch is whole. `decompressed_bytes_max` bounds each batch; beside it,
+    a record costs about 200 bytes while it is decoded. `aborted` are the (first offset, producer id) of transactions
+    that are to be left out, by offset: what a read_committed answer names.
 
     Raises:
         CorruptBatch: a wrong checksum, bytes that do not decompress, or a batch that begins before the last one ends.

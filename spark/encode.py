@@ -3,18 +3,20 @@
 Theory of operation
 ===================
 
-`wire.batches.record_writer` encodes one row after the other from Python objects; Spark hands over columns, ten thousand rows at a
-time, and making objects of them would cost more than everything else. Here no row becomes an object:
+`wire.batches.record_writer` encodes one row after the other from Python objects. Spark hands over columns, ten
+thousand rows at a time. To make objects of them would cost more than everything else. Here no row becomes an object:
 
-1. `partitions_of` says for all rows where they go: the column of partitions, else murmur2 of the key (the hash of all
-   of Kafka's clients, word by word over all keys at once), else whatever the caller gives to rows without a key;
+1. `partitions_of` says for all rows where they go. First comes the column of partitions. Then comes murmur2 of the
+   key, the hash of all of Kafka's clients, word by word over all keys at once. Rows without either go where the
+   caller says;
 2. `encode` sorts the rows by lane (stable, so that rows of one lane keep their order) and cuts each lane's rows into
    batches by size. Where a record lies in its batch gives its offset delta, its fields' lengths give its own length;
 3. the varints before the key, and before the value, are written column by column into two arrays of short byte strings;
-4. one call to Arrow joins the parts of every record (varints, key, varint, value, headers): the buffer of the result is
-   the records of all batches, one after the other, and every batch is a slice of it, to be put behind its header.
+4. one call to Arrow joins the parts of every record: varints, key, varint, value, headers. The buffer of the result
+   is the records of all batches, one after the other. Every batch is a slice of it, to be put behind its header.
 
-What comes out is, byte for byte, what `wire.batches.record_writer` makes of the same rows (tests/spark/test_encode.py).
+What comes out is, byte for byte, what `wire.batches.record_writer` makes of the same rows
+(tests/spark/test_encode.py).
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ def encode(
 ) -> Iterator[EncodedBatch]:
     """The batches of these rows, each lane's in the order of its rows; all have the same timestamp.
 
-    A batch has at most `batch_bytes_max` bytes before compression, but for one record that is larger alone. The rows together
-    must be well below 2 GiB (what one Arrow array of bytes holds).
+    A batch has at most `batch_bytes_max` bytes before compression, but for one record that is larger alone. The rows
+    together must be well below 2 GiB (what one Arrow array of bytes holds).
     """
     if not len(rows):
         return

@@ -2,13 +2,14 @@
 
     python -m spark.pyspark_archive [DIRECTORY]
 
-Spark puts the archives of `python/lib` before everything else on the path of each Python process that it starts, and they hold
-sources alone. Nobody can write compiled modules beside them, so every process compiles what it imports, for most of a
-second: the source of each streaming query, the first planning of a session, its first task. This adds what Python would
-have written, once for an installation; Python of another version passes it over and compiles the sources.
+Spark puts the archives of `python/lib` before everything else on the path of each Python process that it starts, and
+they hold sources alone. Compiled modules cannot be written beside them. So every process compiles what it imports,
+for most of a second. Such processes are the source of each streaming query, the first planning of a session, and its
+first task. This adds what Python would have written, once for an installation; Python of another version passes it
+over and compiles the sources.
 
-Each archive is replaced as a whole by one that has the old one's entries at the same places, so that running processes go on
-reading theirs.
+Each archive is replaced as a whole. The new one has the old one's entries at the same places, so that running
+processes go on reading theirs.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _installed() -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Compile all archives of a directory; 1 where there is none, or it cannot be written."""
+    """Compile all archives of a directory; 1 where it has none, or is read-only."""
     parser = argparse.ArgumentParser(
         prog="python -m spark.pyspark_archive", description="Compiled modules for PySpark's archives."
     )

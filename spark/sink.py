@@ -3,25 +3,25 @@
 Theory of operation
 ===================
 
-The driver plans (`sink_plan`): options and columns are checked, the topic is looked up, and nothing has been sent when it
-refuses. Each task then runs `write` in a Python worker: rows gather to some hundred kilobytes per partition, become record
-batches without becoming Python objects (`spark.encode`), and go to the producer, of which a worker keeps one for all
-tasks of the same options. A task ends when every batch is acknowledged, and fails with the first that is not; a failed
-task fails the batch of the query, and Spark repeats it.
+The driver plans (`sink_plan`): options and columns are checked, the topic is looked up, and nothing has been sent
+when it refuses. Each task then runs `write` in a Python worker. Rows gather to some hundred kilobytes per partition.
+They become record batches without becoming Python objects (`spark.encode`), and go to the producer. A worker keeps
+one producer for all tasks of the same options. A task ends when every batch is acknowledged, and fails with the first
+that is refused. A failed task fails the batch of the query, and Spark repeats it.
 
-What is promised: **at least once**. A task that succeeded has all its rows in the log, once, whatever the connections did
-(the producer is idempotent, KIP-98). A task that Spark repeats writes all its rows again: what its first attempt left is not
-taken back.
+What is promised: **at least once**. A task that succeeded has all its rows in the log, once, whatever the connections
+did (the producer is idempotent, KIP-98). A task that Spark repeats writes all its rows again: what its first attempt
+left is not taken back.
 
-The commit protocol: a task answers with a `TaskReport`, which says where its rows lie; the driver's `commit` gets all
-reports when no task failed, `abort` those that there are. Today both only count, since rows are visible when they
-are acknowledged. With two-phase transactions (KIP-939) a task would write under a transaction of its own and end
-with the transaction prepared, its identity in the report; `commit` and `abort` would decide all of them, again after a
-crash of the driver, by the batch id. Nothing else would change.
+The commit protocol: a task answers with a `TaskReport`, which says where its rows lie. The driver's `commit` gets all
+reports when no task failed; else `abort` gets those that there are. Today both only count, since rows are visible
+when they are acknowledged. With two-phase transactions (KIP-939) a task would write under a transaction of its own.
+It would end with the transaction prepared, and its identity in the report. `commit` and `abort` would decide all of
+them, again after a crash of the driver, by the batch id. Nothing else would change.
 
-Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress), and gives a Python data source no way
-to add figures of its own. The reports' sums (bytes, batches, repetitions) are logged by the driver's Python process, and
-written to the file that the option `metricsPath` names, a line of JSON for each batch.
+Metrics: Spark counts the rows itself (`numOutputRows` of the sink in a query's progress). It gives a Python data
+source no way to add figures of its own. The driver's Python process logs the reports' sums: bytes, batches,
+repetitions. It writes them to the file that the option `metricsPath` names, a line of JSON for each batch.
 """
 
 from __future__ import annotations

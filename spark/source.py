@@ -1,8 +1,10 @@
-"""The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming query. SHELL.
+"""The source of Spark's format `odradek`, as Spark calls it: schema, reader of a batch query, reader of a streaming query.
 
-Spark makes a reader in one process, pickles it into another and runs its tasks in a third, so a reader has options when it is
-made, and connections when it first asks for something. Each of these processes is new, and imports anew: what a step does
-not need is imported by the step that does.
+SHELL.
+
+Spark makes a reader in one process, pickles it into another and runs its tasks in a third. So a reader has options
+when it is made, and opens connections when it first asks for something. Each of these processes is new, and imports
+anew: what a step does not need is imported by the step that does.
 """
 
 from __future__ import annotations

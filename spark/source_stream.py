@@ -1,19 +1,18 @@
 """The reader of a streaming query: where it starts, how far a batch goes, what Spark is told of it. SHELL.
 
-Theory of operation
--------------------
-One instance lives in a Python process beside the driver, as long as the query runs, and is asked for offsets; another one is
-pickled to the executors and only reads. A query waits for that process to start: what only some step needs is imported there.
+Theory of operation ------------------- One instance lives in a Python process beside the driver as long as the query
+runs. It is asked for offsets. Another one is pickled to the executors and only reads. A query waits for that process
+to start: what only some step needs is imported there.
 
-* **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never writes
-  it down, so the first end differs from it even if there is nothing to read: Spark then writes a first batch into the
+* **Start.** `latest` is what it is when the query starts. Spark asks for the initial offset more than once and never
+  writes it down. So the first end differs from it even if the log is empty. Spark then writes a first batch into the
   checkpoint at once, maybe an empty one, and the start with it (`stream_offsets`).
-* **A batch.** `latestOffset` gets the start of the next batch and says how far it goes: to the end of the logs, or as
-  `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` say. Where there is nothing new it waits for news at the leaders
-  for a moment (`news`) instead of being asked a hundred times a second.
-* **Loss.** What was read is compared with what is there: another topic of the same name (its id), a log that ends below,
-  a log whose records of the epoch that was read end below (KIP-320), a partition that is gone. Records that retention
-  took are found by the executors, which name the offsets.
+* **A batch.** `latestOffset` gets the start of the next batch. It says how far the batch goes: to the end of the
+  logs, or as `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` say. Where there is nothing new it waits for news at
+  the leaders for a moment (`news`) instead of being asked a hundred times a second.
+* **Loss.** What was read is compared with what is there. These are differences: another topic of the same name (its
+  id), a log that ends below, a partition that is gone. So is a log whose records of the epoch that was read end below
+  (KIP-320). Records that retention took are found by the executors, which name the offsets.
 * **Commit.** What Spark has committed goes to a consumer group, so that lag shows where other consumers' does. Nothing
   is read from there: the checkpoint says where the query is.
 """
@@ -175,7 +174,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refresh(self, expected: Collection[TopicPartition]) -> dict[TopicPartition, Known]:
         """The partitions, asked for anew once in a while: new ones are read as soon as they are seen.
 
-        That one is gone is believed when the cluster says so again: a broker that has just started may not know it yet.
+        That one is gone is believed when the cluster says so again: a broker that has just started may not know it
+        yet.
         """
         now = time.monotonic()
         fresh = self._known_at is not None and now - self._known_at <= _METADATA_SECONDS

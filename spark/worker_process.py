@@ -1,9 +1,9 @@
 """Which of Spark's Python processes this is, and what one that runs tasks does once in its life. SHELL.
 
-Spark's daemon forks the processes that run tasks, keeps them for later tasks, and has each collect garbage between two of
-them. By then pyspark, pyarrow and this package have made 80,000 objects that live as long as the process: to go through
-them takes 60 ms of CPU, for which the next task waits. So the first task takes what is there out of the collector's
-sight.
+Spark's daemon forks the processes that run tasks, keeps them for later tasks, and has each collect garbage between
+two of them. By then pyspark, pyarrow and this package have made 80,000 objects that live as long as the process. A
+collection that goes through them takes 60 ms of CPU, and the next task waits for it. So the first task takes what is
+there out of the collector's sight.
 """
 
 from __future__ import annotations

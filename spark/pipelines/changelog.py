@@ -1,15 +1,16 @@
 """Changelog to table: the latest value of every key of a topic, as Parquet, refreshed with what has come since.
 
 The topic is a log of changes (compacted or not): for each key its last record counts, and a null value deletes it. A
-refresh reads only the records behind the last one, and makes of them and the table before it the next version of the
-table, which lands with its offsets by one rename (`landing.py`). The newest directory is the table:
+refresh reads only the records behind the last one. From them and the table before it, it makes the next version of
+the table. That lands with its offsets by one rename (`landing.py`). The newest directory is the table:
 
     python -m spark changelog --topic flights --table aircraft.parquet
     spark.read.parquet("aircraft.parquet/version=00000000")
 
-Which record of a key is the last: within a partition the one with the greatest offset. A key lies in one partition as long as
-their number stays; if it was changed, the later timestamp decides between two partitions. Refresh a compacted topic more
-often than its `delete.retention.ms`, as for any reader of changes: deletions older than that are gone from the log.
+Which record of a key is the last: within a partition the one with the greatest offset. A key lies in one partition as
+long as their number stays; if it was changed, the later timestamp decides between two partitions. Refresh a compacted
+topic more often than its `delete.retention.ms`, as for any reader of changes: deletions older than that are gone from
+the log.
 """
 
 from __future__ import annotations

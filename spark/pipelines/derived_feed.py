@@ -1,9 +1,10 @@
 """Derived feed: flights as a stream, summed by airport and hour, back into a topic that others read.
 
-A window is written once, when the watermark says that no flight of it can come any more: then a record leaves for each
-airport and hour, with the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the mean delay.
-After a crash the query goes on from its checkpoint and may write the records of its last batch again; the key makes the
-repetition harmless wherever the last record of a key counts (a compacted topic, `python -m spark changelog`).
+A window is written once, when the watermark says that no flight of it can come any more. Then one record leaves for
+each airport and hour. It has the key `AIRPORT HOUR`, and JSON with the number of flights, of cancelled ones, and the
+mean delay. After a crash the query goes on from its checkpoint, and may write the records of its last batch again.
+The key makes the repetition harmless wherever the last record of a key counts (a compacted topic,
+`python -m spark changelog`).
 
     python -m spark derived-feed --topic flights --to delays --checkpoint delays.checkpoint --plot delays.png
 

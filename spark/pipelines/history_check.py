@@ -1,7 +1,8 @@
 """History check: what clients did and saw, in millions of lines, judged: was anything lost, doubled or reordered?
 
-Reads the histories that `python -m jepsen_tests` keeps (JSON lines, one file for a run), takes them apart by key, and
-lets the checkers of `jepsen_tests` judge the parts side by side. The exit status is 0 only if they find nothing.
+Reads the histories that `python -m jepsen_tests` keeps (JSON lines, one file for a run) and takes them apart by key.
+Then it lets the checkers of `jepsen_tests` judge the parts side by side. The exit status is 0 only if they find
+nothing.
 
     python -m spark history-check run/history.jsonl
 

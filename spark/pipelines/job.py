@@ -1,7 +1,7 @@
 """What all jobs share: their arguments, a Spark session, and how they reach the cluster.
 
-A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command of it that
-`python -m spark NAME` and `spark-submit FILE` start alike.
+A job is a module with `add_arguments(parser)` and `run(spark, arguments) -> exit status`; `main_of` makes a command
+of it that `python -m spark NAME` and `spark-submit FILE` start alike.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Topics:
     def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
         """The topic's id, and where each partition begins and ends now.
 
-        Raises `Failed` when the topic is not there, or nobody answers.
+        Raises `Failed` when the topic is missing, or no broker answers.
         """
         try:
             with Client(self.bootstrap, client_id="odradek-spark") as client:

@@ -1,23 +1,24 @@
-"""Directories of data that land whole, with the offsets that they hold: both or neither. The heart of the two table jobs.
+"""Directories of data that land whole, with the offsets that they hold: both or neither.
+
+The heart of the two table jobs.
 
 Theory of operation
 ===================
 
-    TABLE/
-      _plan.json            what the next step reads: written before it begins, so that it reads the same after a crash
-      _staging/             the step at work; names that begin with _ are no data to Spark
-      load=00000003/        a step that has landed: files of data, and _offsets.json
+    TABLE/ _plan.json            what the next step reads: written before it begins, so that it reads the same after a
+    crash _staging/             the step at work; names that begin with _ are no data to Spark load=00000003/        a
+    step that has landed: files of data, and _offsets.json
 
-A step is written under `_staging`, its offsets file last; everything is synced; then one rename gives the directory its
-name in the table. So a reader sees a whole step or nothing of it, and where the next one begins is read from the newest
-directory: there is no second place that could disagree. Whatever lies in `_staging` at the start is from a crash, and
+A step is written under `_staging`, its offsets file last; everything is synced; then one rename gives the directory
+its name in the table. So a reader sees a whole step or nothing of it. Where the next step begins is read from the
+newest directory, which is the only place that says so. Whatever lies in `_staging` at the start is from a crash, and
 is thrown away.
 
-A plan that is found is followed: a restart reads exactly the ranges that the crashed attempt read, and makes the
+A plan that is found is followed. So a restart reads exactly the ranges that the crashed attempt read, and makes the
 same directories that it would have made.
 
-The rename must be atomic: local disks, NFS and HDFS have that, object stores do not (there one wants a table format). This
-module works on paths that are mounted; one writer at a time, which a lock sees to.
+The rename must be atomic: local disks, NFS and HDFS have that, object stores do not (there one wants a table format).
+This module works on paths that are mounted; one writer at a time, which a lock sees to.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Landing:
     def plan(self, number: int, wanted: Callable[[], Ranges]) -> Ranges:
         """The ranges of step `number`: those that a crashed attempt had begun with, else `wanted`, noted for the next.
 
-        Ranges without any offset are not noted: the step will have some when something has come.
+        Empty ranges are left out: the step will have some once records have come.
         """
         path = self.table / "_plan.json"
         if path.exists():

@@ -1,8 +1,8 @@
 """Offline load: a topic into a table of Parquet files, each record exactly once, however often the job is killed.
 
-The classical use of a log by a warehouse (periodic bulk loads that restart from where they were, without duplicates): each
-run takes what has come since the last one, in loads of `--max-records`. A load lands with the offsets that it holds by
-one rename (`landing.py`), so that a restart after a kill at any moment gives exactly the same table.
+The classical use of a log by a warehouse: periodic bulk loads that restart from where they were, without duplicates.
+Each run takes what has come since the last one, in loads of `--max-records`. A load lands together with its offsets
+by one rename (`landing.py`). So a restart after a kill at any moment gives exactly the same table.
 
     python -m spark offline-load --topic flights --table flights.parquet \\
         --json 'origin string, month int, dep_delay double' --partition-by month --plot lag.png

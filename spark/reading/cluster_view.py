@@ -1,6 +1,9 @@
-"""What the driver asks the cluster: which partitions there are, where they begin and end, which offsets times have. SHELL.
+"""What the driver asks the cluster: which partitions there are, where they begin and end, which offsets times have.
 
-Everything is asked over one blocking client, made at the first question, since readers are pickled before they are used.
+SHELL.
+
+Everything is asked over one blocking client, made at the first question, since readers are pickled before they are
+used.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class ClusterView:
     # Which partitions
 
     def partitions(self, *, all_must_exist: bool = True) -> dict[TopicPartition, Known]:
-        """The partitions to be read, on fresh metadata, in order; without those that are not there if that is allowed.
+        """The partitions to be read, on fresh metadata, in order. Missing ones are left out if that is allowed.
 
         Raises:
             ReadError: a topic or a partition that was named does not exist.

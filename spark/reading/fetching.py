@@ -1,21 +1,20 @@
 """Executors read: ranges of offsets, straight from the partitions' leaders, as Arrow batches. SHELL.
 
-Theory of operation
--------------------
-A Python worker of Spark lives for many tasks. Its connections to the cluster live as long: `_clients` keeps one client for
-each set of `kafka.*` options, so that a task of a streaming query costs one Fetch and no connection.
+Theory of operation ------------------- A Python worker of Spark lives for many tasks. Its connections to the cluster
+live as long. `_clients` keeps one client for each set of `kafka.*` options. So a task of a streaming query costs one
+Fetch and no connection.
 
-While one answer is decoded and handed to Spark, the next one is under way: only the batch headers of an answer are needed to
-know where it ends, so the next Fetch is sent before the first row of this one is made. A task of several ranges, which are small
-then, has the first Fetches of all of them under way at once.
+While one answer is decoded and handed to Spark, the next one is under way. The batch headers of an answer are enough
+to know where it ends. So the next Fetch is sent before the first row of this one is made. A task of several ranges,
+which are small then, has the first Fetches of all of them under way at once.
 
-A range ends at its last offset, not with a record: what compaction, aborted transactions and control batches have left out
-is passed over by the batches' own offsets.
+A range ends at its last offset, whether that has a record or not. What compaction, aborted transactions and control
+batches have left out is passed over by the batches' own offsets.
 
-What goes wrong passes (a leader moved: fresh metadata, the same Fetch again, until `kafkaConsumer.pollTimeoutMs` has passed
-without progress), or it is data loss: retention overtook the reader, the log is shorter than it was, the topic is another one
-of the same name. That is an error, or a warning and the next best offset, as `failOnDataLoss` says, and names the
-offsets either way.
+Some failures pass. (A leader moved: fresh metadata, the same Fetch again, until `kafkaConsumer.pollTimeoutMs` has
+passed without progress.) Others are data loss: retention overtook the reader, the log is shorter than it was, or
+another topic has the name. That is an error, or a warning and the next best offset, as `failOnDataLoss` says, and
+names the offsets either way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Filters of a batch query that save reading: on topic, partition, offset and timestamp. PURE.
 
-What bounds a topic, a partition or an offset is kept exactly, and Spark need not look again. A lower bound of the timestamp
-moves the start to the first record that is as young (no record before it is), and Spark looks at the rest: timestamps of a
-log need not grow, so an upper bound saves nothing.
+What bounds a topic, a partition or an offset is kept exactly, and Spark need not look again. A lower bound of the
+timestamp moves the start to the first record that is as young: all records before it are older. Spark looks at the
+rest. Timestamps of a log may fall, so an upper bound saves nothing.
 """
 
 from __future__ import annotations

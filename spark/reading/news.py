@@ -26,8 +26,8 @@ _VERSION_MAX_WITHOUT_TOPIC_IDS = 12
 class News:
     """Waits until a partition has more than it had: a long poll at every leader, instead of asking for offsets in a loop.
 
-    A Fetch that is still held back by one leader when another has news is left there, on a lane of its own, and serves
-    the next wait.
+    One leader may still hold a Fetch back when another has news. That Fetch is left there, on a lane of its own, and
+    serves the next wait.
     """
 
     core: ClientCore
@@ -82,7 +82,7 @@ def epoch_ends(
 ) -> Operation[dict[TopicPartition, int]]:
     """Where the records of a leader epoch, and of all before it, end in the leaders' logs today (KIP-320).
 
-    Left out: partitions whose leader does not know, or does not answer.
+    Left out: partitions whose leader is silent or lacks the answer.
     """
     from wire.messages.offset_for_leader_epoch import (
         OffsetForLeaderEpochRequest,

@@ -38,7 +38,7 @@ class OffsetRange:
 def split(
     ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """Ranges for the tasks: none empty, none above `records_max`, `partitions_min` or more if there are as many offsets.
+    """Ranges for the tasks, each of 1 to `records_max` offsets; `partitions_min` or more, if there are as many offsets.
 
     Without limits there is one for each partition, as in the JVM connector; larger ones are split into more parts.
     """
@@ -98,8 +98,8 @@ def rate_limited(
 ) -> dict[TopicPartition, int]:
     """Ends that are `limit` offsets away from the starts, each partition's share being that of its backlog.
 
-    As in the JVM connector: small backlogs are not starved (their share is rounded up to 1), so a batch may exceed the
-    limit by the number of partitions.
+    As in the JVM connector, small backlogs have their share rounded up to 1, so that they are never starved. So a
+    batch may exceed the limit by the number of partitions.
     """
     sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
     total = sum(sizes.values())

@@ -1,15 +1,15 @@
 """Where a streaming query stands, as Spark writes it into the checkpoint. PURE.
 
-The offsets of each topic's partitions look as the JVM connector's (`{"flights": {"0": 23, "1": 5}}`), so that its checkpoints
-can be gone on with. Beside them stand, under names that no topic can have:
+The offsets of each topic's partitions look as the JVM connector's (`{"flights": {"0": 23, "1": 5}}`), so that its
+checkpoints can be gone on with. Beside them stand, under names that no topic can have:
 
 * `@id`: the topics' ids. A topic of the same name with another id is another topic;
 * `@epoch`: the leader epoch that each offset was seen in, by which a truncated log is told (KIP-320);
 * `@group`: the consumer group that hears of committed offsets;
 * `@initial`: this is where the query starts for the first time. Spark asks for it more than once and does not keep it;
-* `@from`: in the end of the first batch, where that batch starts. Spark keeps ends alone, so a start that cannot be asked for
-  again (`latest`) is kept with the end: after a crash in the first batch the same records are read, whatever
-  came since.
+* `@from`: in the end of the first batch, where that batch starts. Spark keeps ends alone, so a start that cannot be
+  asked for again (`latest`) is kept with the end. So after a crash in the first batch the same records are read,
+  whatever came since.
 
 Spark takes two offsets for the same if their JSON is.
 """

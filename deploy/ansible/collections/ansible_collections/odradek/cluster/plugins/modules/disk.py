@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Disks for log directories: XFS on what is empty, nothing on what is not."""
+"""Disks for log directories: XFS on an empty one; any other stays as it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: disk
 short_description: Format the disks of a host for Odradek, if they are empty
 description:
-  - All disks are looked at before the first is formatted. One that carries anything, a signature or data, is refused by name.
+  - All disks are looked at before the first is formatted. One that carries anything, a signature or data, is refused
+    by name.
   - A disk of ours is known by the label of its XFS, C(odr-NAME).
   - With C(discover) the disks of a host are those of ours that it has, and in fixed order its empty ones.
 options:
