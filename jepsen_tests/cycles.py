@@ -9,7 +9,8 @@ Theory of operation. An operation (sends and polls of one `txn`, or one of them 
 
 A strongly connected component with more than one vertex holds a cycle. One that needs no `ww` edge (G1c, G1c-process,
 G1c-realtime) is always wrong: somebody read what depends on the reader, or what was sent only afterwards. With `ww`
-edges (G0 and its relatives, and G1c over them) Kafka makes them every day, since it does not isolate the sends of operations. `order_cycles` reports them to people; to `check` they are no anomalies.
+edges it may be legal: G0 and its relatives, and G1c over such edges. Kafka makes them every day, since it does not
+isolate the sends of operations. `order_cycles` reports them to people; to `check` they are no anomalies.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ batches at once. Their decompressed bytes lie behind one another in one buffer:
    lengths, ...
 3. every record must end where its length says: positions only grow, so that one comparison proves that all lengths
    inside lie inside. Reads that overshoot before it is made land in `_PAD` zero bytes;
-4. Arrow cuts keys and values out in C. The items of an array of Arrow are the parts of the buffer, wanted and unwanted
-   in turn; `take` copies every second one.
+4. Arrow cuts keys and values out in C. The parts of the buffer are the items of an array, wanted and unwanted in
+   turn. `take` copies every second item.
 
 Headers are rare and nested: the records that have some are walked one by one.
 
