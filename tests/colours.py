@@ -70,16 +70,40 @@ def is_async(tree: ast.AST) -> bool:
     return any(isinstance(node, kinds) for node in ast.walk(tree))
 
 
+_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def findings(tree: ast.Module) -> list[Finding]:
     """What only SHELL may do, and this module does."""
-    found = [*_imports(tree), *_calls(tree), *_global_random(tree)]
-    for scope in _scopes(tree):
-        found += _set_iterations(scope)
+    nodes: list[ast.AST] = []
+    scopes: list[tuple[ast.AST, int, int]] = []
+    _flatten(tree, nodes, scopes)
+    found = [*_imports(nodes), *_calls(nodes), *_global_random(nodes)]
+    # The module and its classes (for attributes of `self`), and each function.
+    for scope, start, end in scopes:
+        found += _set_iterations(scope, nodes[start:end])
     return sorted(set(found), key=lambda finding: (finding.line, finding.rule))
 
 
-def _imports(tree: ast.Module) -> Iterator[Finding]:
-    for node in ast.walk(tree):
+def _flatten(node: ast.AST, nodes: list[ast.AST], scopes: list[tuple[ast.AST, int, int]]) -> None:
+    """Append the node and all below it, parents first; note where the nodes of each scope begin and end."""
+    start = len(nodes)
+    nodes.append(node)
+    for name in node._fields:
+        value = getattr(node, name, None)
+        for child in value if isinstance(value, list) else (value,):
+            if isinstance(child, ast.AST) and not isinstance(child, _WITHOUT_MEANING):
+                _flatten(child, nodes, scopes)
+    if isinstance(node, _SCOPES):
+        scopes.append((node, start, len(nodes)))
+
+
+_WITHOUT_MEANING = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
+"""Nodes of the tree that no rule looks at."""
+
+
+def _imports(nodes: list[ast.AST]) -> Iterator[Finding]:
+    for node in nodes:
         if isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
             for inner in ast.walk(node):
                 inner.type_checking = True  # type: ignore[attr-defined]  # a mark on the tree
@@ -98,8 +122,8 @@ def _imports(tree: ast.Module) -> Iterator[Finding]:
                 yield Finding(node.lineno, f"import {name}")
 
 
-def _calls(tree: ast.Module) -> Iterator[Finding]:
-    for node in ast.walk(tree):
+def _calls(nodes: list[ast.AST]) -> Iterator[Finding]:
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in ("id", "hash"):
                 yield Finding(node.lineno, f"{node.func.id}() differs from process to process")
@@ -113,42 +137,36 @@ def _calls(tree: ast.Module) -> Iterator[Finding]:
             yield Finding(node.lineno, "the clock is a port")
 
 
-def _global_random(tree: ast.Module) -> Iterator[Finding]:
+def _global_random(nodes: list[ast.AST]) -> Iterator[Finding]:
     """Uses of the module `random` but for its type; a parameter of that name is an injected generator."""
     aliases = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Import)
         for alias in node.names
         if alias.name == "random"
     }
+    if not aliases:
+        return
     injected = {
         inner
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and any(argument.arg in aliases for argument in [*node.args.args, *node.args.kwonlyargs])
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Attribute) or node in injected:
             continue
         if _name(node.value) in aliases and node.attr != "Random":
             yield Finding(node.lineno, "of random only the type Random")
 
 
-def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
-    """The module and its classes (for attributes of `self`), and each outermost function."""
-    yield tree
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node
-
-
-def _set_iterations(scope: ast.AST) -> Iterator[Finding]:
+def _set_iterations(scope: ast.AST, nodes: list[ast.AST]) -> Iterator[Finding]:
     """Iterations over what is visibly a set: a display, a call of `set`, a name or attribute that holds one."""
     of_class = isinstance(scope, ast.ClassDef)
-    known = _names_of_sets(scope, attributes=of_class)
-    for node in ast.walk(scope):
+    known = _names_of_sets(nodes, attributes=of_class)
+    for node in nodes:
         for iterated in _ordered_uses(node):
             if _is_set(iterated, known, names=not of_class):
                 yield Finding(iterated.lineno, "the order of a set differs from process to process")
@@ -182,11 +200,11 @@ def _ordered_uses(node: ast.AST) -> Iterator[ast.expr]:
             yield node.func.value
 
 
-def _names_of_sets(scope: ast.AST, *, attributes: bool) -> frozenset[str]:
+def _names_of_sets(nodes: list[ast.AST], *, attributes: bool) -> frozenset[str]:
     """Names (or attributes of `self`) that hold sets, by annotation or assignment; not those with other values."""
     sets: set[str] = set()
     others: set[str] = set()
-    for node in ast.walk(scope):
+    for node in nodes:
         if isinstance(node, ast.AnnAssign):
             name = _target(node.target, attributes)
             if name:

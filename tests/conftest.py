@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -10,8 +12,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.kafka_jars import apache_kafka, kafka_jars
 from tests.node_process import fresh_topic, node
+from tests.schedule import scope_of, seconds_of
 
 __all__ = ["apache_kafka", "fresh_topic", "kafka_jars", "node"]
+
+# Where this is set, each of the hundreds of processes that the tests start would compile our sources anew: half a second of
+# CPU for a node.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No test asserts times: how long an example takes says how busy the machine is.
 settings.register_profile(
@@ -35,13 +43,23 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--rewrite"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a worker of xdist the longest scopes come first: one that began last would keep a single worker at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -seconds_of(scope_of(item.nodeid)))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files stay whole, as with `--dist loadfile`, and `tests/spark` does: its tests share one Spark."""
+    """Files stay whole, as with `--dist loadfile`, and so do the scopes of several files that share a server."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+            return scope_of(nodeid)
 
-    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+    if config.getvalue("dist") != "loadfile":
+        return None
+    # The order of the workers is kept, where xdist would begin with the scopes of most tests.
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)

@@ -14,6 +14,7 @@ import pytest
 from importlinter.cli import lint_imports
 
 from tests.colours import Finding, findings, is_async
+from tests.structure import tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("wire", "metadata_quorum", "data_plane", "odradek", "sim", "spark", "pyspark_odradek")
@@ -78,18 +79,13 @@ def is_shell(module: str) -> bool:
     return any(module == entry or (entry.endswith("/") and module.startswith(entry)) for entry in SHELL)
 
 
-def parse(module: str) -> ast.Module:
-    """The module's syntax tree."""
-    return ast.parse((ROOT / module).read_text(), module)
-
-
 def test_only_shell_touches_the_world() -> None:
     """PURE and PORTED: no trio, clocks, files, sockets, threads, global random, id(), hash() or order of sets."""
     broken = [
         f"{module}:{finding.line}: {finding.rule}"
         for module in modules()
         if not is_shell(module)
-        for finding in findings(parse(module))
+        for finding in findings(tree_of(module))
         if (module, finding.rule) not in ALLOWED
     ]
     assert broken == []
@@ -97,16 +93,16 @@ def test_only_shell_touches_the_world() -> None:
 
 def test_the_wire_is_pure() -> None:
     """`wire/`: 'bytes <-> values; knows no IO', so nothing in it can wait."""
-    assert [module for module in modules() if module.startswith("wire/") and is_async(parse(module))] == []
+    assert [module for module in modules() if module.startswith("wire/") and is_async(tree_of(module))] == []
 
 
 def test_no_licence_outlives_its_need() -> None:
     """A module that has gone, or no longer touches the world, leaves the lists."""
     for entry in SHELL:
         covered = [module for module in modules() if module == entry or module.startswith(entry)]
-        assert any(findings(parse(module)) for module in covered), f"{entry} needs no licence"
+        assert any(findings(tree_of(module)) for module in covered), f"{entry} needs no licence"
     for module, rule in ALLOWED:
-        assert rule in {finding.rule for finding in findings(parse(module))}, f"{module} does not {rule}"
+        assert rule in {finding.rule for finding in findings(tree_of(module))}, f"{module} does not {rule}"
 
 
 def test_every_package_is_installed() -> None:

@@ -17,7 +17,6 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 from pyspark.errors import StreamingQueryException
 
 from odradek.client.producer.partitioner import partition_for_key
-from tests.kafka_jars import apache_kafka, kafka_jars  # noqa: F401 - fixtures by name
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
 

@@ -1,0 +1,78 @@
+"""Which tests stay together on one worker of xdist, and which of them begin first.
+
+A scope is a file, or several files that share a costly server. The longest begin first, so that the workers end at about the
+same time. The seconds are measured (`--durations=0`) and only need to be right in their order.
+"""
+
+from __future__ import annotations
+
+OWN_SPARK = "tests/spark/test_killed_executor.py"
+"""It needs a cluster of its own, and so nothing of what the folder shares."""
+APACHE_KAFKA = frozenset(
+    f"tests/client/test_{name}.py" for name in ("admin", "consumer_servers", "producer", "servers")
+)
+"""Their tests run against Apache Kafka too: one start for all."""
+SHAPE = ("tests/test_architecture.py", "tests/test_structure.py")
+"""They read the same syntax trees."""
+
+SECONDS = {
+    "tests/spark": 280,
+    "tests/deploy/test_life.py": 115,
+    OWN_SPARK: 100,
+    "tests/node/test_request_budget.py": 95,
+    "tests/jepsen/test_cluster.py": 69,
+    "Apache Kafka": 60,
+    "tests/other_clients/test_groups.py": 50,
+    "tests/conformance/test_recording.py": 49,
+    "tests/node/test_long_answers.py": 46,
+    "tests/node/test_stop_while_starting.py": 43,
+    "tests/other_clients/test_apache_tools.py": 41,
+    "tests/sim/test_seeds.py": 40,
+    "tests/sim/test_campaign.py": 40,
+    "tests/docs/test_cluster.py": 26,
+    "tests/cli/test_three_nodes.py": 26,
+    "tests/cli/test_cli_end_to_end.py": 25,
+    "tests/cli/test_dev.py": 25,
+    "tests/node/test_bad_files.py": 20,
+    "tests/node/test_away_at_the_start.py": 17,
+    "tests/cluster/test_real_nodes.py": 16,
+    "tests/wire/test_connection.py": 15,
+    "tests/wire/test_record_batch.py": 15,
+    "tests/wire/test_codec.py": 14,
+    "tests/groups/test_group_restart.py": 14,
+    "tests/sim/test_cluster_in_sim.py": 13,
+    "tests/quorum/test_controllers.py": 13,
+    "tests/sim/test_node_in_sim.py": 11,
+    "tests/client/test_aio_producer.py": 11,
+    "tests/docs/test_quickstart.py": 10,
+    "tests/cluster/test_rotten_replica.py": 10,
+    "tests/node/test_kill9.py": 9,
+    "tests/docs/test_operations.py": 9,
+    "the shape of the code": 8,
+    "tests/cluster/test_full_disk.py": 8,
+    "tests/wire/test_kio.py": 8,
+    "tests/cli/test_usage.py": 8,
+    "tests/node/test_kill9_producer.py": 7,
+    "tests/test_determinism.py": 7,
+    "tests/sim/test_upgrade.py": 7,
+    "tests/cli/test_cli_admin.py": 7,
+    "tests/quorum/test_lost_logs.py": 6,
+}
+"""How long a scope takes, for those of more than five seconds."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What stays together with this test: its file, one Spark, one Apache Kafka, or the syntax trees."""
+    path = nodeid.partition("::")[0]
+    if path.startswith("tests/spark/") and path != OWN_SPARK:
+        return "tests/spark"
+    if path in APACHE_KAFKA:
+        return "Apache Kafka"
+    if path in SHAPE:
+        return "the shape of the code"
+    return path
+
+
+def seconds_of(scope: str) -> int:
+    """How long the scope takes; 0 where it is short."""
+    return SECONDS.get(scope, 0)
