@@ -57,7 +57,7 @@ quick: install-dev ## before each commit: format, lint, types, imports, and the 
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check -q .
 	@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/quick.txt 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not long and not java" $(QUICK); tests=$$?; \
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not long and not java" --hypothesis-profile quick $(QUICK); tests=$$?; \
 	wait $$types; types=$$?; tail -n 30 .mypy_cache/quick.txt; exit $$((types | tests))
 
 conformance: install-dev ## record again what Apache Kafka answers (Java and mvn), as data for make test

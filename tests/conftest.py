@@ -25,7 +25,11 @@ sys.dont_write_bytecode = False
 settings.register_profile(
     "odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("quick", settings.get_profile("odradek"), max_examples=20)
 settings.load_profile("odradek")
+
+SERVERS = {"apache_kafka", "node", "spark"}
+"""Fixtures that start a process of their own."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what runs in its background like this, and a child would inherit it: the commands
@@ -43,8 +47,12 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--rewrite"))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a worker of xdist the longest scopes come first: one that began last would keep a single worker at the end."""
+    """What asks for a server is long. On a worker of xdist the longest scopes come first, so that all end together."""
+    for item in items:
+        if SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.long)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -seconds_of(scope_of(item.nodeid)))
 

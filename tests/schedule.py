@@ -1,10 +1,15 @@
-"""Which tests stay together on one worker of xdist, and which of them begin first.
+"""Which tests stay together on one worker of xdist, which of them begin first, and what `make quick` leaves to `make test`.
 
 A scope is a file, or several files that share a costly server. The longest begin first, so that the workers end at about the
 same time. The seconds are measured (`--durations=0`) and only need to be right in their order.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
 
 OWN_SPARK = "tests/spark/test_killed_executor.py"
 """It needs a cluster of its own, and so nothing of what the folder shares."""
@@ -76,3 +81,13 @@ def scope_of(nodeid: str) -> str:
 def seconds_of(scope: str) -> int:
     """How long the scope takes; 0 where it is short."""
     return SECONDS.get(scope, 0)
+
+
+def seeds(count: int, quick: int = 2) -> list[Any]:
+    """Parameters for `count` seeds, of which `make quick` runs the first `quick`."""
+    return [seed if seed < quick else pytest.param(seed, marks=pytest.mark.long) for seed in range(count)]
+
+
+def examples(count: int) -> int:
+    """How many examples Hypothesis makes where `make test` makes `count`: the profile `quick` makes a fifth."""
+    return max(1, count * settings().max_examples // 100)

@@ -16,6 +16,7 @@ from odradek.client.admin import (
 from odradek.client.admin.admin_offsets import record_times
 from odradek.client.core.operation import Operation
 from tests.client.test_scatter import TwoBrokers, coordinators
+from tests.schedule import examples
 from wire.api import ApiKey, api_versions
 from wire.codec import encode
 from wire.errors import ErrorCode, KafkaError
@@ -73,7 +74,7 @@ def test_assignments_of_consumers_are_read(version: int) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_assignments_of_anybodys_make_do_no_harm(data: bytes) -> None:
     """Members send these bytes to each other; the broker never looks into them, so they may be anything."""
     (member,) = described(data).members

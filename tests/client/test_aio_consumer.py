@@ -132,8 +132,8 @@ def run_group(seed: int, keep: Keep, strategy: str) -> tuple[list[Reader], str]:
     ("seed", "keep", "strategy"),
     [
         (0, "synced", "range"),
-        (1, "all", "range"),
-        (2, "synced", "cooperative-sticky"),
+        pytest.param(1, "all", "range", marks=pytest.mark.long),
+        pytest.param(2, "synced", "cooperative-sticky", marks=pytest.mark.long),
         (3, "all", "cooperative-sticky"),
     ],
 )

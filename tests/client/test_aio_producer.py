@@ -14,10 +14,11 @@ from odradek.client.shells.aio_producer import AsyncProducer, SentRecord
 from sim.machine.world import World
 from tests.client.fake_broker import SILENCE, FakeBroker, LoopbackBroker
 from tests.client.test_aio import PORT, serve
+from tests.schedule import seeds
 from tests.sim.test_node_in_sim import CALM, NODE, connect, format_node, node_config, read, start_node
 from wire.api import ApiKey
 
-SEEDS = range(4)
+SEEDS = seeds(4, quick=1)
 
 
 def in_a_world(seed: int, body: Callable[[World, AsyncProducer, FakeBroker], Any], **keys: Any) -> World:
@@ -109,7 +110,7 @@ def test_memory_holds_the_application_back() -> None:
     in_a_world(1, body, buffer_memory=4800, batch_size=1000, max_block_ms=5_000)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, quick=1))
 def test_a_node_that_loses_power_keeps_what_the_producer_was_told(seed: int) -> None:
     """Our node, our producer, power cuts at any disk operation: `flush.messages=1` and acks=all keep every record that
     was acknowledged, and idempotence keeps each once and in order."""

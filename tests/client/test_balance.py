@@ -20,6 +20,7 @@ from odradek.client.admin.moves.balance import (
     seconds_of,
     traffic_of,
 )
+from tests.schedule import examples
 
 MIB = 1 << 20
 
@@ -163,7 +164,7 @@ def test_traffic_and_time() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(1, 3), st.integers(0, 3), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_plan_keeps_the_rules(seed: int, brokers: int, replicas: int, racks: int, tiny: bool) -> None:
     """Factor, distinct brokers, spread; and the heaviest broker of a plan is never heavier than before."""
     rng = random.Random(seed)

@@ -23,6 +23,7 @@ from odradek.client.errors import (
     UnsupportedByBroker,
 )
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker, Wire
+from tests.schedule import examples
 from wire.api import ApiKey, api_versions
 from wire.errors import ErrorCode, RemoteProtocolError
 from wire.messages.describe_cluster import DescribeClusterRequest
@@ -384,7 +385,7 @@ def test_an_unknown_error_code_is_an_unknown_server_error() -> None:
     assert cluster.topic_errors == {"t": ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 1 << 30), count=st.integers(1, 12), pipeline=st.integers(1, 6))
 def test_answers_arrive_in_pieces_of_any_size(seed: int, count: int, pipeline: int) -> None:
     """A TCP stream has no frames: every cut of the bytes gives the same answers."""
@@ -394,7 +395,7 @@ def test_answers_arrive_in_pieces_of_any_size(seed: int, count: int, pipeline: i
     assert [response.cluster_id for response in wire.run(calls(core, count))] == ["fake-cluster"] * count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_trouble_loses_a_call_or_answers_it_twice(data: st.DataObject) -> None:
     """Whatever the broker does, every call ends exactly once, in an answer or an error (`Call` asserts it)."""

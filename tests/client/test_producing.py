@@ -18,6 +18,7 @@ from odradek.client.producer.sender import Sender
 from sim.load.producing import Delivery, ProduceConfig, Producing, RecordToSend
 from tests.client.fake_broker import HANG_UP, SILENCE, FakeBroker
 from tests.client.test_core import make
+from tests.schedule import examples
 from wire.api import ApiKey
 from wire.batches.batch_header import parse_header
 from wire.errors import ErrorCode, KafkaError
@@ -256,7 +257,7 @@ def test_requests_keep_to_their_size() -> None:
     assert sizes == [2, 2, 2]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_whatever_happens_every_record_is_there_at_most_once_and_in_order(data: st.DataObject) -> None:
     """Idempotence under lost requests, lost answers, refusals and retriable errors (the promise of KIP-98)."""

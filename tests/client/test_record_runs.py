@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,7 @@ def test_a_run_is_what_its_records_are(
     assert ours(data) == plain(data)
 
 
+@pytest.mark.long
 def test_long_batches_are_a_few_runs() -> None:
     """Offset deltas grow over 64, 8,192 and 65,536 records; the last is beyond what columns are kept for."""
     data = batch(rows(70_000, 2, 3, 0))

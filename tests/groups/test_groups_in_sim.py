@@ -16,6 +16,7 @@ from sim.machine.world import World
 from sim.scenarios.lone_node_scenario import NODE, PORT, format_node, node_config
 from tests.node.raw_client import frame
 from tests.node.test_connection_loop import Client
+from tests.schedule import seeds
 from wire.api import response_class, response_header_version
 from wire.codec import decode
 from wire.errors import ErrorCode
@@ -185,7 +186,7 @@ class Member:
             await self._pause(0.2)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_group_outlives_a_node_that_is_killed(seed: int) -> None:
     """In each generation a share has one owner; acknowledged commits are never lost; in the end all agree."""
     storm(seed)

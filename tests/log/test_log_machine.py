@@ -14,6 +14,7 @@ from data_plane.log.log_config import LogConfig
 from sim.machine.disk import Keep
 from sim.machine.disk_files import PowerCut
 from tests.log.support import NOW_MS, ROOT, Node, append, batch, content, new_disk
+from tests.schedule import examples
 from wire.batches.batch_header import iter_batches
 
 
@@ -295,5 +296,5 @@ class LogMachine(RuleBasedStateMachine):
 def test_a_log_never_loses_what_was_synced_and_never_invents_anything() -> None:
     """ARCHITECTURE.md, "Invariants": recovery scans from the recovery point, truncates a torn tail, rebuilds indexes and producers."""
     run = LogMachine.TestCase
-    run.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+    run.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
     run("runTest").runTest()

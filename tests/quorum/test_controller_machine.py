@@ -32,6 +32,7 @@ from metadata_quorum.image.metadata_image import (
 from metadata_quorum.replica.storage_format import bootstrap_records
 from metadata_quorum.state_machine import ReplicatedStateMachine
 from tests.quorum.controller_script import InstantLog
+from tests.schedule import examples
 from wire.errors import ErrorCode
 from wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -367,4 +368,4 @@ class ControllerMachine(RuleBasedStateMachine):
 
 
 TestControllerMachine = ControllerMachine.TestCase
-TestControllerMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestControllerMachine.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)

@@ -19,6 +19,7 @@ from sim.machine.weather import Weather
 from sim.machine.world import World
 from tests.quorum.controllers import PORT, Controllers, calm_world, directory_of, host_of, register
 from tests.quorum.node_parts import CLUSTER_ID
+from tests.schedule import seeds
 from wire.errors import ErrorCode
 from wire.framing.connection import RequestReceived, ServerConnection
 from wire.messages.add_raft_voter import AddRaftVoterRequest
@@ -201,6 +202,7 @@ def test_a_clean_stop_hands_over() -> None:
     play(script)
 
 
+@pytest.mark.long
 def test_followers_that_lag_fetch_many_batches_at_once() -> None:
     """Hundreds of batches in a few answers, each synced before the next is asked for."""
 
@@ -618,13 +620,13 @@ def read(offset: int, wait_ms: int = 0) -> FetchRequest:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_crashes_power_cuts_and_bad_weather_lose_no_answer(seed: int) -> None:
     """Whatever was answered holds for ever after; in the end all logs agree."""
     storm(seed)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_storms_over_controllers_that_write_snapshots(seed: int) -> None:
     """The same with logs that are cut behind snapshots all the time, and an observer."""
     options = {"snapshots": SnapshotSettings(bytes_between_max=2000), "segment_bytes": 1500}

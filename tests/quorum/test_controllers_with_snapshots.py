@@ -11,6 +11,7 @@ from sim.machine.world import World
 from tests.quorum.controllers import Controllers, host_of, register
 from tests.quorum.node_parts import PATH
 from tests.quorum.test_controllers import add, play, restart
+from tests.schedule import seeds
 
 OFTEN = SnapshotSettings(bytes_between_max=2000)
 
@@ -118,7 +119,7 @@ def test_voters_that_joined_later_are_told_by_their_own_snapshots() -> None:
     play(script, voters=(1,), observers=(2, 3, 9), more_controllers=(2, 3), snapshots=OFTEN)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_crashes_in_bad_weather_lose_no_answer(seed: int) -> None:
     """With a snapshot every few decisions, written, fetched and installed whenever the power may fail."""
     world = World(seed, Weather.draw(World(seed)._stream("weather")))

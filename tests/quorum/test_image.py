@@ -14,6 +14,7 @@ from metadata_quorum.image.image_builder import ImageBuilder
 from metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
 from metadata_quorum.replica.checkpoint_files import decode_snapshot
 from metadata_quorum.replica.metadata_batches import read_batches
+from tests.schedule import examples
 from wire.messages import metadata_records as records
 from wire.messages.control_records import LeaderChangeMessage
 from wire.structure import Message
@@ -128,7 +129,7 @@ def random_history(random: Random, length: int) -> list[Message]:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 120))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_replay_in_any_batching_gives_equal_images(random: Random, length: int) -> None:
     """ "The same on leader, follower and restart": batches, builders and images in between make no difference."""
     history = random_history(random, length)
@@ -146,7 +147,7 @@ def test_replay_in_any_batching_gives_equal_images(random: Random, length: int) 
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 80))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_delta_names_everything_that_differs(random: Random, length: int) -> None:
     """An observer that looks only at what the deltas name has all of each image."""
     topics: dict[str, object] = {}

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata_quorum.image.layered_map import LayeredMap
+from tests.schedule import examples
 
 CHANGES = st.lists(
     st.dictionaries(st.integers(0, 40), st.one_of(st.none(), st.integers()), max_size=12), max_size=25
@@ -13,7 +14,7 @@ CHANGES = st.lists(
 
 
 @given(st.dictionaries(st.integers(0, 40), st.integers(), max_size=30), CHANGES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_version_is_a_dict_that_never_changes(start: dict[int, int], changes: list[dict]) -> None:
     """Versions share layers, and none sees what a later one changed."""
     model = dict(start)

@@ -36,6 +36,7 @@ from tests.quorum.node_parts import (
     run,
     running_controller,
 )
+from tests.schedule import seeds
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.control_records import LeaderChangeMessage, VotersRecord
@@ -103,7 +104,7 @@ def operation_count() -> int:
     return disk.operation_count - before
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", seeds(4, quick=1))
 def test_a_power_cut_at_every_operation_keeps_every_answer(part: int) -> None:
     """For each disk operation of two starts with decisions: cut the power there, start again, and everything that
     a client was told still holds; no id is handed out twice, no epoch comes again."""
@@ -122,7 +123,7 @@ def test_a_power_cut_at_every_operation_keeps_every_answer(part: int) -> None:
         assert told.finished
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_rough_weather_and_crashes_at_any_time(seed: int) -> None:
     """Slow disks and crashes between operations: a process that dies keeps what was written, a power loss what was
     synced, and both keep every answer."""

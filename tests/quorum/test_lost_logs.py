@@ -74,6 +74,7 @@ def test_a_metadata_log_that_is_gone_is_missed(static: bool, clean: bool, lost: 
     play(script, static=static)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("static", "keep"), [(False, "synced"), (True, "all")])
 def test_a_crash_at_any_moment_of_the_first_start_is_no_loss(static: bool, keep: str) -> None:
     """What says that there was a log is written after it: the next start must not miss what never was."""

@@ -20,6 +20,7 @@ from metadata_quorum.controller.partitions.partition_change import (
 from metadata_quorum.controller.partitions.topic_rules import TopicRules
 from metadata_quorum.image.image_builder import merge_partition
 from metadata_quorum.image.metadata_image import RECOVERING, BrokerImage, MetadataImage, PartitionImage
+from tests.schedule import examples
 
 TOPIC = b"T" * 16
 STEPS = st.lists(
@@ -42,7 +43,7 @@ def image_with(active: set[int]) -> MetadataImage:
 
 
 @given(STEPS, st.permutations(range(4)), st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_history_elects_a_replica_that_may_have_lost_data(
     steps: list[tuple[str, int]], order: list[int], factor: int
 ) -> None:
@@ -130,7 +131,7 @@ MEMBERS = st.lists(st.integers(0, 3), unique=True)
     st.sampled_from(Election),
     st.integers(1, 4),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_replica_that_begins_anew_is_in_no_set(
     order: list[int],
     isr: list[int],

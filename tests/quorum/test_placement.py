@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metadata_quorum.controller.partitions.placement import TooFewBrokers, place_replicas
 from metadata_quorum.image.metadata_image import BrokerImage, ListenerImage
+from tests.schedule import examples
 
 
 def broker(
@@ -29,7 +30,7 @@ BROKERS = st.lists(
 
 
 @given(BROKERS, st.integers(1, 30), st.integers(1, 5), st.integers(0, 1 << 16))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_replicas_are_distinct_and_led_by_active_brokers(
     places: list[tuple[str | None, str, bool]], partitions: int, factor: int, seed: int
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from metadata_quorum.raft import membership
 from metadata_quorum.raft.voters import Voter
 from sim.alone.raft_cluster import Cluster
+from tests.schedule import examples
 from wire.errors import ErrorCode
 
 NODES = st.integers(1, 7)
@@ -123,5 +124,5 @@ class RaftMachine(RuleBasedStateMachine):
 
 TestRaft = RaftMachine.TestCase
 TestRaft.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -30,6 +30,7 @@ from sim.machine.disk_files import PowerCut
 from sim.machine.world import World
 from tests.quorum.node_parts import CLUSTER_ID, Journal
 from tests.quorum.test_image import random_history
+from tests.schedule import examples
 from wire.codec import decode, encode
 from wire.errors import ErrorCode, KafkaError
 from wire.messages import metadata_records as records
@@ -97,7 +98,7 @@ def in_world(main: Callable[[Env], Any], seed: int = 1) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 120))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_records_of_an_image_give_it_back(random: Random, length: int) -> None:
     """Whatever happened: a snapshot tells the state, and nothing of the way to it."""
     image = replay(*random_history(random, length))

@@ -18,6 +18,7 @@ from metadata_quorum.state_machine import (
     Deferred,
     ReplicatedStateMachine,
 )
+from tests.schedule import examples
 from wire.errors import ErrorCode
 
 
@@ -86,7 +87,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_answer_tells_of_what_is_not_committed(steps: list[tuple[str, Any]]) -> None:
     """ "Every answer, reads and errors included, is released only when the log's high watermark reaches the offset
     that the state had when the answer was made", in the order in which answers were made."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from data_plane.log.parts.leader_epochs import LeaderEpochs
 from data_plane.replication.truncation import truncation_offset
+from tests.schedule import examples
 
 NODES = range(3)
 
@@ -105,7 +106,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps)
 def test_committed_records_stay_and_logs_agree(script: list[tuple[object, ...]]) -> None:
     """KIP-101 and KIP-279: cut by epochs, followers come to agree with their leader and keep what was committed."""

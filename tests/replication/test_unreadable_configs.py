@@ -19,6 +19,7 @@ from odradek.node.configuration.dynamic_config import DynamicConfig
 from odradek.node.connections.connection_limits import ConnectionLimits
 from tests.config.test_any_topic_config import VALUES
 from tests.replication.brokers import CLUSTER_ID, TOPIC, TOPIC_ID, ReplicatedTopic
+from tests.schedule import examples
 from wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 from wire.structure import Message
 
@@ -137,7 +138,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(RECORDS, st.integers(0, 12))
 def test_one_log_gives_all_nodes_the_same_values(changes: list[ConfigRecord], cut: int) -> None:
     """A node that runs, one that starts anew, and one that begins with a snapshot of the log's first records."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.schedule import examples
 from tests.wire.message_values import LONG, SHAPES, all_versions, generated
 from wire import codec
 from wire.api import ApiKey, request_class, response_class
@@ -65,6 +66,7 @@ def test_generated_and_reflective_codecs_agree(shape: Any) -> None:
             assert codec.decode(cls, version, data) == message, (cls, version)
 
 
+@pytest.mark.long
 def test_codecs_agree_on_long_values() -> None:
     """Lengths and counts beyond one byte, in the messages with most of them."""
     for key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA):
@@ -84,7 +86,7 @@ def test_every_truncation_is_refused() -> None:
                 codec.decode(example.cls, example.version, example.data[:size])
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutations_are_refused_or_read_as_the_oracle_reads_them(data: st.DataObject) -> None:
     """Changed bytes give MalformedMessage or a message, never another exception; both codecs agree which."""
@@ -99,6 +101,7 @@ def test_mutations_are_refused_or_read_as_the_oracle_reads_them(data: st.DataObj
     assert outcome(codec, example, bytes(mutated)) == outcome(codec_reflective, example, bytes(mutated))
 
 
+@pytest.mark.long
 def test_hostile_counts_allocate_nothing() -> None:
     """A count is compared with the bytes that remain before anything is allocated for it."""
     tracemalloc.start(1)

@@ -18,6 +18,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.schedule import examples
 from wire.batches import compression
 from wire.batches.compression import (
     CHUNK_BYTES,
@@ -53,7 +54,7 @@ def refuse(codec: int, data: bytes, size_max: int = BOUND) -> CorruptBatch:
 
 
 class TestRoundTrip:
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(st.sampled_from(CompressionType), st.binary(max_size=2000), st.integers(1, 80))
     def test_any_bytes(self, codec: CompressionType, data: bytes, repeats: int) -> None:
         """What is compressed comes back, within exactly its own size and no less."""
@@ -222,7 +223,7 @@ class TestDamage:
         """What no reader would read has no place in a batch."""
         refuse(codec, compress(codec, TEXT) + tail)
 
-    @settings(max_examples=300)
+    @settings(max_examples=examples(300))
     @given(st.sampled_from(CODECS), st.data())
     def test_changed_bytes(self, codec: CompressionType, data: st.DataObject) -> None:
         """Changed bytes are refused or decompress to something; nothing else ever comes out."""
@@ -236,7 +237,7 @@ class TestDamage:
         else:
             assert len(decompress(codec, packed, 100_000)) == size <= 100_000
 
-    @settings(max_examples=200)
+    @settings(max_examples=examples(200))
     @given(st.sampled_from(CODECS), st.binary(max_size=60))
     def test_any_bytes(self, codec: CompressionType, data: bytes) -> None:
         """Bytes from nowhere behind each codec's magic."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.schedule import examples
 from wire.api_keys import ApiKey
 from wire.codec import encode
 from wire.errors import LocalProtocolError, MalformedMessage, RemoteProtocolError
@@ -110,7 +111,7 @@ class TestPair:
             assert server.next_event() is NEED_DATA
 
     @pytest.mark.long
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(st.lists(st.sampled_from(CALLS), max_size=12), st.integers(1, 400), st.data())
     def test_any_interleaving(self, calls: list[Call], piece: int, data: st.DataObject) -> None:
         """Sending, answering and reading in any order: nothing is lost, reordered or mixed up."""
@@ -475,7 +476,7 @@ class TestStates:
         assert connection.next_event() == ConnectionClosed(())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(CALLS), min_size=1, max_size=4), st.data())
 def test_damaged_streams(calls: list[Call], data: st.DataObject) -> None:
     """Changed bytes on the way give RemoteProtocolError or some event, on either end, and nothing else."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.schedule import examples
 from wire.api_keys import APIS, ApiKey
 from wire.codec import encode, encoder
 from wire.errors import MalformedMessage, RemoteProtocolError
@@ -52,7 +53,7 @@ class TestFrameLength:
 
 
 class TestRequestHeader:
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(
         st.sampled_from(ApiKey),
         st.integers(0, 20),
@@ -139,7 +140,7 @@ class TestRequestHeader:
         """Kafka 4.3's ranges: Produce below 3 is advertised and refused."""
         assert is_supported(key, version) is served
 
-    @settings(max_examples=200)
+    @settings(max_examples=examples(200))
     @given(st.sampled_from([b"", FLEXIBLE, b"\0\x12\0\4"]), st.binary(max_size=40))
     def test_any_bytes(self, start: bytes, rest: bytes) -> None:
         """Nothing but RemoteProtocolError comes out, and the body never starts behind the frame."""

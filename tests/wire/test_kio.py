@@ -129,6 +129,7 @@ def test_every_message_is_byte_identical_to_kio(shape: Shape) -> None:
         check(cls, version, theirs, (shape,))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ProduceRequest", "FetchResponse", "MetadataResponse", "JoinGroupRequest"])
 def test_long_values_are_byte_identical_to_kio(name: str) -> None:
     """Lengths and counts of more than one byte."""

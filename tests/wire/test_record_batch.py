@@ -10,6 +10,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.schedule import examples
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
 from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
 from wire.batches.batch_header import (
@@ -379,7 +380,7 @@ def damaged(draw: st.DrawFn) -> tuple[bytearray, bool]:
 
 
 @pytest.mark.long
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(damaged())
 def test_damage_never_escapes(case: tuple[bytearray, bool]) -> None:
     """Whatever the bytes, readers return or raise KafkaError, and no damage passes without a new checksum."""

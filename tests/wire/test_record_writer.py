@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.schedule import examples
 from wire.batches.batch_header import check_crc, parse_header
 from wire.batches.record_writer import Row, encode_batch, stamp
 from wire.batches.records import RecordBatchBuilder, records
@@ -18,7 +19,7 @@ rows = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rows=rows, codec=st.sampled_from([0, 1, 2, 3, 4]), numbers=st.booleans())
 def test_it_writes_what_the_builder_writes(rows: list[Row], codec: int, numbers: bool) -> None:
     """Byte for byte, whatever the sizes of keys, values, headers and gaps in time."""

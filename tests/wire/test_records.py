@@ -13,6 +13,7 @@ from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
+from tests.schedule import examples
 from tests.wire.strategies import BOUND, CODECS, RecordFields, build_batch, record_lists
 from tests.wire.test_record_batch import patched, sealed
 from wire.batches.batch_errors import CorruptBatch, DecompressionBomb, InvalidRecord
@@ -36,7 +37,7 @@ def fields_of(record: Any) -> tuple[int, RecordFields]:
 
 
 class TestRoundTrip:
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(record_lists, st.sampled_from(CODECS), st.integers(0, 2**62))
     def test_ours(self, fields: list[RecordFields], codec: int, base_offset: int) -> None:
         """Records of any shape come back as they were, with consecutive offsets."""
@@ -50,7 +51,7 @@ class TestRoundTrip:
         assert (header.base_timestamp, header.max_timestamp) == (timestamps[0], max(timestamps))
         assert (header.record_count, header.last_offset_delta) == (len(fields), len(fields) - 1)
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(CODECS))
     def test_aiokafka_reads_ours(self, fields: list[RecordFields], codec: int) -> None:
         """aiokafka's parser agrees, checksum included."""
@@ -58,7 +59,7 @@ class TestRoundTrip:
         assert theirs.validate_crc()
         assert [fields_of(record) for record in theirs] == list(enumerate(fields))
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(KAFKA_PYTHON_CODECS))
     def test_kafka_python_reads_ours(self, fields: list[RecordFields], codec: int) -> None:
         """kafka-python's parser agrees, checksum included."""
@@ -66,7 +67,7 @@ class TestRoundTrip:
         assert theirs.validate_crc()
         assert [fields_of(record) for record in theirs] == list(enumerate(fields))
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(CODECS))
     def test_we_read_aiokafkas(self, fields: list[RecordFields], codec: int) -> None:
         """aiokafka's builder makes batches that we parse; uncompressed, they are ours byte for byte."""
@@ -86,7 +87,7 @@ class TestRoundTrip:
             enumerate(fields)
         )
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(record_lists, st.sampled_from(KAFKA_PYTHON_CODECS))
     def test_we_read_kafka_pythons(self, fields: list[RecordFields], codec: int) -> None:
         """kafka-python's builder makes batches that we parse."""
