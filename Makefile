@@ -50,7 +50,8 @@ run: install ## a local node on 127.0.0.1:9092, data in ./data (PORT=, DATA=, AR
 test: install-dev ## the whole test suite (JOBS=, ARGS=)
 	@[ -n "$(ARGS)" ] || $(BIN)/python -m tests.deploy prepare --seconds 300 || \
 	  echo "so the test that deploys to booted hosts is skipped"
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@# Many tests wait for a server: one worker more than there are cores keeps the cores busy.
+	@exec $(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist loadfile $(ARGS)
 
 QUICK := tests/test_*.py tests/wire tests/quorum tests/log tests/replication tests/groups tests/client
 quick: install-dev ## before each commit: format, lint, types, imports, and the tests of the cores but the long ones

@@ -18,7 +18,7 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
-RECORDS = 1200
+RECORDS = 480
 TIMEOUT_SECONDS = 600.0
 
 
