@@ -18,7 +18,7 @@ from tests.sim.stated import PAGES, given, stated
 
 DEFAULT_SEEDS = range(4)
 DEFAULT_SECONDS = 8.0
-LITE_SEEDS = range(100, 104)
+LITE_SEEDS = range(100, 102)
 
 
 def _plans() -> list[tuple[int, RunOptions]]:
