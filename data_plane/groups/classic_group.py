@@ -184,7 +184,9 @@ class ClassicGroup:
         self.state_timestamp_ms = -1
         """Wall-clock time of the last change of phase."""
         self.subscribed_topics: frozenset[str] | None = None
-        """What the members read; None where that is not known (no consumer group, or metadata that does not parse)."""
+        """The topics that the members read. None where they are unknown: another group than a consumer group, or
+        malformed metadata.
+        """
         self.is_gone = False
 
     @classmethod

@@ -1,8 +1,8 @@
 """A partition of `__consumer_offsets` as the log of a replicated state machine, and reading it back. PORTED colours
 apart, everything here returns at once; `read_latest` blocks and belongs into a worker.
 
-Between a decision and its answer stands the partition's high watermark: with one replica in sync it follows the append,
-with more it comes with the followers' fetches.
+A decision is answered when the partition's high watermark has reached it. With one replica in sync the high watermark
+follows the append. With more, it rises with the followers' fetches.
 """
 
 from __future__ import annotations
@@ -53,11 +53,15 @@ class CoordinatorLog:
         self._listeners.append(listener)
 
     def append_batch(self, records: Sequence[CoordinatorRecord]) -> int:
-        """The last record's offset. Many records (tombstones of all offsets in a topic) make several batches.
+        """Append the records; the last one's offset. Many records (tombstones of all offsets in a topic) make several
+        batches.
 
-        A crash between two of them leaves a part of the decision, which no rule of groups forbids: what is more than
-        one batch are offsets, each of which stands for itself. Raises `DiskError`, or `KafkaError` when the partition
-        takes no appends: the coordinator then begins anew.
+        A crash between two of them leaves a part of the decision, which no rule of groups forbids. Only decisions
+        about offsets are larger than one batch, and each offset stands for itself.
+
+        Raises:
+            DiskError
+            KafkaError: the partition takes no appends; the coordinator then begins anew.
         """
         last_offset = self.log_end_offset - 1
         builder: RecordBatchBuilder | None = None

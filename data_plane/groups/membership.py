@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-A rebalance begins when somebody joins with news, leaves or is lost, and has two halves. In the first the coordinator
-gathers JoinGroups: from all members it knows, or until the longest rebalance timeout among them has passed; who has
-not joined then is dropped (static members stay until their session ends). A group that was empty waits
-`group.initial.rebalance.delay.ms` for more to come. Then all are answered with the new generation, the leader with
-everybody's metadata. In the second half the leader hands in the assignments with its SyncGroup; they are written to
-the log, and when that is committed the waiting SyncGroups are answered.
+A rebalance begins when a member joins with news, leaves or is lost. It has two halves. In the first the coordinator
+gathers JoinGroups. It waits for all members that it knows, or until the longest rebalance timeout among them has
+passed. A member that has not joined by then is dropped, but a static one stays until its session ends. A group that
+was empty waits `group.initial.rebalance.delay.ms` for more to come. Then all are answered with the new generation,
+the leader with everybody's metadata. In the second half the leader sends the assignments with its SyncGroup. They are
+written to the log. When that is committed, the waiting SyncGroups are answered.
 
 Rules
-* A dynamic member first gets an id and joins with it again (KIP-394, from version 4); until it does, it is pending and
-  a rebalance waits for it as for a member.
+* A dynamic member first gets an id and joins with it again (KIP-394, from version 4). Until it does, it is pending,
+  and a rebalance waits for it as for a member.
 * A static member (KIP-345) that joins without an id takes the place of its old self. In a stable group whose chosen
-  protocol stays the same nobody else notices.
+  protocol stays the same, the other members do not notice.
 * A member that waits in a rebalance need not send heartbeats; its session goes on when it is answered.
 * Every check is in Kafka's order, since clients see which error comes first.
 """

@@ -65,9 +65,12 @@ def group_metadata_tombstone(group: str) -> CoordinatorRecord:
 
 
 def decode_key(data: bytes) -> Message | None:
-    """The key; None for a type that this version does not know (a newer one's, which Kafka skips too), or for none.
+    """The key of a coordinator record, decoded.
 
-    Raises `MalformedMessage`.
+    None for an empty one, and for a type that this version does not know (a newer one's, which Kafka skips too).
+
+    Raises:
+        MalformedMessage
     """
     try:
         return decode_coordinator_key(data) if len(data) >= 2 else None

@@ -1,7 +1,7 @@
-"""What one partition of `__consumer_offsets` says of its groups: an immutable value, changed by replay alone. PURE.
+"""The groups of one partition of `__consumer_offsets`: an immutable value, changed by replay alone. PURE.
 
-A group exists as soon as there is a record of it, be it metadata or an offset, and until a tombstone of its metadata
-comes when it has no offset left. The messages in the maps are shared between states: nobody changes them.
+A group exists as soon as there is a record of it, of its metadata or of an offset. It ends with a tombstone of its
+metadata that comes when it has no offset left. The messages in the maps are shared between states and never changed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class GroupsState:
 def state_of(latest: Mapping[bytes, bytes | None], skipped: list[str]) -> GroupsState:
     """The state from the latest value of every key: the order of keys does not matter, so only these are decoded.
 
-    A record that does not decode is no coordinator's: it is left out, and `skipped` says what was wrong with it.
+    A record that does not decode comes from another writer than a coordinator. It is left out, and `skipped` gets a
+    text that says what was wrong with it.
     """
     metadata: dict[str, GroupMetadataValue] = {}
     offsets: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}

@@ -1,15 +1,17 @@
-"""The dear parts of checking a client's batch, and who does them: the loop as far as its ration goes, else a worker.
+"""The costly parts of checking a client's batch, and who does them: the loop up to its ration, beyond it a worker.
 
 Theory of operation
 ===================
 
-An append asks for two things that cost more than the bytes that came: what compressed records become
-(`wire.record_batch.Inflation`), and a look at each record where a rule needs it. Kilobytes can ask for 128 MiB of the
-one and a quarter of a million records of the other. Who appends says by a `BatchWork` who does it:
+Two steps of an append cost more than writing the bytes. One is to decompress the records
+(`wire.record_batch.Inflation`). The other is to parse each record where a rule needs it. A request of kilobytes can
+ask for 128 MiB of the one and a quarter of a million records of the other. The caller of an append passes a
+`BatchWork`, which says who does this:
 
 - `AT_ONCE`: the caller of the append. For tests and for worlds without a loop.
-- `LoopWork`: the loop, up to a ration for each turn of it. What would take more raises `OffLoop` before anything has changed.
-- `HandedOff`: a worker did it for this one batch, and the append hears the outcome; all else is checked anew.
+- `LoopWork`: the loop, up to a ration for each turn. What would take more raises `OffLoop` before anything has
+  changed.
+- `HandedOff`: a worker has done it for this one batch, and the append gets the outcome. All else is checked anew.
 
 `RequestBudget` bounds what workers do for one request, however often it names a partition.
 """
@@ -41,7 +43,7 @@ CODEC_COSTS: dict[int, int] = {
 }
 """How much of the ration a decompressed byte takes."""
 RATIO_MAX = 16.0
-"""No higher ratio is remembered: bombs must not make small batches of others look large."""
+"""A higher ratio is remembered as this one: otherwise bombs would make small batches of other clients look large."""
 RECORD_COST = 1024
 """How much of it a parsed record takes (about 1.2 us)."""
 REQUEST_BYTES_MIN = 128 << 20

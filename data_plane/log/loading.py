@@ -2,22 +2,22 @@
 
 Theory of operation
 -------------------
-After a clean shutdown nothing is read but the directory, two small files, the index of the last segment, and the
-batch headers behind its last entry.
+After a clean shutdown, loading reads only the directory, two small files, the last segment's index, and the batch
+headers behind that index's last entry.
 
-After a crash everything below the recovery point is on the device and is not read again. The segments from the one
-that holds the offset before the recovery point on are read from their starts: every batch's checksum is checked, offsets must
-ascend, and a segment begins where its predecessor ends. What reaches over the next segment's beginning is the rest of a
-truncation that the crash undid.
+After a crash everything below the recovery point is on the device and is not read again. Recovery starts with the
+segment that holds the offset before the recovery point, and reads it and all later ones from their starts. Every
+batch's checksum is checked, offsets must ascend, and a segment begins where its predecessor ends. What reaches over
+the next segment's beginning is the rest of a truncation that the crash undid.
 
-Compaction leaves gaps between segments, and so does a crash that takes the tail of a finished segment, exactly at a
-batch's end, but not the next one. A log may have been compacted under another policy than its topic has today, so the
-log decides. A gap that begins below the recovery point was there when all of it was synced. A gap in a log that has
-gaps within its segments is like those. Any other gap is a lost tail: the log ends before it, as a replica with a hole
-would never fetch what it lacks. What is sound behind it is kept beside the log. What follows the first damage is not
-a part of the log: the file is cut there and later segments are removed. Where the damage lies in what had been
-synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs and producer
-state of that part are derived anew on the way.
+Compaction leaves gaps between segments. A crash leaves one too, when it takes the tail of a finished segment exactly
+at a batch's end and spares the next segment. A log may have been compacted under another policy than its topic has
+today, so the log decides. A gap that begins below the recovery point was there when all of it was synced. A gap in a
+log that has gaps within its segments is like those. Any other gap is a lost tail: the log ends before it, as a
+replica with a hole would never fetch what it lacks. What is sound behind it is kept beside the log. What follows the
+first damage is not a part of the log: the file is cut there and later segments are removed. Where the damage lies in
+what had been synced, no crash has done it, and what is cut is kept beside the log (`salvage`). Indexes, leader epochs
+and producer state of that part are derived anew on the way.
 
 Foreign files and directories are left alone. Kafka's `.swap` files (a compaction that had finished, but not yet
 replaced its sources) are put in place; `.deleted` and `.cleaned` ones are removed.

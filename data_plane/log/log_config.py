@@ -53,7 +53,9 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = topic_setting("min.cleanable.dirty.ratio")
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable")
     decompressed_bytes_max: int = 128 << 20
-    """Ours, not Kafka's: a batch may not grow beyond this, so that a small request cannot cost much memory."""
+    """The size that a batch may decompress to, which bounds the memory that a small request can cost. Kafka has no
+    such key.
+    """
 
     is_compacted: bool = attrs.field(init=False)
     deletes_by_retention: bool = attrs.field(init=False)

@@ -83,7 +83,7 @@ class LogOwner(Protocol):
         """An operation failed for good: take the directory offline."""
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """An operation found no room or no descriptor, and nothing has changed; it may be asked again."""
+        """Note that an operation was short of room or descriptors. It changed nothing and may be tried again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
         """Make the lower recovery point durable before data below the old one is rewritten (blocking)."""

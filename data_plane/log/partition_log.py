@@ -144,7 +144,10 @@ class PartitionLog(LogOffsets):
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open; the high watermark, since no transactions are coordinated here yet."""
+        """The offset below which every transaction is decided.
+
+        It equals the high watermark, since no transactions are coordinated here yet.
+        """
         return self.high_watermark
 
     @property
@@ -550,7 +553,7 @@ class PartitionLog(LogOffsets):
         self.abandon()
 
     def abandon(self) -> None:
-        """Give up the files and write nothing; the log takes no appends and no reads any more."""
+        """Give up the files and write nothing. From now on appends and reads are refused."""
         was_closed = self.home.is_closed
         self.home.close()
         if not was_closed:

@@ -1,7 +1,8 @@
-"""Whether the bytes of a log are still what was written: its batches held against their checksums (PURE but for reads).
+"""Whether the bytes of a log are still what was written: its batches checked against their checksums (PURE but for
+reads).
 
-Nobody asks this of a log that is not suspected: appends have checked each batch, and reading everything again would
-cost what the page cache saves. Who does suspect a place names the offset at which something went wrong.
+Only a suspected log is checked: appends have checked each batch, and reading everything again would cost what the
+page cache saves. The caller that suspects a place names the offset at which something went wrong.
 """
 
 from __future__ import annotations
@@ -54,9 +55,12 @@ class Suspected:
 
 
 def suspected(log: PartitionLog, offset: int, bytes_max: int) -> Suspected | None:
-    """What a fetch at `offset` gets, to be checked; all of its segment when not even that can be found.
+    """The bytes that a fetch at `offset` gets, to be checked; the whole segment when reading them fails.
 
-    None: there is nothing to check, or the log cannot be read at all. Raises `DiskError`: the directory is offline now.
+    None if there is nothing to check, or if the log is closed or offline.
+
+    Raises:
+        DiskError: the directory is offline now.
     """
     at = log.segment_list.index_of(offset)
     if at < 0:

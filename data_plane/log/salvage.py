@@ -1,10 +1,10 @@
 """Bytes that recovery takes out of a log although they had been synced: kept beside it, not thrown away.
 
-What a crash tears had not been synced, and nobody was promised it. Damage below the recovery point is another thing: the
-device has changed what it held, and sound records, acknowledged long ago, may follow the damage. They are no part of the
-log any more (Kafka deletes them); where other replicas hold them they come back from there. Where this was the only
-replica they are all that is left, so they stay as `<segment>.<position>.cut`, files that nothing reads or removes by
-itself: `odradek log dump` shows those whose first batch is sound.
+What a crash tears was still waiting for its sync; recovery simply drops it. Damage below the recovery point is
+another thing: the device has changed what it held, and sound records, acknowledged long ago, may follow the damage.
+They are no part of the log any more (Kafka deletes them); where other replicas hold them they come back from there.
+Where this was the only replica, they are all that is left. So they stay as `<segment>.<position>.cut`: no part of the
+server reads or removes these files. `odradek log dump` shows those whose first batch is sound.
 """
 
 from __future__ import annotations

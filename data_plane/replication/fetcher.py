@@ -18,7 +18,7 @@ The next request's offsets say that they are there. Batches are not parsed. They
 * Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept. The rotten one
   is asked for again and again; by that the leader sees that it should check its own disk (`rotten_replicas`).
 
-No task and no timer per partition. What changes from round to round is kept in `_changed`, so a round costs what
+A partition has no task or timer of its own. What changes from round to round is kept in `_changed`, so a round costs what
 moves, not what is followed. The next request leaves before those are woken who wait here for what has come: the leader
 waits for it. One timer watches over all answers of a connection, since a timeout of its own costs a round as much as
 its bytes.

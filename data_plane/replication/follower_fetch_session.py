@@ -1,7 +1,7 @@
 """The follower's end of an incremental fetch session (KIP-227). PURE.
 
-What the leader has been told about each partition is kept, so that a request names only what differs, and an answer
-can be held against the offset that it was made for.
+The session remembers what the leader knows about each partition, so a request names only what differs. Each answer is
+checked against the offset that it was asked for.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class ReplicaFetchSession:
         return list(topics.values()), list(forgotten.values())
 
     def answered(self, session_id: int) -> None:
-        """Take the session of an answer without error; 0: the leader keeps none, so each request names everything."""
+        """Take over the session id of an answer without error. With 0 the leader keeps no session: each request names
+        everything.
+        """
         self.session_id = session_id
         if session_id == 0:
             self.begin()

@@ -1,9 +1,10 @@
 """AlterPartition: a leader's proposals for its in-sync replicas, batched, one request at a time. PORTED.
 
 A proposal is sent until the controller has decided it, or until the partition has dropped it (newer metadata, the
-leadership gone). Repeating is safe: the controller takes a proposal only for the partition epoch that it was made in,
-and only while the replicas are the incarnations whose fetches it was made from (KIP-903). So their broker epochs are
-those of the moment when it was made: one that restarted since may have lost what it had then.
+leadership gone). Repeating it is safe. The controller takes a proposal only for the partition epoch that it was made
+in. It also checks that the replicas are the incarnations whose fetches the proposal was made from (KIP-903). So the
+proposal keeps the broker epochs of the moment when it was made. A broker that restarted since may have lost what it
+had then.
 """
 
 from __future__ import annotations

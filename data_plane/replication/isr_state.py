@@ -1,6 +1,6 @@
 """What a leader knows of its in-sync replicas: told by the controller, or proposed and not yet decided. PURE.
 
-While a proposal is under way, either of the two sets may hold. So the *maximal* one counts for the high watermark: a
+While a proposal is under way, either of the two sets may hold. So the *maximal* one counts for the high watermark. A
 record is committed only when it is on every replica of either set (KIP-497's argument, Kafka's `PartitionState`). The
 gate of `min.insync.replicas` counts the committed set, the one that certainly was in force.
 
@@ -8,8 +8,8 @@ gate of `min.insync.replicas` counts the committed set, the one that certainly w
                                      |
                                      +---- newer metadata --------------------> CommittedIsr
 
-A proposal whose fate is unknown (fenced, outdated) stays pending: only metadata ends it. So does a smaller set that the
-controller has taken: see `Partition.isr_decided`.
+A proposal whose fate is unknown (fenced, outdated) stays pending: only metadata ends it. So does a smaller set that
+the controller has taken: see `Partition.isr_decided`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ metadata knows. Otherwise a fetch of its former self could let in a replica that
 A fetch with any other broker epoch promises nothing. An earlier one comes from a former self. A later one is ahead of
 the metadata here (it may copy meanwhile), or made up by a stranger. Only the metadata moves the epoch.
 
-A partition without followers (replication factor 1) needs none of this: `followers` is None.
+With replication factor 1 a partition needs none of this: its `followers` is None.
 
 PURE: the log's files are reached only through its own methods, brokers and the controller through `Cluster`.
 """
@@ -75,8 +75,11 @@ class Cluster(Protocol):
         """Monotonic milliseconds."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
-        """Whether this broker, fetching with this epoch, may be in sync: known so, not fenced, not leaving, and the directory
-        of its replica not reported as offline."""
+        """Whether a fetch with this epoch shows that the broker may be in sync.
+
+        True if the metadata knows the broker with this epoch, and the broker is neither fenced nor leaving. Besides,
+        the replica's directory must be online.
+        """
 
     def is_troubled(self, directory: bytes) -> bool:
         """Whether its broker lists this directory as one that takes no records now."""
@@ -133,7 +136,7 @@ class AckWaiter(Protocol):
         """The high watermark has passed `last_offset`: NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
 
     def leadership_lost(self) -> None:
-        """This broker leads no more; what was appended may or may not survive."""
+        """This broker has lost the leadership. The next leader may keep what was appended, or cut it."""
 
 
 class Partition:
@@ -402,11 +405,14 @@ class Partition:
     def note_fetch(
         self, replica: RemoteReplica, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
-        """A follower fetches at `offset`, which lies in this log and does not diverge: it has all below.
+        """Note that a follower, which has all below `offset`, fetches there; the offset lies in this log, and its
+        epochs agree.
 
-        False if it promises nothing, as its broker epoch is not known here yet. Raises `KafkaError`
-        NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
-        `updateFetchStateOrThrow`), or of one that does not say which it is.
+        False if the fetch promises nothing, because its broker epoch is newer than the metadata here.
+
+        Raises:
+            KafkaError: NOT_LEADER_OR_FOLLOWER for a fetch of an earlier incarnation than the registered one (Kafka's
+                `updateFetchStateOrThrow`), or of one that does not name its broker epoch.
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
@@ -441,9 +447,9 @@ class Partition:
             self._propose(PendingExpandIsr(CommittedIsr(self.isr_state.isr), replica.broker_id))
 
     def shrink_isr(self, now_ms: int) -> tuple[int, ...]:
-        """Propose to go on without the followers that have lagged too long; who they are.
+        """Propose an ISR without the followers that have lagged too long; their ids are returned.
 
-        None while this leader's own log cannot be read: then nobody can catch up, and who is in sync is still so.
+        Empty while this leader's own log cannot be read. Then followers lag because of the leader: they stay in sync.
         """
         if self.followers is None or self.isr_state.is_pending or self.log.offline:
             return ()
@@ -475,11 +481,11 @@ class Partition:
     def isr_decided(
         self, proposal: PendingIsr, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]
     ) -> None:
-        """The controller took the proposal, or found that it holds already.
+        """Note that the controller took the proposal, or found that it holds already.
 
-        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it was decided:
-        the controller may know of a higher one than this leader, and have taken who left for an eligible leader, which
-        misses nothing (KIP-966).
+        A smaller ISR counts only when the metadata log shows it, with the `min.insync.replicas` by which it was
+        decided. The controller may know of a higher one than this leader does. Then it may have made a replica that
+        left an eligible leader, on the ground that it misses nothing (KIP-966).
         """
         if (
             self.isr_state is not proposal
@@ -608,7 +614,7 @@ class Partition:
                 ticket[3]()
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Why a request that names this leader epoch (-1: none) cannot be served here (KIP-320's fences)."""
+        """The error for a request with this leader epoch (KIP-320's fences). -1: the request does not name one."""
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -626,9 +632,9 @@ class Partition:
     def reader_error(self, current_leader_epoch: int) -> ErrorCode:
         """Why a consumer cannot read here, be this the leader or a follower (KIP-392).
 
-        After a start a follower has a log and a checkpoint of the high watermark. If its machine lost power behind a cut
-        that was not synced, both may speak of records that were never committed: it serves nobody (OFFSET_NOT_AVAILABLE)
-        until the leader has agreed with its log once.
+        After a start a follower has a log and a checkpoint of the high watermark. Its machine may have lost power
+        after a truncation that was not synced. Then both may speak of records that were never committed. So it
+        answers consumers with OFFSET_NOT_AVAILABLE until the leader has agreed with its log once.
         """
         code = self.epoch_error(current_leader_epoch)
         if not code and not self.knows_high_watermark:

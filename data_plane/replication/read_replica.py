@@ -1,7 +1,8 @@
 """Which replica a consumer should read from: one in its rack, if there is an equal one (KIP-392). PURE.
 
-Kafka's `RackAwareReplicaSelector`: among the replicas in the consumer's rack the leader itself if it is there, else the
-one whose log reaches furthest; only replicas that are in sync and hold the offset count. Without any the leader serves.
+This is Kafka's `RackAwareReplicaSelector`. Of the replicas in the consumer's rack it takes the leader if it is there,
+else the one whose log reaches furthest. Only replicas that are in sync and hold the offset count. If there is none,
+the leader serves.
 """
 
 from __future__ import annotations

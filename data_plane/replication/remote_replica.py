@@ -60,20 +60,21 @@ class RemoteReplica:
             cursor.mark_dirty(wakes=True)
 
     def follow_with(self, cursor: Cursor) -> None:
-        """This session is the one that hears of the log.
+        """Make this session the one that hears of the log.
 
-        The one before has to look for itself once more. It is dead as a rule; but a request of a session that was given
-        up may also be read after the first one of the next (a leader that was paused), and must not silence it.
+        The one before must look for itself once more. Usually it is dead. But a leader that was paused may read a
+        request of the given-up session after the first one of the next. Then the older one must not silence the
+        newer.
         """
         before, self.cursor = self.cursor, cursor
         if before is not None and before is not cursor:
             before.mark_dirty(wakes=False)
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """A fetch at `offset` says that the follower has everything below it.
+        """Note a fetch at `offset`: the follower has everything below it.
 
-        It is caught up now if that is all of the leader's log, or was so at its last fetch if it has by now what the
-        leader had then: so a follower under steady load, always one fetch behind, counts as caught up.
+        It is caught up now if that is all of the leader's log. If it now has what the leader had at its last fetch,
+        it was caught up then. So a follower under steady load, always one fetch behind, counts as caught up.
         """
         if offset >= leader_end_offset:
             caught_up_ms = now_ms

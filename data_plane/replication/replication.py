@@ -1,8 +1,8 @@
-"""Replication of a broker: who is followed where, what leaders ask the controller, who lags. PORTED.
+"""Replication of a broker: which leaders it follows, what its leaders ask the controller, who lags. PORTED.
 
-One object per broker. Partitions ask it about the cluster (`partition.Cluster`); the broker tells it of every partition
-that the metadata changes (`match`) and of those that it serves no more (`forget`). Tasks begin when there is something
-to do: a broker whose partitions have no other replicas runs none.
+One object per broker. Partitions ask it about the cluster (`partition.Cluster`). The broker tells it of every
+partition that the metadata changes (`follow_metadata`), and of those that it no longer serves (`forget`). Tasks begin
+when there is something to do: a broker runs them only when one of its partitions has other replicas.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ class Replication:
         self._unfollow((topic_id, index))
 
     def stop(self) -> None:
-        """Follow nobody any more: what a log got while it is closed would be promised, and not be on the device."""
+        """Stop following all leaders. What a log gets while it is being closed would be promised, but might miss the
+        last sync.
+        """
         self._is_stopped = True
         for replica in list(self._followed_at):
             self._unfollow(replica)

@@ -2,27 +2,31 @@
 
 Theory of operation
 -------------------
-A disk may give back other bytes than it took, and say nothing. Nobody reads all logs again and again for that; but
-readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
-*suspected* when a follower fetches at one offset over and over although there is something behind it, or when its
-bytes make no batches. A worker then holds what that fetch gets against its checksums. Only what is wrong there too is
-rot; everything else was the follower's own trouble.
+A disk may give back other bytes than it took, and report no error. Reading all logs again and again would cost too
+much. But readers check: a follower each batch before it appends, a client before it uses a record. So a replica is
+*suspected* in two cases. A follower fetches at one offset over and over although there is something behind it, or the
+bytes at an offset make no batches. A worker then checks what that fetch gets against its checksums. Only what is
+wrong there too is rot; everything else was the follower's own trouble.
 
     sound --suspected, wrong checksum--> rotten --others are in sync--> lost --another leads--> set aside, begun anew
                                            |                             (the controller's word)       |
                                            '-- the last in sync: serves on, and says so                '--> sound
 
 * **Given up through the controller.** The broker says that the replica lies in the LOST directory (KIP-858's word for
-  a replica of a failed directory). In one record the controller takes it out of the ISR and of those that are eligible,
-  and elects another leader if it led; the leader epoch rises, so that no fetch of before counts any more.
-* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and that this
-  one is neither in sync nor eligible. While the metadata says LOST nobody takes it into an ISR; the directory is told
-  only when the new, empty log is there. From then on it is a follower like any other: it joins when it has everything.
+  a replica of a failed directory). In one record the controller takes it out of the ISR and of those that are
+  eligible. If it led, the same record elects another leader. The leader epoch rises, so that earlier fetches no
+  longer count.
+* **Never empty and in sync.** The log is set aside only when the metadata says that another broker leads and that
+  this one is neither in sync nor eligible. While the metadata says LOST nobody takes it into an ISR; the directory is
+  told only when the new, empty log is there. From then on it is a follower like any other: it joins when it has
+  everything.
 * **The last one in sync keeps what it has.** Nobody else has all that was acknowledged. If the others went away just
   when this one gave up, it takes its word back, and leads again.
-* **Nothing is removed.** The old log's directory is renamed to `-stray`; what of it is still good is for the operator.
-* A crash in between is no trouble: the metadata says LOST until a log has begun anew. A log that is found at the start
-  is then set aside like one that was found rotten (it may be one that had begun anew: it begins once more).
+* **Nothing is removed.** The old log's directory is renamed to `-stray`; what of it is still good is for the
+  operator.
+* A crash in between is no trouble: the metadata says LOST until a log has begun anew. A log that is found at the
+  start is then set aside like one that was found rotten. It may be one that had begun anew already: it begins once
+  more.
 """
 
 from __future__ import annotations

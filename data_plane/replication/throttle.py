@@ -1,8 +1,8 @@
 """How fast replicas that are not in sync are served, and fetch: `*.replication.throttled.*` (KIP-73). PURE.
 
-Only partitions that their topic names are slowed: on the leader for followers outside of the ISR, on the follower while
-it lacks what it knows to be committed. So a move does not take what clients need, and never holds up an
-acknowledgement. A bucket holds one second of the rate.
+Only partitions that their topic's configuration names are slowed. The leader slows followers outside of the ISR. A
+follower slows itself while it lacks what it knows to be committed. So a move leaves clients what they need, and
+acknowledgements never wait for it. A bucket holds one second of the rate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from metadata_quorum.config.effective_config import BrokerConfigLayers, broker_v
 LEADER, FOLLOWER = "leader", "follower"
 EVERY = "*"
 DIGITS_MAX = 20
-"""A longer number names no partition and no broker."""
+"""Digits of a partition or broker id; a longer number cannot be one, and its item is ignored."""
 NEVER_MS = 1000
 """When a rate of 0 is looked at again."""
 
@@ -44,7 +44,7 @@ class ReplicationThrottle:
         self.bytes_counted = 0
 
     def set_rate(self, layers: BrokerConfigLayers) -> None:
-        """As the metadata says now; without a value nothing is slowed."""
+        """Take over the rate that the metadata has now. Without one, all goes at full speed."""
         value = broker_value(self._rate_key, layers)
         rate = value if isinstance(value, int) else None
         if rate != self._rate:
@@ -52,7 +52,9 @@ class ReplicationThrottle:
             self._room = float(rate or 0)
 
     def set_replicas(self, topic_id: bytes, configs: Mapping[str, str]) -> None:
-        """A topic's list, among its own configs: `partition:broker,...`, `*`, or nothing; empty items say nothing."""
+        """Take over a topic's list from its own configs: `partition:broker,...`, `*`, or nothing. Empty items are
+        ignored.
+        """
         value = topic_value(self._replicas_key, configs, BrokerConfigLayers({}))
         items = [item for item in value if item] if isinstance(value, list) else []
         if not items:

@@ -5,8 +5,8 @@ leader knows, and where that epoch ends in the leader's log. The follower's log 
 to the smaller of the two ends of that epoch. If the follower lacks that epoch, too, it cuts to where its own next
 smaller one ends, and asks again.
 
-Never by the high watermark: it arrives late, so a follower that has become leader meanwhile may know a lower one than
-what has been acknowledged (KIP-101's example of a lost record).
+A log is never cut by the high watermark, which arrives late at followers. A follower that has become leader meanwhile
+may know a lower one than what has been acknowledged (KIP-101's example of a lost record).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Fetches that wait for a partition to have more for them. PURE.
 
-Each says what it waits for: an offset that the high watermark or the log end must reach, or a place that the log must
-have grown to. An append looks at the smallest of each kind alone, so that it costs the same beside one waiting fetch as
-beside thousands, and wakes only those whose mark is reached. A woken fetch waits no more: if there is still not
-enough for it, it waits anew.
+Each says what it waits for. That is an offset that the high watermark or the log end must reach, or a place that the
+log must have grown to. An append looks only at the smallest mark of each kind, and wakes only those whose mark is
+reached. So it costs the same beside one waiting fetch as beside thousands. A woken fetch has left the queue: if there
+is still not enough for it, it waits anew.
 
-A log that was cut does not reach a place again for a while, which may hold such a fetch up until its time is over.
+A log that was cut takes a while to reach a place again. Such a fetch may be held up until its time is over.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def take_clean_shutdown(directory: Dir) -> int | None:
-    """The broker epoch in the clean-shutdown marker, -1 if it names none; None without a marker.
+    """The broker epoch in the clean-shutdown marker: -1 if the marker has no valid one, None if the marker is
+    missing.
 
     The marker is removed, durably, before anybody can change the directory: it vouches for one start only.
 

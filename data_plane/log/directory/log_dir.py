@@ -475,8 +475,9 @@ class LogDir:
     def close_clean(self, broker_epoch: int) -> None:
         """Sync everything and leave the clean-shutdown marker (blocking, in a worker); the logs are closed then.
 
-        A directory that was closed cleanly before, and whose logs were not all loaded since, gets back the marker that it
-        had; one that was recovering gets none. Nobody may use the directory any more; `on_offline` is not told of a failure.
+        If the logs of a directory were not all loaded, the marker that was there at the start is written again. A
+        directory that was recovering gets none. After this call the directory must not be used. A failure is raised
+        here; `on_offline` is not called.
 
         Raises:
             DiskError: no marker has been written.

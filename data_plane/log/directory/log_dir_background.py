@@ -1,9 +1,9 @@
 """The upkeep of one log directory: a loop that looks at what is due once a second (PORTED).
 
-What waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: while a worker is
-at it, before the worker begins, and before the loop hears of its end. So the loop looks at the log again after every
-wait. A worker that meets closed or removed files stops there. What is written for many logs is read within the worker
-(see `PartitionLog.flush`).
+What waits for the device runs in a worker. A log may be deleted, truncated or closed at any time: before a worker
+begins, while it works, before the loop hears of it. So the loop looks at the log again after every wait. A worker
+that meets closed or removed files stops there. What is written for many logs is read within the worker (see
+`PartitionLog.flush`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Workers of one log directory, with an eye on what does not come back. PORTED.
+"""The worker threads of one log directory, and for how long their calls have waited. PORTED.
 
-A device that hangs blocks the thread that asks it, for as long as it likes. So each directory of several has threads
-of its own, which is all that a hung device can use up, and `oldest` tells how long its oldest call has waited.
+A device that hangs blocks each thread that calls it, for any length of time. So where there are several directories,
+each has threads of its own: a hung device can use up only those. `oldest` says how long the oldest call has waited.
 """
 
 from __future__ import annotations

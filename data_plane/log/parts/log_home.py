@@ -1,7 +1,10 @@
 """Where a log lies, who owns it, and whether it works: what all parts of a log know of the world.
 
-A failed operation takes the log, and its directory, offline. Three kinds of failure do not: a want of room or
-descriptors (`DiskRefused`), that of a worker which the loop has overtaken, and that of a closed log.
+A failed operation takes the log, and its directory, offline. Some failures do not:
+
+- a lack of room or descriptors (`DiskRefused`), unless a sync met it;
+- a worker's call at a file that the loop has closed meanwhile;
+- a missing file of a log that was closed meanwhile.
 """
 
 from __future__ import annotations

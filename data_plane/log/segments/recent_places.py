@@ -1,11 +1,12 @@
-"""Where the last batches of an active segment end, so that those who read its tail need not look into the file. PURE.
+"""Where the last batches of an active segment end, so that reads at its tail need not look into the file. PURE.
 
-Followers and consumers that keep up ask for the offset behind a batch that came a moment ago, each at a pace of its own,
-and at most so many bytes: both are answered from here. The sparse index knows where a batch begins, not where the one
-behind it does, so that without this every such read costs several small ones.
+Followers and consumers that keep up ask for the offset behind a batch that came a moment ago. Each goes at a pace of
+its own, and asks for a bounded number of bytes. The places here give both the beginning and the end of such a read.
+The sparse index knows where a batch begins, but not where the next one does. With it alone, every such read would
+cost several small ones.
 
-Appended in such an order that a reader in another thread never finds an offset without its position, and replaced as a
-whole when it is full.
+A position is appended before its offset, so a reader in another thread finds a position for every offset. When the
+arrays are full, they are replaced as a whole.
 """
 
 from __future__ import annotations

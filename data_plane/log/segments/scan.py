@@ -1,8 +1,8 @@
 """Walk over the batches of a segment file by their headers, with or without checking their checksums.
 
 Files are read in chunks with positioned reads. A walk that checks reads every byte once, into a buffer that the
-caller keeps for many segments. A walk that does not check reads one chunk wherever the next header lies outside
-the last one, so large batches are skipped and small ones cost no call each.
+caller keeps for many segments. A walk that only reads headers fetches a chunk wherever the next header lies outside
+the last chunk. So it skips large batches, and small ones share a call.
 """
 
 from __future__ import annotations

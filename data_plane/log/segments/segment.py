@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 `<base offset>.log` holds the batches; its indexes are derived data. Only the last segment of a log, the active one,
-is appended to, and its index is always in memory (None while it has no entry). The index files are written when the
+is appended to. Its index is always in memory (None while it has no entry). The index files are written when the
 segment is rolled or closed, so that the hot path makes one system call per batch. After a crash the index of the
-active segment is rebuilt from it anyway. The index of an inactive segment is read at first use, checked, rebuilt from
-the segment if it cannot be right, and dropped again when it has not been used for a while.
+active segment is rebuilt from it anyway. The index of an inactive segment is read at first use and checked. If it
+cannot be right, it is rebuilt from the segment. It is dropped again when it has been idle for a while.
 
 Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
-even that: where the last read ended (a consumer that reads on), where the last upper bound was (the
-high watermark), and where the last batches end that were appended (`recent_places`).
+even that. They are the ends of the last read (for a consumer that reads on), of the last upper bound (the high
+watermark), and of new batches (`recent_places`).
 """
 
 from __future__ import annotations
@@ -284,9 +284,10 @@ class Segment:
         return self.max_timestamp_ms
 
     def write_index(self) -> None:
-        """Append what the files lack, with the last entry of the time index that a finished segment has.
+        """Append to the index files what they lack. A finished segment's time index gets its last entry too.
 
-        Not on a device yet: `flush_index` does that. A disk that refuses is no failure: there are no files then.
+        The files are not synced here: `flush_index` does that. If the disk refuses for lack of room, the segment goes
+        on without index files.
         """
         index = self.index
         if index is None:

@@ -4,9 +4,9 @@ An `.index` file holds pairs of big-endian int32 (offset relative to the segment
 begins at `position` ends with that offset. A `.timeindex` file holds (timestamp int64, relative offset int32): no
 record up to that offset is newer than the timestamp. Both ascend strictly, so a lookup is a bisection.
 
-In memory they are four arrays, appended in such an order that a reader in another thread never finds a key
-without its value. Kafka preallocates the files of the segment it appends to, so a directory that Kafka left
-uncleanly has zeros behind the entries; they are cut off here.
+In memory they are four arrays. A value is appended before its key, so a reader in another thread finds a value for
+every key. Kafka preallocates the files of the segment that it appends to. So a directory that Kafka left uncleanly
+has zeros behind the entries; they are cut off here.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class SegmentIndex:
     def position_for_offset(self, offset: int) -> tuple[int, int]:
         """(index of the entry, position) from which a scan for `offset` starts; (-1, 0) before the first entry.
 
-        The batch at the position of the greatest entry not above `offset` ends at that entry's offset, so
-        what holds `offset` is that batch or a later one.
+        The batch at the position of the greatest entry not above `offset` ends at that entry's offset. So that batch
+        or a later one holds `offset`.
         """
         entry = bisect_right(self.offsets, offset) - 1
         return (entry, self.positions[entry]) if entry >= 0 else (-1, 0)
 
     def position_floor(self, position: int) -> int:
-        """The greatest indexed batch position not above `position`; 0 where there is none."""
+        """The greatest indexed batch position that is at most `position`; 0 before the first entry."""
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int:
-        """A relative offset up to which no record is newer than `timestamp_ms`; 0 where nothing is known.
+        """A relative offset up to which no record is newer than `timestamp_ms`; 0 before the first entry.
 
         Kafka's rule: the greatest entry whose timestamp is not above the one asked for.
         """
