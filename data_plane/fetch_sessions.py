@@ -178,8 +178,9 @@ class FetchSessions:
         is_known: Callable[[PartitionKey], bool] = lambda key: True,
         is_follower: Callable[[FetchRequest, bool], bool] = lambda request, by_id: True,
     ) -> None:
-        """`is_known`: whether a partition is hosted here. `is_follower`: whether a request (by topic id or not) that names
-        a replica comes from one of what is here, as far as can be told."""
+        """`is_known`: whether a partition is hosted here. `is_follower`: whether a request that names a replica may
+        come from a follower of a hosted partition. Its second argument: whether the request names topics by id.
+        """
         self._is_known = is_known
         self._is_follower = is_follower
         self._unknown = 0

@@ -14,10 +14,10 @@ tear any of these batches and leave a later one of them whole. So the log is ref
 
 A log that is gone
 ------------------
-A controller that finds nothing where it had a log would vote again in epochs in which it has voted, and for candidates
-that lack what it had promised to keep; nobody could tell. So `metadata-log-begun`, beside `meta.properties`, says that
-there was a quorum's state in the log's directory. It is written after that state is durable, so that no crash leaves one
-without the other. A controller that has lost the state is refused, be it with the whole directory or alone.
+A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack what it
+had promised to keep. Nobody would notice. So the file `metadata-log-begun`, beside `meta.properties`, says that there
+was a quorum's state in the log's directory. It is written after that state is durable, so a crash never leaves the
+file without the state. A controller that has lost the state is refused, be it with the whole directory or alone.
 
 Both files are ours; Kafka leaves them alone.
 """

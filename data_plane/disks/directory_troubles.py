@@ -5,17 +5,18 @@ Theory of operation
 * A directory in trouble (`data_plane.disks.disk_watch`) is listed in this broker's own configuration
   (`wire.disk_troubles`). The controller moves its leaderships to replicas that are in sync and lie on sound
   directories; where there is none, the leadership stays.
-* One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it among
-  `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when no partition would lose
-  its last sound replica in sync by it, and while it hangs it is not taken back. When the device answers again the broker
-  registers anew under the same incarnation, with the directory. No replica on it begins anew: the id is the same.
-* If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a registration without
-  directories is not possible.
+* One that **hangs** cannot follow a leader either, and an acks=all write would wait for it. So heartbeats name it
+  among `offline_log_dirs`, Kafka's own word: its replicas leave the ISRs at once. That is done only when each of its
+  in-sync replicas has another sound one beside it in the ISR. While the directory hangs it is not taken back. When
+  the device answers again, the broker registers anew under the same incarnation, with the directory. No replica on it
+  begins anew: the id is the same.
+* If **all** directories hang, the heartbeat asks for a fence instead, under the same condition: a registration needs
+  at least one directory.
 * A **full** directory stays online. Its replicas serve what they have, leave the ISRs when they lag, and get no new
   replicas beside them: it is cordoned (KIP-1066).
 
-The list is compared with the metadata until both agree. So three things need no care of their own: a lost answer, a
-new controller, and the list of this broker's former life, which a start finds in the metadata.
+The list is compared with the metadata until both agree. This also covers a lost answer, a new controller, and an old
+list that a restarted broker finds in the metadata.
 """
 
 from __future__ import annotations

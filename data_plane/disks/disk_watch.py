@@ -1,16 +1,19 @@
-"""Notices disks that hang and disks that are full: says so, and when their leaderships should go elsewhere. PORTED.
+"""Watches for disks that hang or are full, tells the operator, and decides when their leaderships should go
+elsewhere. PORTED.
 
-* **Hung.** A call that a device does not answer for `WARN_SECONDS` is told to the operator. After `hung_seconds` its
-  directory is in trouble; in a node with several, its logs then refuse appends and reads (KAFKA_STORAGE_ERROR, which
-  clients retry), so that the loop does not touch the device and wait there with it. All of that ends when the call comes back.
-* **Full.** A directory is in trouble when a write found no room `full_seconds` ago, and there is not enough of it since. Enough
-  is a twentieth of the device or `ROOM_BYTES`, whichever is less, and no write refused for as long: a disk on the brink
-  would else take leaderships and lose them every few seconds.
+* **Hung.** When a device leaves a call unanswered for `WARN_SECONDS`, a line in the log tells the operator. After
+  `hung_seconds` its directory is in trouble. In a node with several directories, its logs then refuse appends and
+  reads (KAFKA_STORAGE_ERROR, which clients retry). So the loop stays away from the device and does not wait there
+  with it. All of that ends when the call comes back.
+* **Full.** A directory is in trouble from `full_seconds` after a write that found no room, until there is enough room
+  again. Enough means two things: a twentieth of the device or `ROOM_BYTES` is free, whichever is less, and no write
+  was refused for `full_seconds`. With a lower bar, a disk on the brink would take leaderships and lose them every few
+  seconds.
 
-`DirectoryTroubles` makes of a trouble what the controller should know.
+`DirectoryTroubles` tells the controller of each trouble.
 
-Deliberately absent: appends are written by the loop itself, so one that meets a hang before it has been noticed holds
-up the node; only a writer of its own for each disk can prevent that.
+Deliberately absent: a writer of its own for each disk. The loop itself writes appends. So an append to a device that
+hangs, before the hang is noticed, holds up the node.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Rules
 * A directory that hangs holds up its own queue alone.
 * While a worker makes a log of some name, nobody else does: what asks for that name waits here as well.
 * What is not wanted any more when it is made (deleted, or moved away meanwhile) is removed again.
-* What a worker could not make is tried once more on the loop by the placement, which passes over full directories and
-  has the last word.
+* What a worker could not make, the placement tries once more on the loop. It passes over full directories and has the
+  last word.
 
 PORTED.
 """

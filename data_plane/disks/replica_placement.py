@@ -5,15 +5,16 @@ Theory of operation
 The metadata log says of each replica in which directory it lies (KIP-858). A broker with several directories chooses
 when it makes the log, and tells the controller (`DirectoryAssignments`).
 
-* **The rule for a new log**: of the directories with at least half as much free room as the roomiest one, that with
-  the fewest logs (Kafka's rule), then the roomiest. With equal disks this spreads logs evenly; a disk that has filled
-  up gets no more, and one that was added empty is filled first. A disk that turns out to be full is passed over.
-* **Nothing is made twice.** A replica whose directory is offline, or may be (an unassigned one that existed before
-  this process, while some directory is away), is not served: KAFKA_STORAGE_ERROR. An empty log in its place would
-  forget what the other disk holds.
-* A replica whose directory is no longer configured while all that are configured are there was on a disk that has
-  been replaced: it begins anew, with an error in the log. The controller takes it out of all who may lead when it hears
-  of the new directory, and until then the replica is offline.
+* **The rule for a new log**: only directories with at least half as much free room as the roomiest one count. Of
+  these the one with the fewest logs gets it (Kafka's rule); among equals, the roomiest. With equal disks this spreads
+  logs evenly; a disk that has filled up gets no more, and one that was added empty is filled first. A disk that turns
+  out to be full is passed over.
+* **Nothing is made twice.** A replica whose directory is offline, or may be, is not served: KAFKA_STORAGE_ERROR. It
+  may be where the replica is unassigned and existed before this process, while some directory is away. An empty log
+  in its place would forget what the other disk holds.
+* If a replica's directory is no longer configured, and all configured directories are there, then its disk has been
+  replaced. The replica begins anew, with an error in the log. The controller takes it out of all who may lead when it
+  hears of the new directory, and until then the replica is offline.
 * Where two directories hold the same replica, the assigned one counts, and the other copy is set aside as a stray.
 
 PURE but for the logs' own files.

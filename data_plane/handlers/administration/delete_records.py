@@ -79,8 +79,8 @@ class DelayedDelete(Delayed):
 class DeleteRecordsHandler:
     """API 21. What is below the new start is never served again; whole segments go with the next retention run.
 
-    The low watermark is the lowest log start offset of the replicas that live; followers hear of it with their next
-    fetch, so the answer waits for them, but not longer than `timeout_ms`.
+    The low watermark is the lowest log start offset of the replicas that live. Followers hear of the new start with
+    their next fetch. The answer waits for them for `timeout_ms` at most.
     """
 
     def __init__(self, broker: Broker) -> None:

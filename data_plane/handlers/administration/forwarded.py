@@ -1,7 +1,7 @@
 """Requests that a broker only hands on: the controller decides them, or the quorum answers them.
 
 Elections, reassignments, registrations, features, voters. Each goes to the active controller as it is, and its answer
-comes back as it is; what a broker adds is the answer where no controller could be asked in time.
+comes back as it is. Where no controller could be asked in time, the broker answers itself.
 """
 
 from __future__ import annotations

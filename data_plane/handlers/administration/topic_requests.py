@@ -82,7 +82,7 @@ async def ask_controller(broker: Broker, sender: Sender, request: Any, timeout_m
     """The controller's response to a client's request.
 
     Raises `KafkaError` REQUEST_TIMED_OUT (without a text, as Kafka's), NOT_CONTROLLER, or POLICY_VIOLATION for what a
-    controller would refuse for its size. What has no time is not even tried.
+    controller would refuse for its size. With a timeout of 0 or less, the controller is not asked at all.
     """
     if names_many(request):
         await broker.long_work.begin().in_worker(check_named, request)

@@ -1,8 +1,9 @@
 """What a fetch that found too little waits for, partition by partition.
 
-If so many bytes are missing from all of its partitions together, then at least one of them must give an equal share of
-them before there are enough. So each waits for its own share; whichever has it is cause for a new look, and what is
-missing then is shared out anew. With one partition the first look finds enough, with many each look leaves less.
+The fetch lacks a number of bytes over all its partitions. Before there are enough, at least one partition must give
+an equal share of that number. So each partition waits for its own share. The first that has it wakes the fetch, and
+what is still missing is shared out anew. With one partition the first look finds enough, with many each look leaves
+less.
 """
 
 from __future__ import annotations

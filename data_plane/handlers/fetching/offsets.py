@@ -47,10 +47,11 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class Turns:
-    """Who may look for a time on a disk: one request for each, the others in the order in which they came.
+    """The queues of requests that look for a time on a disk: one per disk looks, the others wait in the order of
+    arrival.
 
-    A look-up may decompress a whole batch and go through it with the interpreter's lock, so two at once would only make
-    everybody else wait longer.
+    A look-up may decompress a whole batch and walk its records while it holds the interpreter's lock. Two at once
+    would only make everybody else wait longer.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:

@@ -1,13 +1,15 @@
-"""What is left of a Produce request when the loop may not go on with it: workers first, then the appends, turn by turn. PORTED.
+"""The rest of a Produce request that is too much for one turn of the loop: workers decompress, then the loop appends,
+turn by turn. PORTED.
 
 Theory of operation
 ===================
 
-`ProduceHandler` appends partition by partition. Where an append raises `OffLoop`, or a turn has had
-`PARTITIONS_PER_TURN` of them, the handler keeps what it has in a `ProduceRest` and suspends the connection, so that no later
-request of it can overtake. `work` lets a worker decompress that batch and some behind it, and the handler goes on where it
-stood. Anything may have happened in between: leadership, log, topic, limits and checksum are looked at again, and only what
-the bytes themselves decide is kept (what they decompress to, whether their records keep the rules).
+`ProduceHandler` appends partition by partition. It stops where an append raises `OffLoop`, or after
+`PARTITIONS_PER_TURN` appends in one turn. It then keeps what it has in a `ProduceRest` and suspends the connection,
+so that no later request of it can overtake. `work` lets a worker decompress that batch and some behind it, and the
+handler goes on where it stood. Anything may have happened in between: leadership, log, topic, limits and checksum are
+checked again. Only what the bytes themselves decide is kept: what they decompress to, and whether their records keep
+the rules.
 
 These workers have threads of their own (`ProduceWorkers`), so syncs, reads and loading never wait for them. Most batches are
 done by those for `small` ones, with little room each. One that turns out larger begins anew among the `large`, and so do the

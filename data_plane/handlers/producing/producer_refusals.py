@@ -1,7 +1,8 @@
 """What an operator needs to know of batches that were refused for their producer's sequence or epoch. PURE.
 
-Such a refusal is a client's bug, a second writer with the same producer id, or records that were lost here: only both sides'
-numbers and the client's address tell which. Lines are bounded (`data_plane.line_budget`), because a client may go on sending.
+Such a refusal has one of three causes: a client's bug, a second writer with the same producer id, or records that
+were lost here. Only both sides' numbers and the client's address tell which. Lines are bounded
+(`data_plane.line_budget`), because a client may go on sending.
 """
 
 from __future__ import annotations

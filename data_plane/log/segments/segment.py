@@ -9,8 +9,8 @@ active segment is rebuilt from it anyway. The index of an inactive segment is re
 cannot be right, it is rebuilt from the segment. It is dropped again when it has been idle for a while.
 
 Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
-even that. They are the ends of the last read (for a consumer that reads on), of the last upper bound (the high
-watermark), and of new batches (`recent_places`).
+even that scan. Remembered are the end of the last read (for a consumer that reads on), the last upper bound (the high
+watermark), and recent batches' ends (`recent_places`).
 """
 
 from __future__ import annotations
