@@ -17,7 +17,7 @@ A log that is gone
 A controller that has lost its log could vote twice in one epoch. It could also vote for candidates that lack what it
 had promised to keep. Nobody would notice. So the file `metadata-log-begun`, beside `meta.properties`, says that there
 was a quorum's state in the log's directory. It is written after that state is durable, so a crash never leaves the
-file without the state. A controller that has lost the state is refused, be it with the whole directory or alone.
+file alone behind. A controller that has lost the state is refused, be it with the whole directory or alone.
 
 Both files are ours; Kafka leaves them alone.
 """

@@ -3,12 +3,13 @@
 Theory of operation
 -------------------
 The quorum knows who leads. If this node leads and its controller is active, it decides the request; otherwise the
-request goes to the leader's address. As in Kafka, a request is repeated until its deadline in three cases: there is
-no leader yet, the node that was asked says NOT_CONTROLLER, or the connection breaks. What a broker asks may be done
-twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
+request goes to the leader's address. As in Kafka, a request is repeated until its deadline in three cases. Either
+there is no leader yet, or the node that was asked says NOT_CONTROLLER, or the connection breaks. What a broker asks
+may be done twice. A client whose topic was created just before the controller died learns TOPIC_ALREADY_EXISTS.
 
-**A new leader ends the questions to the old one.** It may be paused or cut off, and never answer; the change of
-leadership, which the quorum tells, fails what waits for it, and that is asked anew.
+**A new leader ends the questions to the old one.** The old leader may be paused or cut off, and never answer. The
+quorum reports the change of leadership here. Then requests that wait for the old leader fail, and are sent to the new
+one.
 
 Two kinds of requests: a broker's own (heartbeats, AlterPartition, ...), and those of clients, which go in an Envelope
 (`forward`). One that may be decided by the quorum itself (DescribeQuorum, changes of voters) takes the same way.
@@ -48,8 +49,9 @@ __all__ = [
 
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.1
-"""Between two attempts while the leader is not active yet, or cannot be reached; a change of leadership ends the pause.
-It doubles from one attempt to the next."""
+"""Pause between two attempts while the leader is still inactive or out of reach. A change of leadership ends the
+pause. It doubles from one attempt to the next.
+"""
 
 QUORUM_APIS = frozenset(
     {

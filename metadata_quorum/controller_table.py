@@ -61,8 +61,9 @@ def build_controller_table(
 ) -> ApiTable:
     """The API table of a controller's listener.
 
-    `decided` are the requests that the controller decides; `image` gives the newest committed one; `described` is whose
-    configuration is told, `features` are the levels that the node speaks, `kraft_version` is the quorum's.
+    `decided` are the requests that the controller decides. `image` gives the newest committed image. `described` is
+    the node whose configuration DescribeConfigs answers with. `features` are the levels that the node supports, and
+    `kraft_version` gives the quorum's.
     """
     asks = AskHere(service).handle
     handlers: dict[int, Handler] = {int(key): asks for key in QUORUM_APIS}

@@ -33,8 +33,8 @@ KRAFT_VERSION_LEVEL = 1
 class Release:
     """What a node of one release speaks; nodes of two releases live in one cluster while it is upgraded.
 
-    `versions_behind` says by how many versions its answers to clients end before ours. What nodes ask each other is no
-    part of that: it is fixed by the finalized `metadata.version`, since nodes do not negotiate.
+    `versions_behind` says by how many versions its answers to clients end before ours. Requests between nodes are
+    exempt. Their versions are fixed by the finalized `metadata.version`, since nodes do not negotiate.
     """
 
     features: Mapping[str, tuple[int, int]]

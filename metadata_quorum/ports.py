@@ -1,9 +1,9 @@
 """What the metadata quorum asks of the parts around it.
 
-Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs (implemented by
-`data_plane.metadata_log` over the log class that topics use, and in memory by tests). `DecisionLog` is what a
-replicated state machine sees above a quorum: records go in, and a high watermark says which of them will never
-be taken back. The quorum's `QuorumLeader` is such a log, and so are the partitions of `__consumer_offsets`.
+Two logs meet here. `ReplicatedLog` is the storage below a quorum: bytes with offsets and epochs.
+`data_plane.metadata_log` implements it over the log class that topics use, tests in memory. `DecisionLog` is what a
+replicated state machine sees above a quorum. Records go in, and a high watermark says which of them will never be
+taken back. The quorum's `QuorumLeader` is such a log, and so are the partitions of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class MetadataLogCorrupt(Exception):
-    """The metadata log holds damage that no crash can explain: the node must not go on with what is left."""
+    """The metadata log holds damage that is not a crash's: the node must stop, since what is left may lack committed
+    records.
+    """
 
 
 @attrs.frozen(order=True)

@@ -6,10 +6,10 @@ as the leader's log was. Observers take `committed_image` once and then follow w
 Who has the image
 -----------------
 `_follow` is the only task that replays: as long as this node does not decide, what is committed goes through the
-publisher. The controller's machine begins with the publisher's image when three things hold: the quorum leads, it has
-committed in its epoch, and the publisher has replayed all of the log. Its first decision is `Activate`. From then on
-the machine's committed states are published. When the lead is lost the machine resigns (those who wait hear
-NOT_CONTROLLER) and the publisher goes on behind the machine's committed state.
+publisher. The controller's machine begins with the publisher's image when three things hold. This node leads the
+quorum, it has committed a record in its epoch, and the publisher has replayed all of the log. Its first decision is
+`Activate`. From then on the machine's committed states are published. When the lead is lost the machine resigns
+(those who wait hear NOT_CONTROLLER) and the publisher goes on behind the machine's committed state.
 """
 
 from __future__ import annotations

@@ -46,8 +46,9 @@ from wire.errors import ErrorCode, KafkaError
 from wire.structure import Message
 
 RECORDS_PER_BATCH_MAX = 10_000
-"""Kafka's limit. A decision that writes more (a broker of many partitions goes) is several batches, in their order; what
-has to be atomic is refused when it would be more."""
+"""Kafka's limit. A decision that writes more (when a broker with many partitions goes) becomes several batches, in
+their order. A change that has to be atomic is refused when it would be more.
+"""
 
 S = TypeVar("S")
 D = TypeVar("D")
@@ -142,7 +143,9 @@ CommittedListener = Callable[[Any, Any], None]
 
 
 class ReplicatedStateMachine(Generic[S, D]):
-    """The leader's runtime of one machine over one log. Not reentrant: callbacks may submit, decisions may not."""
+    """The leader's runtime of one machine over one log. It is not reentrant for decisions: only callbacks may
+    submit.
+    """
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class ReplicatedStateMachine(Generic[S, D]):
 
     @property
     def state(self) -> S:
-        """The newest state, committed or not: for decisions, never for answers."""
+        """The newest state, committed or still undecided: for decisions, never for answers."""
         return self._state
 
     @property
@@ -191,12 +194,12 @@ class ReplicatedStateMachine(Generic[S, D]):
         self._listeners.append(listener)
 
     def submit(self, request: Any, now_ms: int, api_version: int | None = None) -> Deferred:
-        """Decide a request. The response is released when what it tells is committed.
+        """Decide a request. The response is released when all that it depends on is committed.
 
-        A node that does not lead answers NOT_CONTROLLER at once, and one whose disk cannot keep up
-        REQUEST_TIMED_OUT (which clients retry). Raises what the machine's `decide` raises, and what the log raises when it
-        takes no append for a reason of its own (`DiskError`, `KafkaError`): then a first part of the decision may stand,
-        in the log and in the state, and the caller begins anew from the log.
+        A node that does not lead answers NOT_CONTROLLER at once. One whose disk is too slow answers
+        REQUEST_TIMED_OUT, which clients retry. Raises what the machine's `decide` raises, and what the log raises
+        when it refuses an append (`DiskError`, `KafkaError`). After an error of the log, a first part of the decision
+        may stand, in the log and in the state. Then the caller begins anew from the log.
         """
         refusal = None
         if not self._leading:

@@ -25,8 +25,8 @@ ErrorCounts: TypeAlias = dict[int, int]
 """Error code -> how often it was written; 0 is not in it."""
 
 ELEMENTS_MAX = 40_000
-"""Array elements of one request, nested ones and tagged fields included: 6 MiB of objects at most, decoded in less than a
-tenth of a second, whatever the API (`python -m bench.budget.decoding`).
+"""Array elements of one request, nested ones and tagged fields included. Whatever the API, they are 6 MiB of objects
+at most, decoded in less than a tenth of a second (`python -m bench.budget.decoding`).
 
 A megabyte of the smallest structures would be 350,000 of them, and most of a second. No client asks of so many things at
 once: Kafka itself takes at most 10,000 records of one request of an administrator."""
@@ -44,10 +44,10 @@ _counting_encoders: dict[tuple[type[Message], int], Callable[..., None]] = {}
 def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]]:
     """The function that decodes one message: (buffer, offset) -> (message, offset behind it).
 
-    The message may use the buffer up to its end: give it a view of one frame. `records` fields are memoryviews
-    into the buffer; a caller that keeps a message longer than its buffer copies them. The function raises
-    MalformedMessage for bytes that are no such message; `decoder` itself raises LocalProtocolError for a version
-    that the class does not have.
+    The message may use the buffer up to its end: give it a view of one frame. `records` fields are memoryviews into
+    the buffer; a caller that keeps a message longer than its buffer copies them. The function raises MalformedMessage
+    for bytes that are another message or none. `decoder` itself raises LocalProtocolError for a version that the
+    class does not have.
     """
     function = _decoders.get((cls, version))
     if function is None:
@@ -80,8 +80,8 @@ def measuring_decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tup
 def encoder(cls: type[M], version: int) -> Callable[[bytearray, M, Spills | None], None]:
     """The function that appends one message to a bytearray: (bytearray, message, spills).
 
-    A `records` field that is no bytes, bytearray or memoryview is a spill: only its length is written, and
-    `(len(w), object)` is appended to `spills`; without a list of spills it is refused. The function raises
+    A `records` field that is neither bytes, bytearray nor memoryview is a spill. Only its length is written, and
+    `(len(w), object)` is appended to `spills`. If `spills` is None, a spill is refused. The function raises
     LocalProtocolError for values that do not fit their fields; the bytearray then holds a part of the message.
     """
     function = _encoders.get((cls, version))

@@ -1,13 +1,13 @@
 """What a broker says of its disks that take no records now: full ones, and ones that hang. PURE.
 
-KRaft's messages have no word for such a directory: one in `offline_log_dirs` is gone for good, a cordoned one still leads. So
-a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every controller stores
-it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where nobody else can: leaderships
-move in the decision that stores the list, and may come back once the directory is listed no more.
+KRaft's messages have no word for such a directory: one in `offline_log_dirs` is gone for good, a cordoned one still
+leads. So a broker keeps a list in a configuration of its own BROKER resource (`TROUBLED_LOG_DIRS`). Every controller
+stores it, and Kafka's does nothing else. Ours lets the replicas on a listed directory lead only where nobody else
+can. Leaderships move in the decision that stores the list. They may come back once the list has lost the directory.
 
-An entry is `ID:full:SINCE:PATH` or `ID:hung:SINCE:PATH`: the directory's id as Kafka writes it, milliseconds of the wall
-clock, and the path with `%2C` for a comma and `%25` for a per cent sign. Anybody may have written the list, so an entry
-that makes no sense is passed over.
+An entry is `ID:full:SINCE:PATH` or `ID:hung:SINCE:PATH`. ID is the directory's id as Kafka writes it, SINCE is in
+milliseconds of the wall clock. PATH has `%2C` for a comma and `%25` for a per cent sign. Anybody may have written the
+list, so an entry that makes no sense is passed over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Protocol errors: those that a peer is told of by a code, and those that end the conversation.
 
-`KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes
-and protocol do not fit: `RemoteProtocolError` when the peer is at fault (the connection is closed),
-`LocalProtocolError` when our own code asked for something impossible (a bug).
+`KafkaError` carries one of Kafka's error codes and becomes part of a response. `ProtocolError` means that bytes and
+protocol do not fit. `RemoteProtocolError`: the peer is at fault, and the connection is closed. `LocalProtocolError`:
+our own code asked for something impossible (a bug).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Records inside logs that carry messages: metadata, control and coordinator records, each with its own frame.
 
-- A metadata record (the value of a record in the metadata log or a snapshot): frame version 1, record type,
-  version (each an unsigned varint), message.
+- A metadata record is the value of a record in the metadata log or in a snapshot. It has the frame version 1, record
+  type, version (each an unsigned varint), and the message.
 - A control record: its key is an int16 version and an int16 type; its value is the message. The quorum's
   messages begin with a field that repeats their version; an end-of-transaction marker has its version before it.
-- A coordinator record (in `__consumer_offsets` and `__transaction_state`): key and value each begin with an
-  int16; in the key it is the record type, in the value the version of the message.
+- A coordinator record (in `__consumer_offsets` and `__transaction_state`): key and value each begin with an int16. In
+  the key it is the record type, in the value the version of the message.
 
 All decoders raise MalformedMessage, and `UnknownRecord` (a MalformedMessage) for types or versions that
 Kafka 4.3 does not have.
@@ -130,8 +130,8 @@ def _known_version(cls: type[Message], version: int) -> int:
 def encode_control_record(message: Message, type: ControlRecordType | None = None) -> tuple[bytes, bytes]:
     """Key and value of a control record.
 
-    `type` is needed for an EndTxnMarker (COMMIT or ABORT); other messages have one type each, and are written at
-    the version that their own field names.
+    `type` is needed for an EndTxnMarker (COMMIT or ABORT). Other messages have one type each, and are written at the
+    version that their own field names.
     """
     name = message.__class__.__name__
     chosen = _CONTROL_TYPES.get(name) if type is None else type

@@ -1,7 +1,7 @@
 """Variable-length integers and other primitives, for code that reads or writes bytes outside the codecs.
 
-Readers take a buffer and an offset and return the value and the offset behind it; they raise MalformedMessage
-at the end of the buffer and for numbers longer than their type. Writers append to a bytearray.
+Readers take a buffer and an offset and return the value and the offset behind it. They raise MalformedMessage at the
+end of the buffer, and for numbers longer than their type. Writers append to a bytearray.
 """
 
 from __future__ import annotations

@@ -10,21 +10,21 @@ it came. Records are parsed only where somebody needs them: clients, compacted t
 
 What a broker checks of a produced batch, in Kafka's order (`parse_produced`, then `validate_for_append`):
 
-1. framing and magic: a batch that is not there, is cut, or is of an older format is INVALID_RECORD, one of an
-   impossible length or an unknown magic CORRUPT_MESSAGE; exactly one batch; zstd only since Produce 7;
+1. framing and magic: a batch that is missing, cut, or of an older format is INVALID_RECORD. One with an impossible
+   length or an unknown magic is CORRUPT_MESSAGE. There must be exactly one batch; zstd only since Produce 7;
 2. a base offset other than 0 is INVALID_RECORD, more bytes than allowed MESSAGE_TOO_LARGE, a wrong checksum
    CORRUPT_MESSAGE;
 3. the header's counts must agree, control batches are for brokers alone, and a producer id needs a sequence
    number (all INVALID_RECORD);
 4. compressed bytes must decompress (INVALID_RECORD), within a limit (MESSAGE_TOO_LARGE);
-5. so many records must fit in the (decompressed) bytes (INVALID_RECORD): each takes an offset, and a log whose
-   offsets run ahead of its bytes rolls a segment for a handful of them.
+5. as many records as the header counts must fit in the (decompressed) bytes (INVALID_RECORD). Each takes an offset,
+   and a log whose offsets run ahead of its bytes rolls a segment for a handful of them.
 
-Deliberately absent, and different from Kafka: no walk over the records (it costs 0.8-1.3 us each in Python,
-more than all else together), so a record that contradicts its batch reaches the consumer, which refuses it.
-Kafka lets an unknown codec and data that does not decompress come out as UNKNOWN_SERVER_ERROR; here they are
-UNSUPPORTED_COMPRESSION_TYPE and INVALID_RECORD, which as little invite a retry but say what is wrong. Kafka
-also never looks at bytes behind the first gzip member or lz4 frame that no record needs; here they are refused.
+Deliberately absent, and different from Kafka: a walk over the records. It costs 0.8-1.3 us each in Python, more than
+all else together. So a record that contradicts its batch reaches the consumer, which refuses it. Kafka answers an
+unknown codec and data that does not decompress with UNKNOWN_SERVER_ERROR. Here they are UNSUPPORTED_COMPRESSION_TYPE
+and INVALID_RECORD, which say what is wrong; clients retry none of the three. Kafka also never looks at bytes behind
+the first gzip member or lz4 frame, if its records end before them. Here they are refused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What a message is: attrs classes whose fields carry the versions in which they travel.
 
-Every class in `wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a record)
-are also a `Message`. A field's wire type and versions stand in its attrs metadata, put there by
-`kafka(...)`, and nothing else in the project knows them: both codecs work from this metadata alone.
+Every class in `wire.messages` is a `Structure`; the top-level ones (a request, a response, a header, a record) are
+also a `Message`. A field's wire type and versions stand in its attrs metadata, put there by `kafka(...)`. They stand
+nowhere else: both codecs work from this metadata alone.
 
-Comparison and representation are written once here, over the attributes, instead of being compiled into every
-class by attrs: that halves the time it takes to load a module of messages.
+Comparison and representation are written once here, over the attributes, instead of being compiled into every class
+by attrs. That halves the time it takes to load a module of messages.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 Records: TypeAlias = bytes | bytearray | memoryview
-"""The bytes of record batches. A decoder gives a `memoryview` into its buffer; an encoder also takes any sized
-object as a *spill* (see `wire.codec`), which callers pass through a `cast`."""
+"""The bytes of record batches. A decoder gives a `memoryview` into its buffer. An encoder also takes any sized object
+as a *spill* (see `wire.codec`), which callers pass through a `cast`.
+"""
 
 VersionRange: TypeAlias = tuple[int, int]
 ZERO_UUID = bytes(16)

@@ -1,8 +1,8 @@
 """Broker sessions: when each broker was last heard of, and how far it is. Soft state of the active controller, never
 replicated.
 
-A new active controller gives every unfenced broker a full session from the moment it takes over, and takes a broker's
-word for its metadata offset when it comes.
+A new active controller gives every unfenced broker a full session from the moment it takes over. It knows a broker's
+metadata offset as soon as the broker's first heartbeat names it.
 
 A broker that shuts down may end only when every active broker knows of the leaders that replace it. So the end of the
 log is noted when its leaderships have been moved, and compared with the offsets that the others report.
@@ -58,9 +58,11 @@ class BrokerSessions:
         return contact is not None and now_ms - contact.heard_ms < self._timeout_ms
 
     def prolong(self, slept_ms: int, now_ms: int) -> None:
-        """What the controller itself slept (a paused process) is no silence of the brokers: nobody could have been heard.
+        """Add to all sessions what the controller itself slept (a paused process), because it could not hear the
+        brokers then.
 
-        Each silence is prolonged once: a controller that stumbles again and again must not keep a dead broker alive.
+        A broker gets this once between two heartbeats: a controller that stumbles again and again must not keep a
+        dead broker alive.
         """
         if slept_ms * SLEEPS_PER_TIMEOUT > self._timeout_ms:
             for contact in self._contacts.values():

@@ -3,7 +3,8 @@
 * A lower `min.insync.replicas` may make an ISR sufficient. Its high watermark advances from then on, so those that were
   eligible may miss what it passes: they are eligible no more. (Kafka forgets all eligible replicas with each change, also
   the only ones that are left of a partition without a leader.)
-* Where `unclean.leader.election.enable` becomes true, partitions without a leader need not wait for the timer.
+* Where `unclean.leader.election.enable` becomes true, partitions without a leader get one at once, ahead of the
+  timer.
 * Where a broker lists a directory as one that takes no records now, leaderships leave that directory, if anybody else is
   in sync (`wire.disk_troubles`).
 

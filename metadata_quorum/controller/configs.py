@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs and AlterConfigs: what is stored, and what a resource may be told (KIP-226, KIP-339).
 
-Each resource is decided by itself: it changes as a whole or gets an error. The broker that was asked has looked at
-the shape of the request and, for its own values, at what a running node can change
-(`metadata_quorum.config.dynamic_broker_config`); the controller checks what is about the cluster.
+Each resource is decided by itself: it changes as a whole or gets an error. The broker that was asked has checked the
+shape of the request. For its own values it has also checked what a running node can change
+(`metadata_quorum.config.dynamic_broker_config`). The controller checks what is about the cluster.
 """
 
 from __future__ import annotations
@@ -168,8 +168,9 @@ def list_operation(number: int) -> Operation:
 
 
 def combine_items(operation: Operation, current: str, given: str) -> list[str]:
-    """A list after APPEND or SUBTRACT: appending what it holds already changes nothing, nor does taking away what
-    it does not hold."""
+    """A list after APPEND or SUBTRACT. Items to append that it holds already are ignored, and so are items to take
+    away that it lacks.
+    """
     items = [item for item in current.split(",") if item]
     if operation == Operation.APPEND:
         known = dict.fromkeys(items)

@@ -1,8 +1,8 @@
-"""Long requests, decided in parts of some milliseconds each, and the one answer that is joined of theirs. PURE.
+"""Long requests, decided in parts of some milliseconds each, whose answers are joined to one. PURE.
 
-A request whose results are per thing (a topic, a resource, a partition) is as many consecutive requests of the same kind.
-The parts are decisions of their own: others may come in between, and what is refused in one leaves the others alone, as
-one thing that is refused leaves the others alone.
+A request has a result for each thing that it names (a topic, a resource, a partition). So it can be split into
+several consecutive requests of the same kind. The parts are decisions of their own: other requests may be decided in
+between. A part that is refused leaves the others alone, just as a refused thing leaves the other things alone.
 
 * **What has to be judged together is in one part**: things with the same key. So duplicates are found as if there were
   no parts.

@@ -1,8 +1,8 @@
 """Who may do what, and how much: ACLs, SCRAM credentials, delegation tokens and client quotas, as the metadata log has
 them. PURE.
 
-This version keeps them and enforces none: a directory of Kafka's opens, and nothing of it is lost when a snapshot is
-written. `odradek.start.without.acls` is the operator's word that this is known (`odradek/node/node.py`).
+This version keeps them, but does not enforce them. So a directory of Kafka's can be opened, and a snapshot still has
+all of its entries. With `odradek.start.without.acls` the operator confirms to know this (`odradek/node/node.py`).
 
 Secrets do not show in what is printed of these values.
 """

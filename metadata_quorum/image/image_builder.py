@@ -1,13 +1,13 @@
 """How the records of the metadata log change an image.
 
-* **Replay is total and strict.** The same records give the same image on the leader, on followers, on brokers
-  and after a restart, in whatever batches they come. A record that cannot apply (a partition of an unknown
-  topic) means that the log is not what it should be: `InvalidMetadata` is raised and the node stops. A record
-  type that this version does not know raises as well: nobody could say what it forbids. (Kafka 4 writes nothing about
-  the migration from ZooKeeper, and passes over what an older release has written of it; so do we.)
+* **Replay is total and strict.** The same records give the same image on the leader, on followers, on brokers and
+  after a restart, in whatever batches they come. A record that cannot apply (a partition of an unknown topic) means
+  that the log is wrong: `InvalidMetadata` is raised and the node stops. A record type that this version does not know
+  raises as well, since what it forbids is unknown. (Kafka 4 writes nothing about the migration from ZooKeeper, and
+  passes over what an older release has written of it; so do we.)
 * **The base image is never touched.** Changes are collected beside it, and `build` costs what changed.
-* **Transactions** (KIP-868: Begin, End and Abort records around a change too large for one batch) become visible
-  as a whole: nothing can be built while one is open.
+* **Transactions** (KIP-868) become visible as a whole: no image can be built while one is open. They are Begin, End
+  and Abort records around a change that is too large for one batch.
 """
 
 from __future__ import annotations

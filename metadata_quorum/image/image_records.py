@@ -1,9 +1,10 @@
 """An image as the records that make it: what a snapshot holds. PURE.
 
-Replaying them over nothing gives an equal image, and equal images give the same records in the same order, so two
-nodes write the same snapshot of one offset. The order is Kafka's: feature levels (`metadata.version` before all, so
-that a reader knows the formats of what follows), brokers, controllers, topics with their partitions, configurations,
-producer ids, then quotas, ACLs, users and tokens. Where Kafka's order hangs on a hash table, ours is by name or number.
+Replayed over an empty image, they give an equal image. Equal images give the same records in the same order. So two
+nodes write the same snapshot of one offset. The order is Kafka's. First come the feature levels, `metadata.version`
+before all, so that a reader knows the formats of what follows. Then come brokers, controllers, topics with their
+partitions, configurations, producer ids, quotas, ACLs, users and tokens. Where Kafka's order depends on a hash table,
+ours is by name or number.
 """
 
 from __future__ import annotations

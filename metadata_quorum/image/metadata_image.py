@@ -154,7 +154,7 @@ class MetadataImage:
     colliding_names: LayeredMap[str, tuple[str, ...]] = attrs.field(factory=LayeredMap)
     """Topic names that hold a '.' or '_', by their name with all of these as '_' (Kafka keeps them apart).
 
-    In order, so that the image does not tell in which order topics came: a snapshot would not either.
+    The names are sorted: like a snapshot, the image must not depend on the order in which topics were created.
     """
     brokers: dict[int, BrokerImage] = attrs.field(factory=dict)
     controllers: dict[int, ControllerImage] = attrs.field(factory=dict)

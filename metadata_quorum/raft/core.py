@@ -52,8 +52,10 @@ from wire.errors import ErrorCode
 __all__ = ["RaftCore"]
 
 EPOCHS_AHEAD_MAX = 1 << 20
-"""A request of an epoch that is further ahead is no sound replica's (an election takes a second): one forged packet must
-not use up the numbers. Who really is so far behind learns it from the answers to its own questions."""
+"""A request (but for a Fetch) whose epoch is further ahead is refused. An election takes a second, so no honest
+replica gets so far ahead. One forged packet must not use up the numbers. A replica that really is so far behind
+learns the epoch from the answers to its own requests.
+"""
 
 
 class RaftCore(CoreState):

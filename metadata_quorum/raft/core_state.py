@@ -137,8 +137,8 @@ class CoreState:
     def may_stand(self) -> bool:
         """Whether this replica may ask for votes: a voter, or one whose removal is not known to be committed.
 
-        Thesis, 4.2.2: a server that is not in its newest set "should still start new elections, as it might still be
-        needed until" that set is committed: its log may be the only one that is long enough.
+        This is the thesis, 4.2.2, on a server that its newest set leaves out. It "should still start new elections,
+        as it might still be needed until" that set is committed. Its log may be the only one that is long enough.
         """
         history = self.log.voter_history
         if self.is_voter:

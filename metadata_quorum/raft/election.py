@@ -1,7 +1,7 @@
 """How a leader comes about, and how it goes: votes, pre-votes, epochs that begin and end. PURE.
 
-See `core.py` for how this is used. The rules are those of the Raft paper, section 5.2 and 5.4.1, with pre-votes
-(thesis 9.6, KIP-996) and Kafka's messages about epochs that begin and end (KIP-595).
+See `core.py` for how this is used. The rules are those of the Raft paper, section 5.2 and 5.4.1. Pre-votes come from
+the thesis (9.6) and KIP-996; messages about epochs that begin and end from KIP-595.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ CAUGHT_UP_SECONDS = 3600.0
 def refusal(core: CoreState) -> ErrorCode:
     """Why no voter may be added, removed or updated now; NONE if one may.
 
-    The 2015 correction to the thesis, section 4.1: "a leader must not append a new configuration entry until it has
-    committed an entry from its current term".
+    This is the 2015 correction to the thesis, section 4.1. It says: "a leader must not append a new configuration
+    entry until it has committed an entry from its current term".
     """
     if not isinstance(core.role, Leader):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

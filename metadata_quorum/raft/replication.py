@@ -1,7 +1,7 @@
 """How the log gets to the others: fetches, promises, the high watermark. PURE.
 
-See `core.py` for how this is used. Followers ask, so the leader keeps no queue for anybody: a Fetch that finds
-nothing new is parked until something is.
+See `core.py` for how this is used. Followers ask, so the leader keeps no queues of what to send. A Fetch that finds
+no new records is parked until there are some.
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ class Leader:
     def progress_of(self, voter: ReplicaKey) -> Progress | None:
         """The progress of this voter. Another replica with its node id (a copy, a wiped disk) must not stand in for it.
 
-        A voter that has a directory id is matched by that id alone: a Fetch that names none promises nothing for it. Where
-        nobody has said which directory votes, it is the replica that fetched last under that node id.
+        A voter that has a directory id is matched by that id alone: a Fetch with another id, or without one, is
+        ignored here. Where the voter's directory is unknown, its progress is that of the replica that fetched last
+        under that node id.
         """
         if voter.directory_id != ZERO_UUID:
             return self.progress.get(voter)

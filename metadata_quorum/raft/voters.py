@@ -23,8 +23,9 @@ class ReplicaKey:
     directory_id: bytes = ZERO_UUID
 
     def matches(self, other: ReplicaKey) -> bool:
-        """Whether `other` is the replica that this key names. Where a directory is named, nobody without it is meant, also
-        not a replica that does not say which one it has."""
+        """Whether `other` is the replica that this key names. If the key has a directory id, `other` must have the
+        same one; an unknown one does not match.
+        """
         if self.node_id != other.node_id:
             return False
         return self.directory_id in (ZERO_UUID, other.directory_id)

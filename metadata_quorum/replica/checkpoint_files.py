@@ -1,8 +1,8 @@
 """Snapshot files (`*.checkpoint`): a header control batch, batches of records, a footer control batch.
 
-`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's
-directory replaces the log below OFFSET; the one at offset 0 holds the first voters (KIP-853). A file that does
-not end in a footer was never finished.
+`bootstrap.checkpoint` holds the first records of a cluster. `OFFSET-EPOCH.checkpoint` in the metadata log's directory
+replaces the log below OFFSET; the one at offset 0 holds the first voters (KIP-853). A file that lacks a footer at its
+end was never finished.
 """
 
 from __future__ import annotations

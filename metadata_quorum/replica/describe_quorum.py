@@ -20,7 +20,7 @@ from wire.messages.describe_quorum import (
 __all__ = ["describe_quorum", "refuse_description"]
 
 OBSERVER_SECONDS = 300.0
-"""A replica that is no voter is forgotten when it has not fetched for so long (Kafka's constant)."""
+"""An observer is forgotten when its last fetch is older than this (Kafka's constant)."""
 
 
 def describe_quorum(

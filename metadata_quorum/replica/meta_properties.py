@@ -12,7 +12,7 @@ _SIZE_MAX = 1 << 16
 
 
 class NotALogDirectory(Exception):
-    """`meta.properties` is missing or not valid: the directory has not been formatted."""
+    """`meta.properties` is missing or invalid: the directory must be formatted first."""
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """Record batches of the metadata log and of snapshots: messages in, bytes out, and back.
 
-A batch holds either metadata records (one decision or several, all or none of them readable) or control records
-(a leader's first words, voters, the frame of a snapshot).
+A batch holds either metadata records or control records. Metadata records are one decision or several; all or none of
+them are readable. Control records are a leader's LeaderChange, the voters, and the header and footer of a snapshot.
 """
 
 from __future__ import annotations

@@ -2,26 +2,26 @@
 
 Theory of operation
 -------------------
-`PeerConnections` has one `PeerChannel` for each address. A channel connects when somebody asks, carries any number of
-requests at a time (answers come in their order), and forgets its connection when that breaks; the next request
-connects anew. Both ends are of one cluster, so there is no ApiVersions round trip: a request goes out in the newest
-version that we know, unless the caller names one.
+`PeerConnections` has one `PeerChannel` for each address. A channel connects when a request needs it, and carries any
+number of requests at a time (answers come in their order). When its connection breaks, the channel forgets it, and
+the next request connects anew. Both ends are of one cluster, so an ApiVersions round trip is left out. A request goes
+out in the newest version that this node knows, unless the caller names one.
 
-A server answers in the order of its requests, so a long poll keeps the calls behind it waiting, and a late answer may
+A server answers in the order of its requests. So a long poll keeps the calls behind it waiting, and a late answer may
 cost others the connection. Calls that must stay apart take different lanes to one address.
 
 **A request that is overdue takes a silent connection along.** Behind a cut cable a connection looks healthy for minutes,
 and all that time a new one might get through. (Kafka's clients close it in any case; here deadlines may be as short as
 some client likes, and others share the connection.)
 
-**Who is away is tried less and less often.** An address from which nothing has been heard is tried again after a pause
-that doubles, with jitter, up to `RETRY_SECONDS_MAX`; requests wait for that attempt and share its outcome, whatever their
+**Who is away is tried less and less often.** An address that has been silent is tried again after a pause that
+doubles, with jitter, up to `RETRY_SECONDS_MAX`. Requests wait for that attempt and share its outcome, whatever their
 lane. So a dead peer costs at most two attempts a second, and one that is back is reached within a second.
 
 What is idle is closed by the server (`connections.max.idle.ms`): the reading task sees the end and the channel forgets.
 
-Failures name what may have happened: `NeverSent` (the peer has not seen the request: ask again as you like),
-`ConnectionLost` (it may have), `KafkaError` REQUEST_TIMED_OUT (it may have).
+The failure says what may have happened. After `NeverSent` the peer has not seen the request: it is safe to ask again.
+After `ConnectionLost` and after `KafkaError` REQUEST_TIMED_OUT it may have seen it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UNANSWERED_MAX = 1024
 
 
 class NeverSent(ConnectionLost):
-    """The peer could not be reached: it has not seen the request."""
+    """The peer is out of reach and has not seen the request."""
 
 
 class PeerCall:

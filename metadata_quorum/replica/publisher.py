@@ -1,6 +1,6 @@
 """From the committed metadata log to images, for a node that does not decide them. PORTED.
 
-A node has one image in memory. While its controller decides, the machine's committed states are published; otherwise
+A node has one image in memory. While its controller decides, the machine's committed states are published. Otherwise
 `replay` reads what is committed and builds the next image beside the loop, in a worker. `take_over` and `image` are
 the two ends of that hand-over: both states are replays of the same log, so observers never notice.
 

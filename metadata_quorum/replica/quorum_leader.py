@@ -1,8 +1,8 @@
 """What a replica of the quorum does while it leads: decisions wait, go to the log in groups, and are synced. PORTED.
 
 Decisions get their offsets at once. What waits is written as one batch, and the next one only when it is synced; what
-gathers meanwhile is the next group. The first batch of an epoch is its LeaderChange, with the voters where only the
-first snapshot names them, or where they say something old about how to reach this node.
+gathers meanwhile is the next group. The first batch of an epoch is its LeaderChange. The voters follow in the same
+batch in two cases: only the first snapshot names them so far, or this node's address in them is outdated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a replica of the quorum asks others: how to reach them, how long to wait, what to make of the answer. PORTED.
 
-A node is reached by what it has said itself (when it led), else by what the voters say, else by the bootstrap servers. A
-node that cannot be reached again and again is asked less and less often; the first failures are reported at once, since
-a broken connection is the first sign that a leader is dead.
+A node is reached by what it has said itself (when it led), else by what the voters say, else by the bootstrap
+servers. A node that stays out of reach is asked less and less often. The first failures are reported at once, since a
+broken connection is the first sign that a leader is dead.
 """
 
 from __future__ import annotations

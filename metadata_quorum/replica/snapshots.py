@@ -7,12 +7,13 @@ each committed image and of the log's bytes that led to it (`note`). A snapshot 
 `metadata.log.max.record.bytes.between.snapshots`, or when something has changed and the last snapshot is older than
 `metadata.log.max.snapshot.interval.ms`.
 
-An image never changes, so it is written while the node goes on: batch by batch in a worker, and between two batches
-other threads have the interpreter. `written` is told when the file is durable: only then the log below may go.
+An image never changes, so it is written while the node goes on. A worker writes it batch by batch; between two
+batches other threads have the interpreter. `written` is called when the file is durable: only then the log below may
+go.
 
-The image that is written is the newest when the task gets its turn. That is the end of a batch, since the high
-watermark moves by whole batches and all its images are noted before the task runs (a snapshot that ended within a
-batch would be followed by a batch that begins below it).
+The image that is written is the newest when the task gets its turn. Its offset is the end of a batch: the high
+watermark moves by whole batches, and all its images are noted before the task runs. A snapshot that ended within a
+batch would be followed by a batch that begins below it.
 """
 
 from __future__ import annotations

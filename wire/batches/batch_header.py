@@ -1,7 +1,7 @@
 """The 61-byte header of a version 2 record batch: read, check, patch.
 
-Every function takes the buffer that holds the batch and the offset of its first byte, so that a broker works
-on its receive buffer and a log on its file block without slicing first.
+Every function takes the buffer that holds the batch and the offset of its first byte. So a broker works on its
+receive buffer, and a log on its file block, without slicing first.
 """
 
 from __future__ import annotations

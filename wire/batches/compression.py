@@ -4,20 +4,20 @@ Theory of operation
 ===================
 
 Each codec is one generator that yields the decompressed bytes in chunks. The two public readers drive it:
-`decompressed_size` (brokers: prove that the bytes decompress, keep nothing) drops each chunk, `decompress`
-joins them. A chunk is at most `CHUNK_BYTES`, so they hold no more than `size_max` and a chunk, or a chunk, and
-the library's own buffers (lz4: one block, 4 MiB at most; zstd: a window, of which it touches no more than it has
-decompressed). Snappy is the exception: it has no streaming form, but each block starts with its
-size, which is checked before the block is touched.
+`decompressed_size` (brokers: prove that the bytes decompress, keep nothing) drops each chunk, `decompress` joins
+them. A chunk is at most `CHUNK_BYTES`. So `decompressed_size` holds one chunk, and `decompress` holds `size_max` and
+a chunk at most. The library's own buffers come on top: lz4 has one block, 4 MiB at most. zstd has a window, of which
+it touches only as much as it has decompressed. Snappy is the exception: it has no streaming form, but each block
+starts with its size, which is checked before the block is touched.
 
-A few bytes must not cost much time either: gzip members, xerial blocks and zstd blocks each cost a step in
-Python, so their number is limited, far above what any writer makes.
+A few bytes must not cost much time either. Each gzip member, xerial block and zstd block costs a step in Python. So
+their number is limited, far above what any writer makes.
 
 Rules of the framings, where readers differ:
 
 - gzip: members may be concatenated; anything else behind the first member is corruption.
-- snappy: Java writes the "xerial" framing (magic, two versions, then length-prefixed raw blocks, and a second
-  stream may follow the first); librdkafka writes one bare raw block. Both are read, xerial is written.
+- snappy: Java writes the "xerial" framing: magic, two versions, then length-prefixed raw blocks; a second stream may
+  follow the first. librdkafka writes one bare raw block. Both are read, xerial is written.
 - lz4: one standard frame. Java's reader refuses dependent blocks, so they are refused here, else a broker
   would store what half of its consumers cannot read.
 - zstd: frames may be concatenated, skippable ones included, and usually do not state their content size.

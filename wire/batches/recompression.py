@@ -1,6 +1,6 @@
 """Give a batch another codec, as a topic's `compression.type` wants it. PURE.
 
-The records of a batch are one block, compressed or not, so the codec changes without parsing any of them: the
+The records of a batch are one block, compressed or plain, so the codec changes without parsing any of them. The
 header keeps everything but the codec, the length and the checksum.
 """
 

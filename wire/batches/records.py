@@ -1,7 +1,7 @@
 """Records inside a batch: the builder that writes them and the parser that reads them.
 
-Both are on the client's hot path (one call per record), so the varints are inlined: lengths below 64 take one
-byte, below 8192 two, and anything longer goes through a function.
+Both are on the client's hot path (one call per record), so the varints are inlined. Lengths below 64 take one byte,
+below 8192 two, and anything longer goes through a function.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _headers(headers: Iterable[Header]) -> bytes:
 class RecordBatchBuilder:
     """Collects records into one batch.
 
-    `append` takes about half a microsecond; compression and checksum happen in `build`, which may be called
-    once the batch is full and leaves the builder as it was. `compression_level` None is the codec's default.
+    `append` takes about half a microsecond. Compression and checksum happen in `build`, which may be called once the
+    batch is full, and leaves the builder as it was. `compression_level` None is the codec's default.
     `delete_horizon_ms` marks a compacted batch (KIP-534).
     """
 

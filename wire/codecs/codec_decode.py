@@ -5,18 +5,17 @@ Theory of operation
 The function reads from a memoryview `buf` at offset `o`, up to `end`. Structures inside the message are read
 in line: an array is a loop, nothing is called per field.
 
-- Neighbouring fields of fixed size gather in a *run*, which one `struct.Struct` reads at once. The length or
-  count in front of a string or an array joins the run before it, as does the count of tagged fields behind a
-  structure.
+- Neighbouring fields of fixed size gather in a *run*, which one `struct.Struct` reads at once. The length or count in
+  front of a string or an array joins the run before it. So does the count of tagged fields behind a structure.
 - A compact length is one byte in the run; only when its high bit is set is the rest read by a function.
 - Bounds: `unpack_from` and `buf[o]` raise by themselves at the end of the buffer, and the function turns that
   into MalformedMessage. A slice of a memoryview would be cut short silently, so its end is compared with `end`
   first. The same comparison refuses negative lengths, which are nulls where no null is allowed.
 - Memory: an array's count is compared with the bytes that remain, divided by the least size of an element,
   before anything is read.
-- Elements: with a bound, the count of each array, and of the tagged fields behind each structure, is also taken from
-  what is left of it. A decoder without a bound costs nothing for it; for a message of fewer bytes than the bound
-  allows elements the two do the same, since the least element is a byte.
+- Elements: with a bound, each array's count is also taken from what is left of the bound, and so is each count of
+  tagged fields. A decoder without a bound leaves this out. A message of fewer bytes than the bound allows elements
+  may be read by either, since each element takes a byte at least.
 - Tagged fields get their defaults first and are then overwritten; unknown tags are skipped. A known tag must
   end where its size says.
 

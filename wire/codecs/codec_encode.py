@@ -1,17 +1,17 @@
 """Writes the straight-line source of one encoder: one message class at one version.
 
-The mirror of `codec_decode`, with its runs: neighbouring fields of fixed size, together with the length that
-follows them and the zero that says "no tagged fields", are packed by one `struct.Struct`. A tagged field is
-left out when it has its default, as in Kafka; one whose fields all have a fixed size is packed together with
-its tag and size, any other is encoded on its own first, since its size stands before it.
+The mirror of `codec_decode`, with its runs: one `struct.Struct` packs neighbouring fields of fixed size. The length
+that follows them joins the run, and so does the zero that says "no tagged fields". A tagged field is left out when it
+has its default, as in Kafka. One whose fields all have a fixed size is packed together with its tag and size. Any
+other is encoded on its own first, since its size stands before it.
 
 A `records` field takes bytes, or a *spill*: any other object with a length (a range of a file, say). Of a spill
 only the length is written, and its place is noted for the caller, who sends the object's bytes there.
 
 Fields that the version does not have are left out silently, whatever their value.
 
-An encoder that counts also notes the error codes that it writes: it has them in its hands anyway, and a walk of its
-own over the response would cost as much as half of the encoding.
+An encoder that counts also notes the error codes that it writes, since it has read them anyway. A separate walk over
+the response would cost half as much as the encoding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What travels at one version: the fields of a structure, resolved from the metadata on its class.
 
-The code generators (`codec_decode`, `codec_encode`) walk plans; the reflective codec does not use them, so that
-a mistake made here shows up as a difference between the two.
+The code generators (`codec_decode`, `codec_encode`) walk plans. The reflective codec does not use them: a mistake
+made here shows up as a difference between the two.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def _field_size_min(field: PlannedField, version: int, flexible: bool) -> int:
 
 
 def element_size_min(field: PlannedField, version: int, flexible: bool) -> int:
-    """The fewest bytes of an array's element; raises LocalProtocolError for none, since nothing would bound it."""
+    """The fewest bytes of an array's element. Raises LocalProtocolError for 0, since the array's bytes would not
+    bound its count.
+    """
     if field.structure is not None:
         size = size_min(field.structure, version, flexible)
     else:

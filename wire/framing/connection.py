@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 
-The shape is h11's. The owner of the socket feeds what it received to `receive_data` (b"" at the end of the
-stream) and calls `next_event` until it answers NEED_DATA; `send` turns a message into bytes and leaves sending
-them to the owner. Nothing here waits, and nothing here reads a clock.
+The shape is h11's. The owner of the socket feeds what it received to `receive_data` (b"" at the end of the stream).
+It then calls `next_event` until that returns NEED_DATA. `send` turns a message into bytes, which the owner sends.
+Nothing here waits or reads a clock.
 
 Rules that both ends keep:
 
@@ -17,16 +17,16 @@ Rules that both ends keep:
 4. Unanswered requests are limited. The server then answers PAUSED instead of the next request, until it has
    sent something; the client's `send` raises.
 
-States and what may happen in them stand in two tables, `SERVER` and `CLIENT`; they differ in one place: a server
-may still answer a peer that has finished sending. Every step goes through them, and one that is not there is a
+States and what may happen in them stand in two tables, `SERVER` and `CLIENT`. They differ in one place: a server may
+still answer a peer that has finished sending. Every step goes through them, and one that is not there is a
 LocalProtocolError.
 
 ApiVersions is the one API with rules of its own (KIP-511). A server that lacks the requested version answers in
 version 0 with error 35. So `ServerConnection` skips the body of such a request. `ClientConnection` looks at the error
 code before it decides how to read the answer.
 
-Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and
-throttling, which belong to the owner; and the broker's hot path, which works on the functions of `wire.framing.frames`
+Deliberately absent: SASL tokens outside of frames' messages (SaslHandshake version 0), TLS, timeouts, and throttling.
+These belong to the owner. Absent is also the broker's hot path, which works on the functions of `wire.framing.frames`
 with buffers of its own.
 """
 

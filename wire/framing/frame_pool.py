@@ -2,7 +2,7 @@
 
 A client that reads megabytes at a time would otherwise touch fresh pages for each answer. A fresh page costs the
 kernel more than filling it costs us: measured, a quarter of a consumer's time at 1 KiB records. A frame is handed out
-as views of its buffer; while any view lives, Python refuses to resize the buffer, and that is how the pool knows.
+as views of its buffer. While any view lives, Python refuses to resize the buffer. That is how the pool knows.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Writes `wire/messages/*.py`, `wire/api_keys.py` and `wire/error_codes.py`, in th
 formatter gives, so that formatting leaves them alone. `--check` writes nothing, names each file that differs
 and exits with 1.
 
-Names: a field is Kafka's name in snake case (`KRaft` counts as one word); a structure keeps Kafka's name, with
-its message's name before it where two messages of a module use the name for different structures.
+Names: a field is Kafka's name in snake case (`KRaft` counts as one word). A structure keeps Kafka's name. Where two
+messages of a module use a name for different structures, the message's name comes before it.
 """
 
 from __future__ import annotations

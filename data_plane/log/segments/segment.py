@@ -9,7 +9,7 @@ active segment is rebuilt from it anyway. The index of an inactive segment is re
 cannot be right, it is rebuilt from the segment. It is dropped again when it has been idle for a while.
 
 Finding an offset takes the greatest index entry below it and reads batch headers from there. Remembered places spare
-even that scan. Remembered are the end of the last read (for a consumer that reads on), the last upper bound (the high
+even that scan. Remembered are the last read's end (for a consumer that reads on), the last upper bound (the high
 watermark), and recent batches' ends (`recent_places`).
 """
 

@@ -1,23 +1,23 @@
 """Brokers come and go: registration, heartbeats, fencing, controlled shutdown.
 
-A broker registers (fenced), catches up with the metadata log, asks with its heartbeats to be unfenced, and is
-fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of
-its registration.
+A broker registers (fenced), catches up with the metadata log, and asks with its heartbeats to be unfenced. It is
+fenced again when its session expires, when it shuts down, or when it asks for it. Its epoch is the offset of its
+registration.
 
 **Controlled shutdown.** The broker gives up its leaderships and its places in ISRs, and is let go when all active brokers
 know who leads in its stead.
 
-**Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. Unless that is the
-epoch of its last registration, it may have lost records that it acknowledged (nothing is synced before an
-acknowledgement), so it leaves every ISR before it can be unfenced.
+**Unclean restarts.** A broker sends the epoch under which it was last shut down cleanly. If that is another epoch
+than its last registration's, it may have lost records that it acknowledged. (Acknowledged records may still wait for
+their sync.) So it leaves every ISR before it can be unfenced.
 
-**A directory that is back.** What a broker has reported as offline returns with a registration of the same incarnation: epoch
-and fence stay as they were, the directories are those of the request. Partitions without a leader that wait for one of
-them get it at once. (In Kafka they wait for the next election.)
+**A directory that is back.** A directory that a broker has reported as offline returns with a registration of the
+same incarnation. Epoch and fence stay as they were; the directories are those of the request. Partitions without a
+leader that wait for one of them get it at once. (In Kafka they wait for the next election.)
 
-**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s).
-Here it takes its place at once if it holds one of its log directories: a process keeps the locks of all of them until
-it has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
+**A difference from Kafka.** There a new incarnation waits until the session of the old one has expired (9 s). Here
+the new one takes its place at once if it holds one of the old one's log directories. A process keeps the locks of all
+its directories until it has ended. Others get DUPLICATE_BROKER_REGISTRATION as in Kafka.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ A broker with one directory has no choice, so its replicas are assigned at creat
 and tells with AssignReplicasToDirs; until then the replica is UNASSIGNED, which counts as online. A replica that is
 assigned to a directory outside its broker's registration is offline: it leaves the ISR and does not lead.
 
-LOST, which names no directory, is a broker's word that the replica is of no use. While others are in sync and at work
-it leaves the eligible replicas too, for it will begin anew. The leader epoch rises: what it fetched with its old log
+LOST is a reserved id, by which a broker says that the replica is useless. While others are in sync and active, the
+replica leaves the eligible ones too, for it will begin anew. The leader epoch rises: what it fetched with its old log
 must not let the new, empty one into the ISR.
 
-A replica whose directory is gone from its broker, and which is now in another, begins anew as well (`begins_anew`): it is
-neither in sync nor eligible, and the last leader is not it. If that leaves nobody, the partition waits for an operator
-(an unclean election), because the others may hold nearly everything and this one holds nothing. Kafka elects it.
+A replica whose directory is gone from its broker, and which is now in another, begins anew as well (`begins_anew`).
+It leaves the ISR and the eligible replicas, and no longer counts as the last leader. If that leaves no replica, the
+partition waits for an operator (an unclean election). The others may hold nearly everything, and this one is empty.
+Kafka elects it.
 """
 
 from __future__ import annotations

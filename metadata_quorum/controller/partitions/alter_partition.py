@@ -1,6 +1,6 @@
 """AlterPartition: a leader tells who is in sync; the controller has the last word (KIP-497, KIP-841, KIP-903).
 
-The leader's view may be old (of its leadership, of the partition, of the brokers), and each kind of old has its error, in
+The leader's view of its leadership, of the partition or of the brokers may be outdated. Each case has its error, in
 Kafka's order. A whole request is one atomic batch; a refused partition leaves the others alone.
 """
 

@@ -13,8 +13,9 @@ Assignment = tuple[list[int], list[int]]
 
 
 def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignment]:
-    """Replicas as they were placed, with those in sync. None of the sets in sync is empty: the placer gives no partition
-    that has no active broker."""
+    """Replicas as they were placed, with those in sync. Each ISR has a member, since the placer gives every partition
+    an active broker.
+    """
     found: dict[tuple[int, ...], Assignment] = {}
     assignments = []
     for replicas in placed:

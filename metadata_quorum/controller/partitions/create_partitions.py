@@ -30,8 +30,8 @@ def create_partitions(
 ) -> Decision:
     """One atomic batch for all topics that can grow; the others get their errors.
 
-    A topic with which the request would write more than `RECORDS_PER_REQUEST_MAX` records is refused, and those
-    after it are still tried (Kafka writes as many as fit and answers with an unknown server error).
+    A topic with which the request would write more than `RECORDS_PER_REQUEST_MAX` records is refused. Those after it
+    are still tried. (Kafka writes as many as fit and answers with an unknown server error.)
     """
     counts: dict[str, int] = {}
     for topic in request.topics:

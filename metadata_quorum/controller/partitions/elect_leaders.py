@@ -1,8 +1,8 @@
 """ElectLeaders, and elections that the controller holds by itself: the balancer and the unclean ones.
 
-Leaders are elected where brokers come and go (`brokers`); here they change because somebody asks, because the preferred
-replica is in sync again (`auto.leader.rebalance.enable`), or because a topic would rather lose records than stand still
-(`unclean.leader.election.enable`).
+Elections when brokers come and go are in `brokers`. Here leaders change for three other reasons. A request asks for
+it. The preferred replica is in sync again (`auto.leader.rebalance.enable`). Or a topic prefers lost records to
+standing still (`unclean.leader.election.enable`).
 """
 
 from __future__ import annotations

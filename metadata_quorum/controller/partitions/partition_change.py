@@ -1,7 +1,7 @@
 """What happens to one partition when its in-sync replicas, its assignment or the brokers behind them change.
 
-One function decides leader, ISR, eligible replicas and the last known leader together, because they only make
-sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for reassignments, KIP-966 for the rest):
+One function decides leader, ISR, eligible replicas and the last known leader together, because they only make sense
+together. Kafka's PartitionChangeBuilder is the definition, with KIP-455 for reassignments and KIP-966 for the rest:
 
 * **Leader.** A replica that is in sync and acceptable (its broker active, its directory online). That is the leader
   if it still qualifies, else the first in the order of assignment. One on a directory that takes no records now
@@ -9,16 +9,17 @@ sense together (Kafka's PartitionChangeBuilder is the definition, KIP-455 for re
   then the last known leader; then, where `unclean.leader.election.enable` says so, any acceptable replica. The last
   two may lack acknowledged records: the ISR is that leader alone, and the partition is RECOVERING until it says
   otherwise.
-* **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`, so a replica that
-  leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there are none.
+* **Eligible replicas.** The high watermark stands still while the ISR is below `min.insync.replicas`. So a replica
+  that leaves such an ISR still holds everything committed: it becomes eligible. From `min.insync.replicas` on there
+  are none.
 * **Without the feature** the last in-sync replica stays in the ISR when its broker goes away.
 * **Unclean restarts.** A broker that may have lost what it acknowledged leaves ISR and ELR even as the last one. If that
   empties both, the last known leader is recorded, and elected when it is active again. (Kafka does so only with the
   feature, we always do.)
-* **Replaced disks.** A replica that begins anew holds nothing: it is no member of any of these sets, and no clean election
-  finds it there. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
-* **Reassignment.** `replicas` holds old and new ones until all that stay are in sync; then those that are being removed
-  go, and the leader epoch rises so that the ones removed notice.
+* **Replaced disks.** A replica that begins anew is empty: it leaves all of these sets, so clean elections pass over
+  it. If nobody leads then, it becomes the last of the assignment, where an unclean election looks last.
+* **Reassignment.** `replicas` holds old and new ones until all that stay are in sync. Then those that are being
+  removed go. The leader epoch rises, so that the removed ones notice.
 """
 
 from __future__ import annotations

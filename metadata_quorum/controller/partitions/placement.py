@@ -1,10 +1,10 @@
 """Where the replicas of new partitions go.
 
-Brokers are laid out on a ring so that neighbours are in different racks and, within a rack, on different hosts (a
-host may run one node per disk). Partition p is led by the p-th broker of the ring, from a random start. Its other
-replicas are taken from the ring in an order that shifts by one with every round of leaders. So the load of a dead
-broker spreads over all survivors. Each replica is put where the partition has the fewest so far: first by rack, then
-by host. Leaders are active brokers; fenced ones take replicas only when active ones do not suffice.
+Brokers are laid out on a ring. Neighbours are in different racks and, within a rack, on different hosts (a host may
+run one node per disk). Partition p is led by the p-th broker of the ring, from a random start. Its other replicas are
+taken from the ring in an order that shifts by one with every round of leaders. So the load of a dead broker spreads
+over all survivors. Each replica is put where the partition has the fewest so far: first by rack, then by host.
+Leaders are active brokers; fenced ones take replicas only when active ones do not suffice.
 """
 
 from __future__ import annotations

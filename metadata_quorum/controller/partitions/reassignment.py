@@ -5,8 +5,8 @@ A reassignment has up to three stages. The assignment becomes the wanted replica
 change that brings the last one in (`partition_change` sees it), those that go are taken out, and it is done. What needs no
 data to be copied is done at once.
 
-What is `adding` are all replicas that the partition did not have when the reassignment began, also where one reassignment
-takes the place of another: taken back, all of them go. (Kafka forgets the earlier ones.)
+`adding` are all replicas that the partition did not have when the reassignment began. That holds also where one
+reassignment takes the place of another: if it is cancelled, all of them go. (Kafka forgets the earlier ones.)
 """
 
 from __future__ import annotations
@@ -194,7 +194,9 @@ def list_partition_reassignments(
     _context: DecisionContext,
     _basis: DecisionBasis,
 ) -> Decision:
-    """What goes on, of all topics or of those asked for; what does not exist or does not move is not told."""
+    """The reassignments that are under way, of all topics or of those asked for. Unknown partitions and those at rest
+    are left out.
+    """
     topics: list[OngoingTopicReassignment] = []
     if request.topics is None:
         for name in sorted(image.topics):

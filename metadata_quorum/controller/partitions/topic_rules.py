@@ -21,7 +21,7 @@ class TopicRules:
     min_isr: int = topic_setting(MIN_ISR)
     """As configured; a partition of fewer replicas needs no more than it has."""
     unclean_election: bool = topic_setting(UNCLEAN_ELECTION)
-    """Whether a replica that is not known to hold everything may lead when no other is left."""
+    """Whether a replica that may lack committed records may lead when no better one is left."""
     eligible_replicas: bool = False
     """Whether replicas that leave an ISR below `min_isr` are kept as eligible leaders (KIP-966)."""
     troubled_directories: frozenset[bytes] = frozenset()
