@@ -2,7 +2,7 @@
 
 Decisions get their offsets at once. What waits is written as one batch, and the next one only when it is synced; what
 gathers meanwhile is the next group. The first batch of an epoch is its LeaderChange. The voters follow in the same
-batch in two cases: only the first snapshot names them so far, or this node's address in them is outdated.
+batch in two cases: only the first snapshot names them, or this node's address there is outdated.
 """
 
 from __future__ import annotations
