@@ -47,13 +47,13 @@ UNKNOWN_MEMBER = ""
 MEMBER_OVERHEAD_BYTES = 64
 PROTOCOL_OVERHEAD_BYTES = 64
 STATIC_WAIT_MS_MIN = 1_000
-"""How long a rebalance that nobody has joined waits at least before it looks again: a member may say 0."""
+"""The shortest wait of a rebalance that no member has joined, before it looks again. A member's timeout may be 0."""
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
 
 
 def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
-    """Before version 7 the protocol's name could not be null."""
+    """The answer to a refused JoinGroup. Before version 7 the protocol's name could not be null."""
     return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=None if version >= 7 else "")
 
 
@@ -63,7 +63,7 @@ def sync_refused(code: ErrorCode) -> SyncGroupResponse:
 
 @attrs.frozen
 class LeaveMembers:
-    """A LeaveGroup of very many members. Answered by an error code, and one of each member if that is NONE."""
+    """A LeaveGroup of very many members. The answer is an error code, and if that is NONE, a code for each member."""
 
     group_id: str
     members: Sequence[MemberIdentity]
@@ -76,7 +76,7 @@ class Membership:
         self._settings = settings
         self._deadlines = deadlines
         self.groups: dict[str, ClassicGroup] = {}
-        """Groups in memory: all that have members, and others that somebody asked for."""
+        """Groups in memory: all that have members, and others that requests asked for."""
 
     def find(self, turn: Turn, group_id: str) -> ClassicGroup | None:
         """The group, from memory or from its record."""
@@ -87,9 +87,9 @@ class Membership:
         return group
 
     def restore(self, turn: Turn) -> None:
-        """Begin with what the log says: members keep their ids, their sessions start now.
+        """Load the groups from the log's state: members keep their ids, and their sessions start now.
 
-        A group that has become too large for `group.max.size` has to find together again.
+        A group that has become too large for `group.max.size` begins a rebalance.
         """
         for group_id in sorted(turn.state.metadata):
             stored = turn.state.metadata[group_id]
@@ -101,7 +101,7 @@ class Membership:
                     self._prepare_rebalance(turn, group)
 
     def forget_group(self, group_id: str) -> None:
-        """The group is deleted; timers that still name it do nothing."""
+        """Forget a deleted group. Timers that still name it do nothing."""
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.is_gone = True
@@ -151,7 +151,8 @@ class Membership:
             self._join_known(turn, group, ask, request)
 
     def _has_too_large_protocols(self, request: JoinGroupRequest) -> bool:
-        """What a member hands in is kept for as long as it lives, and comes into the group's record.
+        """Whether a member's protocols are too large to be stored. They are kept for as long as the member lives, and
+        go into the group's record.
 
         Kafka finds out when it writes that record, and has this error for it.
         """
@@ -265,10 +266,10 @@ class Membership:
     def _keep_generation(
         self, turn: Turn, group: ClassicGroup, member: Member, ask: Ask, leader_before: str
     ) -> None:
-        """The new self of a static member goes on with the assignment of the old one.
+        """Let the new self of a static member go on with the assignment of the old one.
 
-        A leader is told all members, and (from version 9, KIP-814) not to assign anew; before that version it must
-        not take itself for the leader.
+        From version 9 (KIP-814) a leader gets all members, and a flag that says not to assign anew. Before that
+        version it must not take itself for the leader.
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
@@ -325,7 +326,9 @@ class Membership:
         token = group.join_timer = self._deadlines.at(turn.now_ms + delay_ms, expire)
 
     def _wait_for_newcomers(self, turn: Turn, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
-        """`group.initial.rebalance.delay.ms`, again as long as somebody came, never beyond the rebalance timeout."""
+        """Wait `group.initial.rebalance.delay.ms`, and again as long as members have joined meanwhile. The rebalance
+        timeout bounds the whole wait.
+        """
 
         def expire(later: Turn) -> None:
             if group.join_timer is not token or group.is_gone:
@@ -383,7 +386,9 @@ class Membership:
         )
 
     def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
-        """A member that has joined must also sync within the rebalance timeout, or is dropped."""
+        """Start the timer for SyncGroups: a member that has joined must sync within the rebalance timeout, or is
+        dropped.
+        """
 
         def expire(later: Turn) -> None:
             if group.sync_timer is not token or group.is_gone:
@@ -397,7 +402,7 @@ class Membership:
         token = group.sync_timer = self._deadlines.at(turn.now_ms + group.rebalance_timeout_ms, expire)
 
     def _fail_syncs(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
-        """The assignment in the making is void."""
+        """Give up the assignment in the making: all waiting SyncGroups get the error."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_reply is not None:
@@ -441,7 +446,7 @@ class Membership:
     def _take_assignment(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> None:
         given = {each.member_id: each.assignment for each in request.assignments}
         if self._is_too_large(group, 0, given):
-            # Nothing that large can be written; the members try again with less, or somebody raises the limit.
+            # A record that large cannot be written. The members try again with less, or an operator raises the limit.
             self._fail_syncs(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._prepare_rebalance(turn, group)
         for member in group.members.values():
@@ -493,7 +498,7 @@ class Membership:
         turn.answer(ask.reply, LeaveGroupResponse(0, ErrorCode.NONE, results))
 
     def leave_many(self, turn: Turn, ask: Ask) -> None:
-        """As `leave`; the caller describes the members."""
+        """As `leave`, for `LeaveMembers`: the caller makes the response from the error codes."""
         request: LeaveMembers = ask.request
         turn.answer(ask.reply, self._leave_all(turn, request.group_id, request.members))
 
@@ -526,7 +531,7 @@ class Membership:
         return ErrorCode.NONE
 
     def _forget(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        """Remove a member; if it waits for a rebalance it is told that it is not known any more."""
+        """Remove a member. If it waits for a rebalance, it gets UNKNOWN_MEMBER_ID."""
         member = group.remove(member_id)
         if member is not None:
             turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, 0))
@@ -541,7 +546,7 @@ class Membership:
     # -- sessions -------------------------------------------------------------------------------------------------
 
     def renew_session(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        """An offset commit tells as much as a heartbeat."""
+        """Renew a member's session: an offset commit counts as a heartbeat."""
         member = group.members.get(member_id)
         if member is not None:
             self._renew_session(turn, group, member)

@@ -95,7 +95,7 @@ class LogOwner(Protocol):
         """The process is out of descriptors or memory: give up some (called on the loop, and in workers)."""
 
     def flush_failed(self, error: DiskError) -> None:
-        """As `disk_failed`, but from a worker's thread: remember it, act on the loop."""
+        """As `disk_failed`, but from a worker's thread: remember the error, and act on it on the loop."""
 
     def log_start_raised(self) -> None:
         """Records were deleted on request: a restart should not bring them back."""

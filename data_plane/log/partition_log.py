@@ -11,9 +11,9 @@ business of `flush` (and of replication). Four offsets matter, always in this or
 Below the recovery point everything is known to be on the device, so recovery after a crash starts there.
 
 Rules
-* What an append refuses (`KafkaError`) has left no trace. After `DiskRefused` (a want of room or descriptors) the
-  file is cut back to where it was, and later appends may succeed. A call that fails because the log was closed
-  meanwhile is no failure. Any other `DiskError` takes the whole log directory offline.
+* A refused append (`KafkaError`) has left no trace. After `DiskRefused` (a lack of room or descriptors) the file is
+  cut back to where it was, and later appends may succeed. A call that fails because the log was closed meanwhile does
+  not count as a failure. Any other `DiskError` takes the whole log directory offline.
 * A new segment's base offset is the log end offset, so segments join without gaps. By that, recovery tells a lost
   tail from a log that goes on. Compaction makes gaps within segments only.
 * Readers get ranges of pinned files: deletion, truncation and rolls do not disturb them.
@@ -139,7 +139,7 @@ class PartitionLog(LogOffsets):
 
     @property
     def truncations(self) -> int:
-        """How often the log was cut: what a worker has seen before is of another history."""
+        """How often the log was cut. What a worker has read before a cut may be gone."""
         return self.durability.truncations
 
     @property
@@ -298,7 +298,7 @@ class PartitionLog(LogOffsets):
     def _check_rare(
         self, batch: memoryview, header: BatchHeader, now_ms: int, guard: object | None, work: BatchWork
     ) -> None:
-        """What most batches are spared: transactions, rules about single records, a timestamp type that is not theirs.
+        """Checks that most batches do not need: of transactions, of single records, and of a foreign timestamp type.
 
         Raises `KafkaError`.
         """
@@ -309,7 +309,7 @@ class PartitionLog(LogOffsets):
         if self.config.checks_records:
             work.check_records(batch, header, self.config, now_ms, str(self))
         if header.timestamp_type and not self.config.uses_append_time:
-            # Else consumers would take the largest timestamp for every record's.
+            # Otherwise consumers would take the largest timestamp for every record's.
             set_max_timestamp(batch, 0, header.max_timestamp, 0)
 
     def load_producers(self) -> ProducerState:
@@ -320,7 +320,7 @@ class PartitionLog(LogOffsets):
         return self.load_producers().active_producers()
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """A new leader's epoch begins at the log's end, whether or not records follow."""
+        """Note that a new leader's epoch begins at the log's end, even if no records follow."""
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, self.log_end_offset)
 
@@ -409,11 +409,15 @@ class PartitionLog(LogOffsets):
                 file.unpin()
 
     def passes_segment_end(self, offset: int, upper_bound: int) -> bool:
-        """Whether a segment ends between the two: a read from `offset` can give no more than it does, then."""
+        """Whether a segment ends between the two. Then a read from `offset` stops at that end, however long it
+        waits.
+        """
         return self.segment_list.passes_segment_end(offset, upper_bound)
 
     def read_bytes(self, offset: int, max_bytes: int, *, upper_bound: int, min_one: bool = False) -> bytes:
-        """As `read`, with the bytes themselves, and in a worker. A failed directory goes offline at its next look."""
+        """As `read`, but returns the bytes, and may run in a worker. A failed directory goes offline at its next
+        look.
+        """
         try:
             found = self._find(offset, max_bytes, upper_bound, min_one)
             if found.file is None:
@@ -468,7 +472,7 @@ class PartitionLog(LogOffsets):
             DiskRefused: no room for the leader epochs, or no descriptor; nothing has become durable, and nothing is lost.
         """
         if self.home.is_closed:
-            # What is written by name now could be written into the directory of a log that was made since.
+            # A file written by its name now could land in the directory of a log that was made since.
             return
         truncations = self.durability.truncations
         try:
@@ -501,13 +505,15 @@ class PartitionLog(LogOffsets):
             self._truncation().start_over(offset)
 
     def set_log_start_offset(self, offset: int) -> None:
-        """Records below `offset` are gone (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
+        """Give up all records below `offset` (DeleteRecords). Raises `KafkaError` OFFSET_OUT_OF_RANGE."""
         retention.set_log_start_offset(self, self.segment_list, self.epochs, offset)
 
     def prepare_retention(self, now_ms: int) -> bool:
-        """Whether `delete_old_segments` has something to do; a flush in a worker between the two spares the loop.
+        """Whether `delete_old_segments` has something to do. A flush in a worker between the two calls spares the
+        loop the sync.
 
-        When all of a log has expired, a new segment is rolled, so that it keeps its end. Raises `DiskError` as `truncate_to`.
+        When all of a log has expired, a new segment is rolled, so that the log keeps its end offset. Raises
+        `DiskError` as `truncate_to`.
         """
         with self.home.telling_failures():
             count = retention.deletable(self, self.segment_list, self.config, now_ms)
@@ -516,7 +522,7 @@ class PartitionLog(LogOffsets):
         return count > 0
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention; the number of segments removed. Raises `DiskError` as `truncate_to`."""
+        """Apply retention. Returns the number of segments removed. Raises `DiskError` as `truncate_to`."""
         if not self.prepare_retention(now_ms):
             return 0
         segments = self.segment_list
@@ -531,7 +537,9 @@ class PartitionLog(LogOffsets):
     # --- its end
 
     def disk_failed(self, error: DiskError) -> None:
-        """An operation on this log has failed: its directory goes offline, unless the failure passes or is nobody's."""
+        """Take the directory offline after a failed operation, unless the failure may pass or the log was closed
+        meanwhile.
+        """
         self.home.failed(error)
 
     def close(self) -> None:

@@ -18,10 +18,10 @@ The next request's offsets say that they are there. Batches are not parsed. They
 * Each batch's checksum is checked before it is written. The sound ones before a rotten one are kept. The rotten one
   is asked for again and again; by that the leader sees that it should check its own disk (`rotten_replicas`).
 
-A partition has no task or timer of its own. What changes from round to round is kept in `_changed`, so a round costs what
-moves, not what is followed. The next request leaves before those are woken who wait here for what has come: the leader
-waits for it. One timer watches over all answers of a connection, since a timeout of its own costs a round as much as
-its bytes.
+A partition has no task or timer of its own. What changes from round to round is kept in `_changed`. So the cost of a
+round depends on the partitions that have new records, not on all that are followed. The next request is sent before
+local requests that wait for the new records are woken, because the leader waits for it. One timer watches over all
+answers of a connection: a timeout per round would cost as much as the round's bytes.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
 RECEIVE_BYTES = 64 * 1024
-"""The beginning of a larger answer; what follows is received where it stays."""
+"""Room for the beginning of an answer. The rest of a larger one is received into a buffer of its own."""
 APPEND_BYTES_PER_TURN = 1 << 20
-"""After so much has been written other tasks get a turn."""
+"""After so many bytes have been written, other tasks get a turn."""
 BACKOFF_SECONDS_MIN = 0.02
 CONNECT_SECONDS_MAX = 2.0
 IDLE_SECONDS = 0.02
 LOW_WATER_BYTES_MAX = 1024 * 1024
-"""So much of a large answer is waited for at once, instead of being woken for each segment."""
+"""The bytes of a large answer that one wake waits for, instead of one wake for each TCP segment."""
 NEVER = float("inf")
 _SESSION_ERRORS = frozenset(
     (
@@ -82,7 +82,9 @@ _EXPECTED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""One of the two has older metadata: not worth a line in the log."""
+"""Errors of a leader or follower whose metadata is older than the other's. They are too common for a line in the
+log.
+"""
 
 
 class Followed:
@@ -96,32 +98,34 @@ class Followed:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.is_in_sync = False
-        """Whether it has what the leader said to be committed; kept for the throttle only."""
+        """Whether it has all that the leader said to be committed. Only the throttle reads it."""
         self.retry_at = 0.0
         self.lag = 0
-        """Committed records that this replica had not at the leader's last answer."""
+        """The number of committed records that this replica lacked at the leader's last answer."""
 
     def wanted(self) -> Told:
-        """What the next fetch says of it."""
+        """What the next fetch says of it: log end offset, leader epoch, epoch of the last record, log start
+        offset.
+        """
         log = self.partition.log
         return log.log_end_offset, self.leader_epoch, log.epochs.latest, log.log_start_offset
 
 
 @attrs.frozen
 class SharedByFetchers:
-    """What all fetchers of a broker work with."""
+    """What all fetchers of a broker share."""
 
     node_id: int
     env: Env
     settings: ReplicationSettings
     broker_epoch: Callable[[], int]
     after_round: Callable[[], None]
-    """Wakes those who wait for what has been appended."""
+    """Wakes requests that wait for what has been appended."""
     throttle: ReplicationThrottle
     sync: Sync
     timers: Timers
     buffer: memoryview
-    """For receiving: what is in it is used before anybody else receives."""
+    """One buffer for all receiving: its contents are used up before another fetcher receives."""
     log: Log
 
 
@@ -134,7 +138,7 @@ class LeaderFetcher:
     def __init__(
         self, leader_id: int, address: Callable[[], tuple[str, int] | None], shared: SharedByFetchers
     ) -> None:
-        """`address` is where the leader is now; None while it is not known."""
+        """`address` gives host and port of the leader, None while they are unknown."""
         self.leader_id = leader_id
         self._address = address
         self._node_id = shared.node_id
@@ -152,7 +156,7 @@ class LeaderFetcher:
         self._changed: dict[Replica, None] = {}
         self._gone: dict[Replica, None] = {}
         self._waiting: dict[Replica, Followed] = {}
-        """Those that back off."""
+        """Partitions that back off."""
         self._out_of_range: list[Followed] = []
         self._session = ReplicaFetchSession()
         self._wake = shared.env.event()
@@ -160,12 +164,12 @@ class LeaderFetcher:
         self._wire: ClientConnection | None = None
         self._connected_to: tuple[str, int] | None = None
         self._answer_due = NEVER
-        """When the leader must have answered what it was asked last."""
+        """The deadline of the leader's answer to the last request, in monotonic seconds."""
         self._watch: Timer | None = None
-        """Looks at `_answer_due`, now and then."""
+        """The timer that checks `_answer_due`."""
         self._failures = 0
         self._low_water = 1
-        """What `_conn.wait_for` was told last."""
+        """The last argument of `_conn.wait_for`."""
         self.is_running = False
         self.rounds = 0
         self.bytes_fetched = 0
@@ -190,7 +194,7 @@ class LeaderFetcher:
         self._wake.set()
 
     def drop(self, replica: Replica) -> None:
-        """Fetch it no more."""
+        """Stop fetching this partition."""
         if self.followed.pop(replica, None) is not None:
             self._waiting.pop(replica, None)
             self._changed.pop(replica, None)
@@ -200,7 +204,7 @@ class LeaderFetcher:
                 self._close()
 
     def retry_now(self) -> None:
-        """The leader's address or state may have changed: try again at once."""
+        """Try again at once, because the leader's address or state may have changed."""
         self._failures = 0
         if self._connected_to is not None and self._address() != self._connected_to:
             self._close()
@@ -238,7 +242,7 @@ class LeaderFetcher:
         self._after_round()
 
     async def _round(self) -> None:
-        """Raises `ConnectionLost`, `ProtocolError`, `KafkaError`: the connection is given up."""
+        """Make one round. Raises `ConnectionLost`, `ProtocolError`, `KafkaError`: the connection is given up."""
         now = self._clock.monotonic()
         if self._waiting:
             self._readmit(now)
@@ -267,7 +271,7 @@ class LeaderFetcher:
             self._close()
 
     def _asked(self) -> list[Followed]:
-        """What the next request is to name."""
+        """The partitions that the next request has to name."""
         names = self.followed if self._session.epoch == 0 else self._changed
         return [
             self.followed[replica]
@@ -276,7 +280,7 @@ class LeaderFetcher:
         ]
 
     async def _sync_before_promise(self, unsynced: list[Followed]) -> None:
-        """Have what is to be promised on the device, or leave it out of the requests until it is."""
+        """Sync what the next request promises. Leave a partition out of the requests until its sync is done."""
         self._after_round()
         held = {followed.partition: followed for followed in unsynced}
 
@@ -293,7 +297,7 @@ class LeaderFetcher:
             held[partition].retry_at = self._clock.monotonic() + SYNC_AGAIN_SECONDS
 
     async def _pause(self, until: float) -> None:
-        """Sleep until then, or until something changes."""
+        """Sleep until this moment (monotonic seconds), or until something changes."""
         self._after_round()
         self._wake = self._env.event()
         with self._clock.timeout_at(until):
@@ -309,14 +313,16 @@ class LeaderFetcher:
                 self._changed[replica] = None
 
     def _hold_offline(self) -> None:
-        """Leave out what lies on a disk that hangs: a fetch would promise to keep up."""
+        """Leave out partitions on a disk that hangs: a fetch would promise to keep up."""
         for replica in self.followed if self._session.epoch == 0 else list(self._changed):
             followed = self.followed.get(replica)
             if followed is not None and followed.partition.log.offline and replica not in self._waiting:
                 self._back_off(followed)
 
     def _hold_throttled(self, now: float) -> None:
-        """Leave out of the requests what would go beyond the quota (Kafka's `shouldFollowerThrottle`)."""
+        """Leave throttled partitions out of the requests while the quota is used up (Kafka's
+        `shouldFollowerThrottle`).
+        """
         throttle = self._throttle
         room_at_ms = throttle.room_at_ms(int(now * 1000))
         if room_at_ms <= now * 1000:
@@ -366,7 +372,7 @@ class LeaderFetcher:
             conn.close()
 
     async def _send(self, request: Message, version: int, wait_ms: int, now: float) -> None:
-        """Ask; the one answer is to be fetched with `_answer`. Raises as `_round`."""
+        """Send a request, whose one answer `_answer` then receives. Raises as `_round`."""
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
             raise ConnectionLost("closed")
@@ -383,7 +389,7 @@ class LeaderFetcher:
                 rest = rest[conn.send((rest,)) :]
 
     async def _answer(self) -> Message:
-        """The answer. Raises as `_round`."""
+        """Receive the answer. Raises as `_round`."""
         conn, wire = self._conn, self._wire
         if conn is None or wire is None:
             raise ConnectionLost("closed")
@@ -405,7 +411,7 @@ class LeaderFetcher:
                 raise ConnectionLost("closed by the leader")
 
     def _look_for_answer(self) -> None:
-        """Give up a connection whose answer is overdue; those who wait for it hear that it is closed."""
+        """Give up a connection whose answer is overdue. The task that waits hears that it is closed."""
         self._watch = None
         due = self._answer_due
         if due == NEVER:
@@ -472,7 +478,7 @@ class LeaderFetcher:
                     await self._clock.sleep_until(0.0)
 
     def _take_partition(self, followed: Followed, answer: PartitionData, told: Told | None) -> int:
-        """Bytes appended."""
+        """Append what the answer has for a partition. Returns the bytes appended."""
         partition = followed.partition
         wanted = followed.wanted()
         if told != wanted or partition.leader_epoch != followed.leader_epoch or partition.is_leader:
@@ -487,7 +493,7 @@ class LeaderFetcher:
         followed.lag = max(0, answer.high_watermark - log.log_end_offset)
         try:
             if log.offline:
-                # A hung disk: whatever touches it waits for it, and the node with it.
+                # The disk hangs: a call to it would block the loop, and the node with it.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory does not answer")
             if answer.diverging_epoch.end_offset >= 0:
                 self._truncate(
@@ -521,7 +527,7 @@ class LeaderFetcher:
         return written
 
     def _take_failure(self, followed: Followed, answer: PartitionData, error: KafkaError | DiskError) -> None:
-        """What the leader has sent could not be done with this log."""
+        """Handle an answer that could not be applied to this log."""
         partition, log = followed.partition, followed.partition.log
         if followed.failures in (0, 10, 100, 1000):
             self._log.error(
@@ -541,7 +547,7 @@ class LeaderFetcher:
             partition.suspect(answer.diverging_epoch.end_offset)
 
     def _truncate(self, followed: Followed, offset: int) -> None:
-        """Cut the log by the leader's word. Raises as `PartitionLog.truncate_to`."""
+        """Cut the log where the leader says that the logs diverge. Raises as `PartitionLog.truncate_to`."""
         log = followed.partition.log
         end_offset, high_watermark = log.log_end_offset, log.high_watermark
         log.truncate_to(offset)
@@ -576,7 +582,7 @@ class LeaderFetcher:
     # -- offsets outside the leader's log -------------------------------------------------------------------------
 
     async def _settle_ranges(self) -> None:
-        """Kafka's `fetchOffsetAndTruncate`."""
+        """Bring logs whose end lies outside the leader's log back into it (Kafka's `fetchOffsetAndTruncate`)."""
         lost, self._out_of_range = self._out_of_range, []
         ends = await self._offsets(lost, LATEST)
         starts = await self._offsets(lost, EARLIEST)
@@ -617,7 +623,7 @@ class LeaderFetcher:
                 self._changed[followed.replica] = None
 
     async def _offsets(self, lost: list[Followed], timestamp: int) -> dict[Replica, int]:
-        """The leader's first or last offsets, where it says them."""
+        """The leader's first or last offsets, for the partitions for which it answers without error."""
         topics: dict[str, ListOffsetsTopic] = {}
         ids: dict[str, bytes] = {}
         for followed in lost:

@@ -44,13 +44,13 @@ from metadata_quorum.image.metadata_image import PartitionImage
 from wire.errors import ErrorCode, KafkaError
 
 NO_LEADER_EPOCH = -1
-"""A request that does not say which epoch it knows; any other number is compared (KIP-320)."""
+"""The leader epoch of a request that names none. Any other number is compared with the partition's (KIP-320)."""
 
 TROUBLED_LAG_MS_MAX = 1000
-"""`replica.lag.time.max.ms` for a replica whose directory is full or hangs, by its broker's own word."""
+"""Takes the place of `replica.lag.time.max.ms` for a replica whose broker lists its directory as full or hung."""
 
 _NOT_APPLIED = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
-"""The controller says that nothing has changed: the committed set holds as before."""
+"""The controller's answers that leave the partition as it was: the committed set holds as before."""
 _OUTDATED = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -61,7 +61,9 @@ _OUTDATED = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     )
 )
-"""What happened is not known here; the metadata on its way will tell."""
+"""The controller's answers that leave open whether the ISR has changed. Newer metadata, already on its way,
+decides.
+"""
 
 
 class Cluster(Protocol):
@@ -94,7 +96,7 @@ class Cluster(Protocol):
         """Tell the controller what `partition.isr_state` proposes."""
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """The bytes of this log at this offset may not be what was written."""
+        """Have the bytes of this log at this offset checked: they may differ from what was written."""
 
 
 class _Nobody:
@@ -128,15 +130,15 @@ NOBODY = _Nobody()
 
 
 class AckWaiter(Protocol):
-    """Somebody who waits until all in-sync replicas have a record."""
+    """A request that waits until all in-sync replicas have its record."""
 
     last_offset: int
 
     def acknowledged(self, code: ErrorCode) -> None:
-        """The high watermark has passed `last_offset`: NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+        """Called when the high watermark has passed `last_offset`, with NONE or NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
 
     def leadership_lost(self) -> None:
-        """This broker has lost the leadership. The next leader may keep what was appended, or cut it."""
+        """Called when this broker has lost the leadership. The next leader may keep what was appended, or cut it."""
 
 
 class Partition:
@@ -169,18 +171,20 @@ class Partition:
         self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = -1
-        """That of the controller's last word, by metadata or by its answer to us, whichever came first."""
+        """The newest partition epoch heard of, in metadata or in an answer to AlterPartition."""
         self.has_min_isr = True
-        """Whether enough replicas are in sync for an acks=all write; kept, not derived, for the hot path."""
+        """Whether enough replicas are in sync for an acks=all write. Stored, because the hot path reads it."""
         self.advances_alone = False
         """Whether this is the leader and the only replica, so that an append moves the high watermark by itself."""
         self.isr_state: IsrState = CommittedIsr(())
         self.followers: dict[int, RemoteReplica] | None = None
-        """The other replicas while this one leads; None without any."""
+        """The other replicas while this one leads. None on a follower, and with replication factor 1."""
         self.knows_high_watermark = False
-        """Whether the high watermark is more than what a checkpoint says, since this process has led or followed."""
+        """Whether the high watermark is newer than the checkpoint's: this process has led, or has agreed with a
+        leader.
+        """
         self.epoch_start_offset = 0
-        """Where the log ended when this broker began to lead."""
+        """The log end offset at which this broker began to lead."""
         self._end_told = -1
         self._watchers: list[Callable[[], None]] | None = None
         self._fetches: WaitingFetches | None = None
@@ -190,7 +194,9 @@ class Partition:
     # -- the controller's word ------------------------------------------------------------------------------------
 
     def apply(self, image: PartitionImage, node_id: int) -> None:
-        """Take the controller's word: leader, epoch, replicas. Watchers are woken, they may have to fail."""
+        """Take over what the metadata says: leader, epoch, replicas. Watchers are woken, since they may have to
+        fail.
+        """
         if image.leader_epoch < self.leader_epoch:
             raise AssertionError(
                 f"{self.log.topic}-{self.log.partition}: leader epoch fell from "
@@ -223,7 +229,7 @@ class Partition:
         self.wake_watchers()
 
     def _assert_told(self, image: PartitionImage) -> None:
-        """What the controller wrote holds together: who is in sync is a replica, and a leader epoch has one leader."""
+        """Raise `AssertionError` unless the ISR consists of replicas, and the leader epoch has one leader."""
         assert_isr(image.isr, image.replicas, image.leader)
         known = self.image
         if known is not None and known.leader_epoch == image.leader_epoch and known.leader != image.leader:
@@ -233,14 +239,14 @@ class Partition:
             )
 
     def _propose(self, proposal: PendingIsr) -> None:
-        """Have the controller decide about who is in sync."""
+        """Have the controller decide about this change of the ISR."""
         assert self.image is not None, "a leader knows its image"
         assert_isr(proposal.proposed, self.image.replicas, self.image.leader)
         self.isr_state = proposal
         self._cluster.alter_isr(self)
 
     def _match_followers(self, image: PartitionImage, node_id: int) -> None:
-        """Know each other replica, as the metadata names them now."""
+        """Keep an entry for each other replica that the metadata names now."""
         known = self.followers or {}
         now_ms = self._cluster.now_ms()
         followers = {}
@@ -253,7 +259,9 @@ class Partition:
         self.followers = followers or None
 
     def look_again(self) -> None:
-        """Raise the high watermark if nobody holds it up any more who did: time has passed, or a broker is fenced."""
+        """Raise the high watermark if a replica that held it back does so no longer: time has passed, or a broker is
+        fenced.
+        """
         if self._raise_high_watermark():
             self._tell_high_watermark()
 
@@ -266,14 +274,14 @@ class Partition:
         self._stir_followers(wakes=False)
 
     def set_config(self, config: LogConfig) -> None:
-        """Take the topic's new configuration; `min.insync.replicas` may open or close the gate."""
+        """Take over the topic's new configuration. `min.insync.replicas` may open or close the gate."""
         self.log.config = config
         self._weigh_isr()
         if self.is_leader:
             self.advance_high_watermark()
 
     def resign(self) -> None:
-        """Serve no more: deleted, or on a directory that failed. Everybody who waits is told."""
+        """Stop serving: the partition is deleted, or its directory failed. All waiting requests are woken."""
         self._stir_followers(wakes=True)
         self.is_leader = False
         self.followers = None
@@ -282,7 +290,7 @@ class Partition:
 
     @property
     def effective_min_isr(self) -> int:
-        """`min.insync.replicas`, but never more than there are replicas (Kafka's `effectiveMinIsr`)."""
+        """`min.insync.replicas`, or the number of replicas if that is less (Kafka's `effectiveMinIsr`)."""
         replicas = 1 if self.image is None else len(self.image.replicas)
         return min(self.log.config.min_insync_replicas, replicas)
 
@@ -316,7 +324,7 @@ class Partition:
         return result
 
     def advance_high_watermark(self) -> None:
-        """The log has grown, or the gate has opened: followers may fetch, and the high watermark may follow."""
+        """Wake followers and raise the high watermark after the log has grown, or after the gate has opened."""
         if self.log.log_end_offset != self._end_told:
             self._end_told = self.log.log_end_offset
             if self.followers is not None:
@@ -356,9 +364,9 @@ class Partition:
         )
 
     def _lag_ms_max(self, replica: RemoteReplica) -> int:
-        """How long this replica may be behind.
+        """How long this replica may be behind, in milliseconds.
 
-        On a disk that takes no records it cannot catch up: nobody waits for that.
+        A replica on a disk that takes no records cannot catch up, so the leader waits only briefly for it.
         """
         image, cluster = self.image, self._cluster
         if image is not None and cluster.is_troubled(image.directory_of(replica.broker_id)):
@@ -372,11 +380,11 @@ class Partition:
         return self._cluster.is_eligible(replica.broker_id, replica.broker_epoch, directory)
 
     def suspect(self, offset: int) -> None:
-        """The bytes at this offset make no batches."""
+        """Have the bytes at this offset checked: they make no batches."""
         self._cluster.suspect(self, offset)
 
     def follow(self, high_watermark: int, log_start_offset: int) -> None:
-        """As a follower, after an append: what the leader says of its own log."""
+        """Take over, as a follower after an append, what the leader says of its own log."""
         log = self.log
         if self.is_leader:
             raise AssertionError(f"{log.topic}-{log.partition}: a leader follows nobody")
@@ -393,7 +401,7 @@ class Partition:
     # -- followers ------------------------------------------------------------------------------------------------
 
     def follower(self, broker_id: int, has_epoch: bool) -> RemoteReplica:
-        """The follower that fetches. Raises `KafkaError` for one that this leader does not know (yet)."""
+        """The follower that fetches. Raises `KafkaError` for one that is unknown here, perhaps for the moment."""
         replica = None if self.followers is None else self.followers.get(broker_id)
         if replica is None:
             # With an epoch that is right the follower may know of a reassignment that has not arrived here.
@@ -466,7 +474,7 @@ class Partition:
         return tuple(leaving)
 
     def forgive_lag(self, now_ms: int) -> None:
-        """The log could not be read until now: those in sync have from now on as long to catch up as ever."""
+        """Give all in-sync replicas the full time to catch up, from now on: the log could not be read before."""
         if self.followers is not None:
             for broker_id in self.isr_state.isr:
                 replica = self.followers.get(broker_id)
@@ -508,14 +516,15 @@ class Partition:
             return False
         if code in _NOT_APPLIED:
             self.isr_state = proposal.committed
-            # Whoever was about to join counts no more; what the others have fetched meanwhile was told already.
+            # The replica that was about to join counts no more. What the others have fetched meanwhile has been
+            # counted already.
             self.look_again()
             return False
         return code not in _OUTDATED
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset of the replicas that live: below it everybody has deleted (KIP-107)."""
+        """The lowest log start offset of the replicas that live: all of them have deleted what is below (KIP-107)."""
         lowest = self.log.log_start_offset
         for replica in (self.followers or {}).values():
             if replica.log_start_offset < lowest and self._cluster.is_alive(replica.broker_id):
@@ -532,7 +541,7 @@ class Partition:
             self._watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Forget the watcher; unknown ones are fine (it was woken and removed meanwhile)."""
+        """Forget the watcher. An unknown one is ignored: it was woken and removed meanwhile."""
         if self._watchers is not None and watcher in self._watchers:
             self._watchers.remove(watcher)
             if not self._watchers:
@@ -545,7 +554,7 @@ class Partition:
         return self._fetches.add(until, mark, watcher)
 
     def unwatch_for_fetch(self, ticket: Ticket) -> None:
-        """Forget a fetch that waits; one that was woken is unknown, which is fine."""
+        """Forget a fetch that waits. One that was woken is unknown and ignored."""
         if self._fetches is not None:
             self._fetches.remove(ticket)
             if not self._fetches:
@@ -563,7 +572,7 @@ class Partition:
             self._waiting_for_acks.append(waiter)
 
     def forget_acks(self, waiter: AckWaiter) -> None:
-        """It waits no more; unknown ones are fine."""
+        """Forget the waiter. An unknown one is ignored."""
         waiting = self._waiting_for_acks
         if waiting is not None and waiter in waiting:
             waiting.remove(waiter)
@@ -598,7 +607,7 @@ class Partition:
                 waiter.acknowledged(code)
 
     def wake_watchers(self) -> None:
-        """Tell all who wait, in the order in which they came, that something has changed."""
+        """Wake all watchers and fetches, in the order in which they came, because something has changed."""
         if self._waiting_for_acks:
             if self.is_leader:
                 self._acknowledge()
@@ -642,7 +651,7 @@ class Partition:
         return code
 
     def wait_for_sync(self, done: Callable[[KafkaError | None], None]) -> bool:
-        """Queue for the next flush of this log. True for the first in the queue, who starts the flush."""
+        """Queue for the next flush of this log. True for the first in the queue, which has to start the flush."""
         if self._waiting_for_sync is None:
             self._waiting_for_sync = [done]
             return True
@@ -650,7 +659,7 @@ class Partition:
         return False
 
     def take_sync_waiters(self) -> list[Callable[[KafkaError | None], None]]:
-        """Those whom the flush that begins now will cover."""
+        """Empty the queue: the callbacks that the flush which begins now will cover."""
         waiters, self._waiting_for_sync = self._waiting_for_sync or [], None
         return waiters
 

@@ -90,16 +90,16 @@ class LogDir:
         self.config_for = config_for
         self.logs: dict[tuple[str, int], PartitionLog] = {}
         self.logs_being_made = 0
-        """By workers; they count where logs are spread over directories."""
+        """Logs that workers make now. They count when new logs are spread over directories."""
         self.offline_reason: str | None = None
         self.clean_shutdown_broker_epoch: int | None = None
-        """The broker epoch that ended cleanly; None after a crash, -1 where the marker names none."""
+        """The broker epoch in the clean-shutdown marker: None after a crash, -1 if the marker has no valid one."""
         meta = read_meta_properties(directory)
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
         self.directory_id = meta.directory_id
         self.high_watermarks: Offsets = {}
-        """As of the last start, for partitions that are created again or not loaded yet."""
+        """High watermarks as of the last start, for partitions that are created again or not loaded yet."""
         self._gone: set[tuple[str, int]] = set()
         """Logs that were set aside, and may still be in the checkpoints."""
         self._recovery_points: Offsets = {}
@@ -108,23 +108,29 @@ class LogDir:
         self._is_closed = False
         self._is_stopping = False
         self.small_files = threading.Lock()
-        """Held by who writes a checkpoint: writers in workers and on the loop must not meet at a temporary file."""
+        """Held while a checkpoint is written: writers in workers and on the loop must not meet at a temporary
+        file.
+        """
         self._entry_is_dirty = True
         """Logs have been created since the directory was last synced."""
         self.flush_failure: DiskError | None = None
         self.space = DiskSpace(-1, -1)
-        """As of the last look; asking the device itself may block, and nobody who serves clients waits for it."""
+        """The room as of the last look. Asking the device itself may block, so code that serves clients reads
+        this.
+        """
         self.workers = WatchedWorkers(lambda: self.context.workers, context.clock)
         self.trouble: Trouble | None = None
         """Why its replicas should not lead, as `data_plane.disks.disk_watch` judges it."""
         self.trouble_since_ms = 0
-        """By the wall clock."""
+        """The beginning of the trouble, by the wall clock."""
         self.full_since: float | None = None
         """Monotonic seconds at which a write found no room; None again once there is enough of it."""
         self.refused_at = 0.0
         """Monotonic seconds of the last write that found no room."""
         self.is_stalled = False
-        """Whether the logs refuse to be used until a call to the device comes back (see `data_plane.disks.disk_watch`)."""
+        """Whether the logs refuse appends and reads until a call to the device comes back
+        (`data_plane.disks.disk_watch`).
+        """
         self._stalled: list[PartitionLog] = []
         self.background = Background(self)
 
@@ -162,7 +168,7 @@ class LogDir:
     async def load(self) -> None:
         """Open every log, recovering them unless the last shutdown was clean. An error takes the directory offline.
 
-        Returns early after `stop_loading`; the directory is of no use then but to be closed.
+        Returns early after `stop_loading`. The directory can only be closed then.
         """
         run = self.workers.run_long
         try:
@@ -207,7 +213,7 @@ class LogDir:
                 await clock.sleep_until(clock.monotonic() + _LOAD_RETRY_SECONDS)
 
     def stop_loading(self) -> None:
-        """The node stops: `load` returns soon, unless the device holds it up."""
+        """Make `load` return soon, because the node stops. Only a device that hangs holds it up."""
         self._is_stopping = True
 
     def _load_some(
@@ -240,7 +246,7 @@ class LogDir:
         )
         directory = self.directory.subdir(name)
         log = open_partition_log(directory, *key, self.config_for(key[0]), self, options)
-        # There may be more logs than the process may have descriptors; the first append or read takes one.
+        # There may be more logs than the process may have descriptors. The first append or read opens the file.
         log.active.file.rest()
         return log
 
@@ -290,12 +296,12 @@ class LogDir:
             log = open_partition_log(directory, topic, partition, config, self, options)
         except DiskRefused:
             if begins:
-                # Else the next start finds a log of nobody's, and sets it aside.
+                # Otherwise the next start finds a log that the metadata does not know, and sets it aside.
                 with suppress(DiskError):
                     self.directory.remove_tree(name)
             raise
         log.segment_list.mark_dirty()
-        # Whoever makes topics takes no descriptors; the first append does.
+        # Making topics must not use up descriptors; the first append opens the file.
         log.active.file.rest()
         return log
 
@@ -316,7 +322,8 @@ class LogDir:
         self._set_aside(self.logs.pop((topic, partition)), STRAY_SUFFIX)
 
     def set_rotten(self, topic: str, partition: int) -> str | None:
-        """As `set_stray`, for a log that another of the same name will follow; the name under which it is kept.
+        """As `set_stray`, for a log that another of the same name will follow. Returns the name under which it is
+        kept.
 
         The checkpoint must not take the old log's recovery point for the new one's.
         """
@@ -329,9 +336,10 @@ class LogDir:
         return renamed
 
     def _forget_gone(self) -> None:
-        """Write the checkpoints without the logs that are gone: they know logs by name, and another one takes that name.
+        """Write the checkpoints without the logs that are gone. Blocks. Raises `DiskError`.
 
-        It must not inherit a recovery point, a high watermark or a log start. Blocks. Raises `DiskError`.
+        Checkpoints know logs by name. A new log of that name must not inherit a recovery point, a high watermark or
+        a log start.
         """
         gone = frozenset(self._gone)
         with self.small_files:
@@ -366,7 +374,7 @@ class LogDir:
         self.go_offline(str(error))
 
     def disk_failed_unless_refused(self, error: DiskError) -> None:
-        """A full disk, or a want of descriptors, refuses what was asked, and is no reason to stop."""
+        """Take the directory offline, unless the error is a full disk or a lack of descriptors."""
         if isinstance(error, DiskRefused):
             self.disk_refused(error)
         else:
@@ -404,7 +412,7 @@ class LogDir:
     def sync_entry(self) -> None:
         with self.small_files:
             if self._entry_is_dirty:
-                # Before the sync: what the loop renames from now on may be missed by it.
+                # Cleared before the sync, which may miss what the loop renames from now on.
                 self._entry_is_dirty = False
                 try:
                     self.directory.sync()
@@ -420,7 +428,7 @@ class LogDir:
         )
 
     def log_starts(self) -> bytes:
-        """Only what the names of the segments do not tell (Kafka's rule)."""
+        """The log start offsets that the names of the segments do not tell (Kafka's rule)."""
         starts = {
             key: log.log_start_offset
             for key, log in dict(self.logs).items()
@@ -432,7 +440,7 @@ class LogDir:
         return encode_offsets({key: log.high_watermark for key, log in dict(self.logs).items()})
 
     def write_recovery_points(self) -> None:
-        """Blocking, in a worker or on the loop. Raises `DiskError`.
+        """Write the recovery-point checkpoint (blocking, in a worker or on the loop). Raises `DiskError`.
 
         The offsets are read under the lock, so that a write never puts back what a truncation has lowered.
         """
@@ -443,11 +451,11 @@ class LogDir:
 
     @property
     def is_served(self) -> bool:
-        """Whether it is to be looked after: neither offline nor being closed."""
+        """Whether the directory is in service: neither offline nor being closed."""
         return self.offline_reason is None and not self._is_closed
 
     async def run_background(self) -> None:
-        """Flush, retention, checkpoints, removal of files: until cancelled, or the directory is offline."""
+        """Run flush, retention, checkpoints and removal of files, until cancelled or the directory is offline."""
         await self.background.run()
 
     def go_offline(self, reason: str) -> None:
@@ -460,7 +468,9 @@ class LogDir:
             self.context.on_offline(self, reason)
 
     def set_stalled(self, stalled: bool) -> None:
-        """Refuse all appends and reads, or end that for what has not failed or been closed meanwhile."""
+        """Refuse all appends and reads; or end that for the logs that have neither failed nor been closed
+        meanwhile.
+        """
         self.is_stalled = stalled
         if stalled:
             self._stalled = [log for log in self.logs.values() if not log.offline]

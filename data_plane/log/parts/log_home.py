@@ -1,4 +1,4 @@
-"""Where a log lies, who owns it, and whether it works: what all parts of a log know of the world.
+"""Where a log lies, who owns it, and whether it works: what all parts of a log know of their surroundings.
 
 A failed operation takes the log, and its directory, offline. Some failures do not:
 
@@ -61,7 +61,9 @@ class LogHome:
             raise
 
     def failed(self, error: DiskError) -> None:
-        """An operation has failed: the directory goes offline, unless the failure passes or is nobody's."""
+        """Take the directory offline after a failed operation, unless the failure may pass or the log was closed
+        meanwhile.
+        """
         if isinstance(error, DiskRefused):
             self.refused(error)
         if not self._is_harmless(error):
@@ -75,7 +77,7 @@ class LogHome:
                 self.owner.flush_failed(error)
 
     def refused(self, error: DiskRefused) -> None:
-        """Tell the owner of a want of room or descriptors."""
+        """Tell the owner of a lack of room or descriptors."""
         if self.owner is not None:
             self.owner.disk_refused(error)
 
@@ -90,7 +92,9 @@ class LogHome:
         return isinstance(error, FileClosed) or (self.is_closed and isinstance(error, FileMissing))
 
     def _is_harmless(self, error: DiskError) -> bool:
-        """Whether the device is none the worse: a want of room or descriptors, or the log was closed meanwhile."""
+        """Whether the device works in spite of the error: room or descriptors were short, or the log was closed
+        meanwhile.
+        """
         if isinstance(error, ResourcesShort) and self.owner is not None:
             self.owner.resources_short()
         return (isinstance(error, DiskRefused) and error.operation != "sync") or self.is_overtaken(error)
