@@ -1,4 +1,4 @@
-"""The broker: its parts put together, the metadata log's word passed on to them, and what its handlers share.
+"""The broker: it puts its parts together, passes metadata images on to them, and holds what its handlers share.
 
 Metadata reaches a broker only as images of the metadata log (`apply_metadata`). It asks the controller for changes
 with messages over a `ControllerPort`, also when both run in one process.
@@ -48,7 +48,7 @@ from wire.messages.fetch import FetchRequest
 
 @attrs.frozen(kw_only=True, slots=True)
 class BrokerSettings:
-    """What a broker takes from its node's configuration."""
+    """A broker's settings, from its node's configuration."""
 
     node_id: int
     cluster_id: str
@@ -61,10 +61,10 @@ class BrokerSettings:
     """Partitions in one page of DescribeTopicPartitions."""
     groups: GroupSettings
     config_layers: BrokerConfigLayers
-    """What the properties file says, below what brokers and topics are told while they run."""
+    """The values of the properties file. Dynamic values of brokers and topics take precedence."""
     release: Release = THIS_RELEASE
     listener_of_brokers: str | None = None
-    """The listener between brokers, where clients have others."""
+    """The listener between brokers, which may be another than the clients'."""
 
 
 @attrs.define
@@ -109,7 +109,7 @@ class Broker:
         self.produce_workers = ProduceWorkers(env)
         self.woken: list[Callable[[], None]] = []
         self.loop_work = LoopWork(lambda refill: self.woken.append(refill))
-        """What the loop itself does to check clients' batches."""
+        """The checks of clients' batches that the loop does itself."""
         self.timers = Timers(env.clock, env.event, log, self.run_woken)
         self.producer_ids = ProducerIdBlock()
         self.on_produced: Callable[[Context, int, PartitionLog, AppendResult], None] | None = None
@@ -185,7 +185,7 @@ class Broker:
         )
 
     def missing_partition_error(self, topic: str, index: int) -> ErrorCode:
-        """Why a partition is not served here."""
+        """The error for a partition that is not served here."""
         known = self.image.partition(topic, index)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -197,7 +197,7 @@ class Broker:
         return (self.image.topics[topic].topic_id, index) in self.maker
 
     def lost_partition_error(self, partition: Partition) -> ErrorCode:
-        """Why a partition that was led here is not any more."""
+        """The error for a partition that was led here before."""
         log = partition.log
         if self.hosted.holds(partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -214,7 +214,7 @@ class Broker:
                 try:
                     action()
                 except Exception:
-                    # Whoever woke it serves another client and must not suffer for this one.
+                    # The request that woke it belongs to another client, and must not fail because of this one.
                     self.log.exception("request.bug")
 
     # -- metadata -------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Broker:
         return self.newest.image
 
     def apply_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Take a new image: create, update and delete logs so that they match it."""
+        """Apply a new image: create, update and delete logs so that they match it."""
         before, self.newest.image = self.newest.image, image
         hosting = self.hosting
         self.maker.begin_change()
@@ -251,7 +251,7 @@ class Broker:
 
     @property
     def config_layers(self) -> BrokerConfigLayers:
-        """What this broker's values are made of now: its file, and what the metadata log says of it and of all."""
+        """The layers of this broker's values: its file, and the metadata log's values for it and for all brokers."""
         return self.configs.broker_layers
 
     def log_config(self, topic: str) -> LogConfig:
@@ -259,7 +259,7 @@ class Broker:
         return self.configs.log_config(topic)
 
     def _apply_broker_config(self) -> None:
-        """Every log follows its broker."""
+        """Give every log its configuration anew, after the broker's has changed."""
         self.configs.broker_changed()
         for throttle in self.replication.throttles:
             throttle.set_rate(self.config_layers)
@@ -274,20 +274,20 @@ class Broker:
         self.hosting.set_strays_aside()
 
     def directory_offline(self, log_dir: LogDir, reason: str) -> None:
-        """A directory failed: stop serving its partitions."""
+        """Stop serving the partitions of a directory that failed."""
         self.log.error("directory.offline", directory=log_dir.path, reason=reason)
         self.hosting.directory_offline(log_dir)
 
     def hosting_changed(self) -> None:
-        """Partitions have come or gone without a change of metadata."""
+        """Take note that partitions have come or gone without a change of metadata."""
         self.groups.follow_leadership()
 
     def disk_answers(self, log_dir: LogDir) -> None:
-        """A device that hung is back."""
+        """Take note that a device that hung answers again."""
         self.replication.disk_answers(log_dir)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """The bytes of this log at this offset may not be what was written."""
+        """Have the bytes of this log at this offset checked: they may differ from what was written."""
         self.rotten.suspect(partition, offset)
 
     def workers_for(self, log: PartitionLog) -> Workers:

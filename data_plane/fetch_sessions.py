@@ -5,14 +5,15 @@ changes, and a response only news. Request epochs: -1 asks for no session (and e
 one, N > 0 continues. The cache is bounded. A session may push out another that has been idle for `eviction_ms`. It
 may also push out one with fewer partitions that is past its first minutes (KIP-227, "Fetch Session Caching").
 
-Two limits hold for sessions that are of no use here. Partitions that are not hosted are kept, since they may come.
+Two limits hold for sessions that are useless here. Partitions that are not hosted are kept, since they may come.
 There are at most `UNKNOWN_MAX` of them in all sessions together; beyond that, a client goes on with full requests. A
 client that falsely claims to be a replica gets no session either (`is_follower` judges). A replica has
 `SESSIONS_PER_REPLICA_MAX`, of which the stalest makes room.
 
 A follower's session holds a `FollowerCursor` for each partition. The partition marks it dirty when its log grows, its
-high watermark moves or its leadership changes. Only those that are dirty, or were named since, are looked at. So a round
-costs what moves, instead of what is followed (a thousand partitions took 5 ms of each round).
+high watermark moves or its leadership changes. Only partitions that are dirty, or were named since, are read. So the
+cost of a round depends on what has changed, and not on all that is followed. (A look at a thousand partitions took 5
+ms of each round.)
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NO_REPLICA = -1
 EPOCH_MAX = 2**31 - 1
 UNKNOWN_MAX = 20_000
 SESSIONS_PER_REPLICA_MAX = 16
-"""More than fetchers that a broker has to one leader, less than what pushes out consumers."""
+"""More than the fetchers that a broker has to one leader, but too few to push out consumers."""
 
 TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
@@ -57,7 +58,7 @@ class FetchedPartition:
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
         self.is_unknown = False
-        """Whether it was not hosted here when it was named first."""
+        """True if it was not hosted here when a request named it first."""
         self.fetch_offset = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
@@ -91,7 +92,7 @@ class FollowerCursor(FetchedPartition):
         return self.session.fetched_at_ms
 
     def mark_dirty(self, *, wakes: bool) -> None:
-        """There is something to look at; with `wakes` also something that a parked fetch waits for."""
+        """Note that there is something to read; with `wakes` also something that a parked fetch waits for."""
         session = self.session
         if not self.is_stirred:
             self.is_stirred = True
@@ -145,11 +146,11 @@ class FetchSession:
 
 @attrs.frozen(slots=True)
 class NamedPartitions:
-    """What a request of many partitions names, put together before it changes any session."""
+    """The partitions that a large request names, collected before it changes any session."""
 
     partitions: dict[PartitionKey, FetchedPartition]
     unknown: int
-    """How many of them are not hosted here."""
+    """The number of partitions that are not hosted here."""
 
 
 @attrs.frozen(slots=True)
@@ -291,7 +292,7 @@ class FetchSessions:
         named: NamedPartitions,
         session: FetchSession | None,
     ) -> None:
-        """As `_update`, of what was put together before."""
+        """As `_update`, with partitions that were collected before."""
         follows = session if session is not None and session.privileged else None
         if not partitions and follows is None:
             partitions.update(named.partitions)
@@ -324,7 +325,7 @@ class FetchSessions:
                     gone.end()
 
     def _has_room_for(self, request: FetchRequest, by_id: bool, named: NamedPartitions | None) -> bool:
-        """Whether what a consumer names and is not hosted here fits what sessions may keep of such."""
+        """Whether sessions may keep the partitions that a consumer names and that are not hosted here."""
         if named is not None:
             return self._unknown + named.unknown <= UNKNOWN_MAX
         unknown = sum(
@@ -378,7 +379,7 @@ class FetchSessions:
 
     @property
     def sessions(self) -> Iterable[FetchSession]:
-        """Those that are held."""
+        """The sessions that are kept."""
         return self._sessions.values()
 
     def statistics(self) -> dict[str, int]:
@@ -392,7 +393,7 @@ class FetchSessions:
 
 
 def _ask(fetched: FetchedPartition, asked: FetchPartition) -> None:
-    """What a request says of a partition."""
+    """Take over what a request says of a partition."""
     fetched.fetch_offset = asked.fetch_offset
     # Unlike elsewhere, any negative epoch of a Fetch means that none is known.
     fetched.current_leader_epoch = max(-1, asked.current_leader_epoch)

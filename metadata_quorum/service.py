@@ -61,14 +61,14 @@ def _or_usual(records: Sequence[Message]) -> tuple[Message, ...]:
 
 @attrs.frozen
 class MetadataSettings:
-    """What a node's configuration and its log directory say about its part in the metadata."""
+    """The settings of a node's metadata, from its configuration and its log directory."""
 
     quorum: QuorumSettings
     controller: ControllerSettings | None
-    """None on a node that is no controller."""
+    """The controller's settings; None on a node that is only a broker."""
     snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
     bootstrap: tuple[Message, ...] = attrs.field(default=(), converter=_or_usual)
-    """The first records of a new cluster: this version's own where none are given."""
+    """The first records of a new cluster. By default they are this version's own."""
     release: Release = THIS_RELEASE
 
 
@@ -88,7 +88,7 @@ class MetadataService:
         logger: Log,
         addresses: Addresses | None = None,
     ) -> None:
-        """`addresses` are those of the node's other connections."""
+        """`addresses` are shared with the node's other connections."""
         self._env = env
         self._addresses = addresses
         self._settings = settings
@@ -164,7 +164,7 @@ class MetadataService:
     async def stop(self, others_until: float = float("inf")) -> None:
         """Commit what is decided, if the others let us, and leave the quorum; then requests get NOT_CONTROLLER.
 
-        Nobody else is waited for beyond `others_until` (monotonic seconds).
+        Other nodes are waited for until `others_until` at the latest (monotonic seconds).
         """
         self._is_stopping = True
         await self.quorum.resign_and_drain(others_until)
@@ -178,12 +178,12 @@ class MetadataService:
 
     @property
     def env(self) -> Env:
-        """The node's."""
+        """The ports of the node."""
         return self._env
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller: it decides."""
+        """Whether this node is the active controller, which decides."""
         return self._is_active
 
     @property
@@ -192,7 +192,7 @@ class MetadataService:
 
     @property
     def lag_records(self) -> int:
-        """How many records that are committed, as far as this node has heard, its image lacks."""
+        """The number of records that this node knows to be committed and that its image lacks."""
         if self._machine is not None:
             return 0
         committed = max(self.quorum.peers.leader_high_watermark, self.quorum.decisions.high_watermark)
@@ -203,7 +203,7 @@ class MetadataService:
         self._publisher.subscribe(observer)
 
     def submit(self, request: Any, api_version: int | None = None) -> Deferred:
-        """Decide a request at the time it is now; NOT_CONTROLLER unless this node is active."""
+        """Decide a request with the present time. The answer is NOT_CONTROLLER unless this node is active."""
         if self._machine is None or not self._is_active:
             deferred = Deferred(request, self._controller.refuse(request, ErrorCode.NOT_CONTROLLER), 0)
             deferred.release()
@@ -218,20 +218,20 @@ class MetadataService:
         return deferred
 
     def long_request(self, request: Any) -> LongRequest | None:
-        """The request if it is to be submitted in parts."""
+        """The request as a long one, if it has to be submitted in parts."""
         image = self._publisher.image if self._machine is None else self._machine.state
         weight_max = 1 if self._env.buggify("controller.small_parts") else PART_WEIGHT_MAX
         return self._controller.long_request(image, request, weight_max)
 
     def _note_commit(self, machine: _Machine, seconds: float) -> None:
         if self._machine is not machine:
-            # The lead is lost, and what becomes of the decision is the next leader's.
+            # The lead is lost. The next leader keeps the decision or drops it.
             return
         self.decided.commits += 1
         self.decided.commit_seconds += seconds
 
     def channel(self) -> LoopbackChannel:
-        """How the broker of the same node asks its controller."""
+        """The channel by which the broker of the same node asks its controller."""
         return LoopbackChannel(self, self._env)
 
     def _now_ms(self) -> int:
@@ -240,7 +240,7 @@ class MetadataService:
     # -- who has the image ------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """There may be something for `_follow` to do; a lost lead is acted on at once."""
+        """Wake `_follow`: there may be something to do. A lost lead is acted on at once."""
         if self._machine is not None and self.quorum.decisions.epoch < 0:
             self._resign()
         self._news.set()
@@ -276,7 +276,7 @@ class MetadataService:
         try:
             await publisher.replay(quorum.decisions.high_watermark, lambda: self._is_stopping)
         except DiskRefused as error:
-            # Nothing has been replayed of what could not be read.
+            # The part that could not be read was not replayed either.
             self._logger.warning("metadata.replay_waits", error=str(error))
             await self._env.clock.sleep_until(self._env.clock.monotonic() + REPLAY_RETRY_SECONDS)
         except KafkaError:
@@ -305,7 +305,7 @@ class MetadataService:
         settings = self._settings
         assert settings.controller is not None
         if publisher.in_transaction:
-            # Whoever wrote the beginning is gone; as in Kafka the next leader says that it never happened.
+            # The leader that began the transaction is gone. As in Kafka the next leader aborts it.
             self._logger.warning("metadata.transaction_aborted")
             quorum.decisions.append_batch([AbortTransactionRecord(reason="a new leader found it open")])
             return
@@ -332,7 +332,7 @@ class MetadataService:
         )
 
     def _publish_decided(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """A decision of this node is committed."""
+        """Publish a state of this node's machine that is now committed."""
         written = self.quorum.decisions.written_bytes
         size, self._published_bytes = written - self._published_bytes, written
         self.decided.committed(self._publisher.image, image, delta)
@@ -361,7 +361,7 @@ class MetadataService:
     # -- timers -----------------------------------------------------------------------------------------------------
 
     async def _ask_periodically(self, task: PeriodicTask) -> None:
-        """Submit what the controller asks itself; each answer is committed before the next turn."""
+        """Submit the controller's requests to itself. Each answer is committed before the next turn."""
         clock = self._env.clock
         while True:
             await clock.sleep_until(clock.monotonic() + task.period_ms / 1000)
@@ -373,8 +373,8 @@ class MetadataService:
     async def _check_sessions(self, period: float) -> None:
         """Fence the silent brokers, one after the other.
 
-        Nothing waits for commits here: they are slow when a disk or a node is ill, which is when brokers die. By how
-        much the timer is late is what the controller itself has slept.
+        Nothing waits for commits here: they are slow when a disk or a node is ill, which is when brokers die. If the
+        timer is late, the controller itself has slept for so long.
         """
         clock = self._env.clock
         while True:
@@ -402,7 +402,7 @@ class MetadataService:
             self._logger.warning("broker.fenced", broker=broker_id, reason="session expired")
 
     def statistics(self) -> dict[str, Any]:
-        """Figures of the parts."""
+        """Figures of the parts, for metrics."""
         machine = self._machine
         return {
             "quorum": self.quorum.statistics(),

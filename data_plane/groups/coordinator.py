@@ -45,14 +45,14 @@ from wire.messages.sync_group import SyncGroupRequest
 from wire.structure import Message
 
 _WRITES = (CommitOffsets, DeleteOffsets, DeleteGroup)
-"""Requests that wait for nothing but the log."""
+"""Requests that wait for the log alone."""
 _NEEDS_REPLICAS = (*_WRITES, JoinGroupRequest, SyncGroupRequest)
 """Requests that lead to records, at once or later."""
 RELOAD_SECONDS = 1.0
 
 
 class CoordinatorHost(BrokerHost, Protocol):
-    """What coordinators take of their broker."""
+    """The part of the broker that coordinators use."""
 
     @property
     def env(self) -> Env: ...
@@ -75,7 +75,7 @@ class CoordinatorHost(BrokerHost, Protocol):
 
 
 class _Caught:
-    """A reply that remembers."""
+    """A reply that keeps the response until it is asked for."""
 
     __slots__ = ("later", "response")
 
@@ -168,14 +168,14 @@ class Shard:
         return round(self._broker.clock.monotonic() * 1000)
 
     def submit(self, ask: Ask) -> None:
-        """Decide; `ask.reply` gets its answer now or later."""
+        """Have the machine decide. `ask.reply` gets its answer now or later."""
         runtime = self._runtime
         if runtime is None:
             if ask.reply is not None:
                 ask.reply.complete(refusal(ask, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         if not self.partition.has_min_isr and isinstance(ask.request, _NEEDS_REPLICAS):
-            # As for every write with acks=all. Heartbeats and reads go on, so that nobody's session ends for it.
+            # As for every write with acks=all. Heartbeats and reads go on, so that no session ends because of it.
             if ask.reply is not None:
                 ask.reply.complete(refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
@@ -199,7 +199,9 @@ class Shard:
             self._watch_commits()
 
     def _end_node(self, error: BaseException) -> None:
-        """What was decided cannot be replayed: a caller would catch the error, so a task of the node raises it."""
+        """End the node, because a decision cannot be replayed. A caller would catch the error, so a task of the node
+        raises it.
+        """
 
         async def end() -> None:
             raise error
@@ -207,28 +209,31 @@ class Shard:
         self._broker.tasks.start_soon(end)
 
     def forget_topics(self, topics: frozenset[str]) -> None:
-        """Topics are gone: so are the offsets committed in them."""
+        """Delete the offsets that were committed in deleted topics."""
         if self.is_loading:
             self._deleted_topics.update(dict.fromkeys(sorted(topics)))
         else:
             self.submit(Ask(ForgetTopics(topics), 0, None, self._broker.clock.wall_ms()))
 
     def _watch_commits(self) -> None:
-        """While something waits for the high watermark, tell those who wait for too long."""
+        """While decisions wait for the high watermark, answer those that have waited too long."""
         oldest = next((ask for ask in self._unanswered.values() if isinstance(ask.request, _WRITES)), None)
         if oldest is not None:
             at = oldest.asked_at + self._settings.offsets_commit_timeout_ms / 1000
             self._commit_timer = self._broker.timers.at(at, self._time_out_commits)
 
     def _time_out_commits(self) -> None:
-        """`offsets.commit.timeout.ms`: what is written but not replicated by then may still be, or not."""
+        """Answer requests after `offsets.commit.timeout.ms`. Records that are not replicated by then may still be, or
+        may be lost.
+        """
         self._commit_timer = None
         now = self._broker.clock.monotonic()
         timeout = self._settings.offsets_commit_timeout_ms / 1000
         late = [
             (reply, ask)
             for reply, ask in self._unanswered.items()
-            # The timer's own sum: with a difference a rounding error would set it again for this very moment.
+            # Computed as the timer computes it: with a difference, a rounding error would set it again for this very
+            # moment.
             if isinstance(ask.request, _WRITES) and ask.asked_at + timeout <= now
         ]
         for reply, _ in late:
@@ -238,7 +243,7 @@ class Shard:
             try:
                 reply.complete(refusal(ask, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             except Exception:
-                # Whoever waits beside it must hear as well.
+                # The other requests that wait must get their answers as well.
                 self._broker.log.exception("request.bug")
 
     def _deliver(self, answers: Answers) -> None:
@@ -269,7 +274,7 @@ class Shard:
             self._set_timer()
 
     def stop(self) -> None:
-        """Leadership is gone: those who wait ask another coordinator."""
+        """End the shard, because the leadership is gone. Waiting requests get NOT_COORDINATOR."""
         self._stopped = True
         self.partition.unwatch(self._log.catch_up)
         for timer in (self._timer, self._commit_timer):
@@ -299,7 +304,7 @@ class GroupCoordinator:
         self._is_open = True
         self._expiry: Timer | None = None
         self._reload: Timer | None = None
-        """One for all shards: a log that cannot be read is not read more often because leadership moved meanwhile."""
+        """One backoff for all shards, so that moving leaderships do not make an unreadable log be read more often."""
 
     def partition_for(self, group_id: str) -> int | None:
         """The partition of a group, None while the topic does not exist."""
@@ -347,7 +352,7 @@ class GroupCoordinator:
                 shard.forget_topics(deleted)
 
     def follow_leadership(self) -> None:
-        """Have a shard for each led partition, of its epoch, and no other."""
+        """Keep exactly one shard for each led partition, of its leader epoch."""
         hosted = self._broker.topics.get(OFFSETS_TOPIC)
         led = {
             index: partition
@@ -370,7 +375,7 @@ class GroupCoordinator:
             self._set_expiry()
 
     def _shard_failed(self, shard: Shard) -> None:
-        """Begin anew from the log, after a while."""
+        """Begin the shard anew from the log, after a pause."""
         shard.stop()
         index = shard.partition.log.partition
         if self.shards.get(index) is shard:
@@ -398,7 +403,7 @@ class GroupCoordinator:
                     self._broker.log.exception("groups.expiry_failed", partition=index)
 
     def stop(self) -> None:
-        """The node goes: those who wait are told to look for another coordinator."""
+        """End all shards, because the node stops. Waiting requests get NOT_COORDINATOR."""
         self._is_open = False
         self.follow_leadership()
 

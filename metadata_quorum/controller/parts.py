@@ -10,7 +10,7 @@ between. A part that is refused leaves the others alone, just as a refused thing
   be too much, every part is tried before the first is decided (`Trial`).
 * **Results are one per thing**, in the order of the request; where Kafka tells refused ones apart, they are apart in each part.
 
-A part shares its things with the request it comes from: neither is changed by anybody.
+A part shares its things with the request that it comes from, so nobody may change either.
 """
 
 from __future__ import annotations
@@ -57,19 +57,21 @@ class Trial:
 
 @attrs.frozen
 class Parts:
-    """What a long request becomes."""
+    """The parts of a long request, and how their responses are joined."""
 
     requests: list[Message]
-    """To be decided in this order."""
+    """The parts, in the order in which they have to be decided."""
     trials: list[Trial]
-    """To be asked first, where the parts may write too much together."""
+    """Trials that are decided first, where the parts may write too much together."""
     join: Callable[[list[Any]], Any]
-    """The response to the whole, of those to all `requests`."""
+    """Makes the response to the whole request from the responses to all `requests`."""
 
 
 @attrs.frozen
 class LongRequest:
-    """A request that is decided in parts. `split` and `refuse` take long too; they look at nothing that may change."""
+    """A request that is decided in parts. `split` and `refuse` take long too. They read only values that never
+    change, so they may run in a worker.
+    """
 
     request: Any
     _image: MetadataImage
@@ -79,7 +81,7 @@ class LongRequest:
     _weight_max: int
 
     def split(self) -> Parts:
-        """Raises `KafkaError` POLICY_VIOLATION for what names too much."""
+        """Split the request. Raises `KafkaError` POLICY_VIOLATION if it names too much."""
         request, kind = self.request, self._kind
         if self._is_of_client:
             check_named(request)
@@ -97,7 +99,7 @@ class LongRequest:
         return Parts(requests, trials, join)
 
     def refuse(self, error: KafkaError) -> Any:
-        """One error for all of it."""
+        """The response with one error for all of the request's things."""
         return refusal(self.request, error.code, error.message)
 
 
@@ -108,7 +110,9 @@ def _trial(part: Any) -> Trial:
 def long_request(
     image: MetadataImage, request: Any, settings: ControllerSettings, weight_max: int = PART_WEIGHT_MAX
 ) -> LongRequest | None:
-    """What weighs more than one part; None for what is decided at once: nearly everything."""
+    """The request as a long one, if it weighs more than one part. None, as nearly always, if it is decided at
+    once.
+    """
     kind = _KINDS.get(type(request))
     if kind is None:
         return None
@@ -123,15 +127,17 @@ def long_request(
 
 @attrs.frozen
 class _Thing:
-    """What is decided by itself, and with which others it has to be judged: those with the same key, None being none."""
+    """A thing of a request. Things with the same key have to be judged together; None is the key of a thing that
+    stands alone.
+    """
 
     value: Any
     key: Hashable = None
     weight: int = 1
     records: int = 1
-    """How many are written for it, at most."""
+    """The records that are written for it, at most."""
     path: tuple[int, ...] = ()
-    """Where the list stands in the request that it is in."""
+    """The positions of the lists around it, from the outermost in."""
 
 
 Ready: TypeAlias = Sequence[Any]
@@ -141,7 +147,7 @@ Groups: TypeAlias = Sequence[Sequence[int]]
 
 
 def _divided(things: Sequence[_Thing], weight_max: int) -> list[list[int]]:
-    """The numbers of the things of each part; one part where there is nothing."""
+    """The numbers of the things of each part. An empty request is one part."""
     groups: list[list[int]] = [[]]
     home: dict[Hashable, list[int]] = {}
     weight = 0
@@ -164,28 +170,28 @@ class _Kind(ABC):
 
     @abstractmethod
     def weights(self, image: MetadataImage, request: Any, settings: ControllerSettings) -> Iterable[int]:
-        """The weights of its things, roughly: looked at only until they are too much."""
+        """The rough weights of its things. They are read only until their sum is too much for one part."""
 
     def named(self, image: MetadataImage, request: Any) -> Any:
-        """The request where it names its things, one that names them where it means all."""
+        """The request itself if it names its things. If it means all, a request that names all."""
         return request
 
     @abstractmethod
     def things(
         self, image: MetadataImage, request: Any, settings: ControllerSettings
     ) -> tuple[list[_Thing], Ready]:
-        """Raises `KafkaError` for what is refused as a whole."""
+        """The things of the request. Raises `KafkaError` for a request that is refused as a whole."""
 
     @abstractmethod
     def part(self, request: Any, things: Sequence[_Thing]) -> Any:
-        """A request about these things."""
+        """A request that names only these things."""
 
     @abstractmethod
     def join(self, request: Any, groups: Groups, responses: Sequence[Any], ready: Ready) -> Any:
-        """One response."""
+        """The responses of all parts as one."""
 
     def of_all(self, response: Any) -> Any:
-        """The response to a request that means all, of the response to one that names them."""
+        """The response to a request that means all, made from the response to one that names all."""
         return response
 
 
@@ -409,7 +415,7 @@ class _Elections(_Partitions):
         return attrs.evolve(request, topic_partitions=topics)
 
     def of_all(self, response: Any) -> Any:
-        """Only those are told that are not as wanted."""
+        """The answer has only the partitions whose leader is not the one that was asked for."""
         if response.error_code:
             return attrs.evolve(response, replica_election_results=[])
         results = [
@@ -423,7 +429,7 @@ class _Elections(_Partitions):
 
 
 _OF_NODES = (isr.AlterPartitionRequest, assigning.AssignReplicasToDirsRequest)
-"""What nodes ask is as much as they have, and is neither limited nor tried."""
+"""Nodes ask for as many things as they have. Their requests are neither limited nor tried."""
 
 _KINDS: dict[type, _Kind] = {
     CreateTopicsRequest: _NewTopics("topics"),

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Interned:
-    """Shares equal tuples between partitions: most partitions of a cluster have one of a few replica lists."""
+    """Shares equal tuples between partitions, as most partitions of a cluster have one of a few replica lists."""
 
     __slots__ = ("_seen",)
 
@@ -225,7 +225,7 @@ class ImageBuilder:
         self._before_transaction = None
 
     def _no_op(self, record: records.NoOpRecord) -> None:
-        """Moves the offset, nothing else."""
+        """A record that only moves the offset."""
 
     def _create_topic(self, record: records.TopicRecord) -> None:
         if self._topic_id(record.name) is not None:
@@ -285,7 +285,7 @@ class ImageBuilder:
                     topic.set(number, attrs.evolve(partition, elr=(), last_known_elr=()))
 
     def _set_config(self, record: records.ConfigRecord) -> None:
-        """A value that cannot be read leaves the one before it in force."""
+        """Store a configuration value. If it cannot be read, the one before it stays in force."""
         resource = (record.resource_type, record.resource_name)
         values = _changed_values(self._changes.configs, self._base.configs, resource)
         unreadable = _changed_values(self._changes.unreadable, self._base.unreadable_configs, resource)
@@ -433,7 +433,7 @@ _Configs: TypeAlias = Mapping[tuple[int, str], Mapping[str, str]]
 def _changed_values(
     changes: dict[tuple[int, str], dict[str, str]], base: _Configs, resource: tuple[int, str]
 ) -> dict[str, str]:
-    """The values of a resource that a replay may change."""
+    """A copy of a resource's values, which the replay may change."""
     values = changes.get(resource)
     if values is None:
         values = changes[resource] = dict(base.get(resource, {}))
@@ -443,7 +443,7 @@ def _changed_values(
 def _differing(
     changes: Mapping[tuple[int, str], dict[str, str]], base: _Configs
 ) -> dict[tuple[int, str], Mapping[str, str] | None]:
-    """What a map of configurations gets: None for resources that have nothing any more."""
+    """The entries that change in a map of configurations; None for resources whose last value has gone."""
     return {
         resource: values or None for resource, values in changes.items() if values != base.get(resource, {})
     }

@@ -40,12 +40,12 @@ __all__ = ["Addresses", "NeverSent", "Peer", "PeerCall", "PeerConnections"]
 CONNECT_SECONDS_MAX = 2.0
 """Loopback and data centres answer in milliseconds; the first retransmission of a lost SYN is after one second."""
 SILENCE_SECONDS = 0.5
-"""An overdue request ends its connection if nothing has been heard on it for so long."""
+"""An overdue request ends its connection if that has been silent for so long."""
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 0.5
-"""Between two attempts to reach an address that does not answer, before jitter."""
+"""The longest pause between two attempts to reach a silent address, before jitter."""
 RETRY_JITTER = 0.5
-"""Each pause is longer by up to this part of it."""
+"""Each pause is longer by a random part of it, up to this one."""
 RECEIVE_BYTES = 64 * 1024
 UNANSWERED_MAX = 1024
 
@@ -69,7 +69,7 @@ class PeerCall:
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """The call is over; an answer that comes later is dropped."""
+        """End the call. An answer that comes later is dropped."""
         if not self.done.is_set():
             self.error = error
             self.done.set()
@@ -102,7 +102,7 @@ class _Address:
         self.failures = 0
         self.retry_at = float("-inf")
         self.attempt: Event | None = None
-        """Set when the attempt that is due or under way has ended; None where there is none."""
+        """Set when the attempt that is due or under way has ended. None without such an attempt."""
 
 
 class Addresses:
@@ -117,7 +117,7 @@ class Addresses:
         return self._known.setdefault((host, port), _Address())
 
     def failed(self, address: _Address) -> None:
-        """Nothing was heard from there: pause before the next attempt."""
+        """Note a failed attempt: pause before the next one."""
         pause = min(RETRY_SECONDS_MIN * 2.0 ** min(address.failures, 16), RETRY_SECONDS_MAX)
         pause *= 1.0 + RETRY_JITTER * self._env.random.random()
         address.failures += 1
@@ -149,7 +149,7 @@ class Peer:
         return await self.answer(self.send(message, version), deadline)
 
     def send(self, message: Any, version: int | None = None) -> PeerCall:
-        """Begin a request; it may fail at once, which `answer` tells."""
+        """Begin a request. If it fails at once, `answer` raises the error."""
         connections = self._connections
         if version is None:
             version = api_versions(message.API_KEY)[1]
@@ -189,21 +189,21 @@ class Peer:
         return call.response
 
     def close(self) -> None:
-        """Fail what is under way."""
+        """Fail the calls that are under way."""
         if self._link is not None:
             self._end(self._link, ConnectionLost(f"{self.address}: closed"))
 
     # -- the link -------------------------------------------------------------------------------------------------
 
     def _end(self, link: _Link, error: ConnectionLost) -> None:
-        """The link is over: all its calls fail."""
+        """End the link: all its calls fail."""
         if link.closed:
             return
         link.closed = True
         if self._link is link:
             self._link = None
         if link.heard_at == float("-inf") and link.conn is not None and not self._connections.closed:
-            # As good as not connected: whatever took the connection is not the peer.
+            # As good as not connected: what took the connection is not the peer.
             self._connections.addresses.failed(self._known)
         if link.conn is not None:
             link.conn.close()
@@ -252,7 +252,7 @@ class Peer:
         return await self._connect_now(known)
 
     async def _try_again(self, known: _Address) -> Conn:
-        """The one attempt that all wait for who want to reach this address. Raises `ConnectionLost`."""
+        """Make the one attempt to reach this address that all its callers wait for. Raises `ConnectionLost`."""
         clock = self._env.clock
         known.attempt = ended = self._env.event()
         try:

@@ -1,4 +1,4 @@
-"""What others ask of the quorum over the controller listener: Raft's own requests, and those about the quorum. PORTED.
+"""Requests to the quorum over the controller listener: Raft's own, and those about the quorum. PORTED.
 
 Raft's requests go to the core, whose answers come as effects. The others are answered here: snapshots by chunk, the
 state of the quorum, changes of the voters (answered when they are committed). Readers that are no replicas (a
@@ -49,7 +49,7 @@ __all__ = ["QuorumRequests"]
 FETCH_BYTES_MAX = 8 << 20
 CLIENT_SOFTWARE, CLIENT_SOFTWARE_VERSION = "odradek-controller", "1"
 READERS_MAX = 1000
-"""Who reads beyond that is not kept waiting: it gets what there is."""
+"""The bound of parked reads by readers that are no replicas. One beyond it gets what there is at once."""
 RAFT_REQUESTS = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, fetch.FetchRequest)
 VOTER_REQUESTS = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpdateRaftVoterRequest)
 
@@ -76,9 +76,9 @@ class QuorumRequests:
         self._asked: dict[int, _Asked] = {}
         self._count = 0
         self._changes: list[tuple[int, Message, Respond]] = []
-        """Changes of the voters that are not committed yet: offset, request, whom to tell."""
+        """Changes of the voters that are not committed yet: offset, request, and the callback for the answer."""
         self._is_asking_voter = False
-        """Whether somebody who shall become a voter is being asked what it speaks."""
+        """Whether a future voter is being asked for the versions that it supports."""
         self._advanced = driver.env.event()
         self._readers = 0
         decisions.subscribe(self._on_high_watermark)
@@ -145,21 +145,21 @@ class QuorumRequests:
         driver.report(driver.core.receive_request, self._count, decoded)
         for node_id, before in known:
             if driver.core.leader_id != node_id:
-                # It does not lead, so what it says of itself is forgotten: anybody may say such things.
+                # The sender does not lead, so the address that it claims is dropped: anybody may claim one.
                 self._peers.note_address(node_id, before)
 
     def answer(self, effect: Answer) -> None:
-        """The core has answered."""
+        """Send the core's answer to a request."""
         driver = self._driver
         asked = self._asked.pop(effect.request_id)
         response, records = effect.response, b""
         if isinstance(response, FetchAnswer):
-            # A snapshot may have taken the place of what was to be read: the next fetch is told so.
+            # A snapshot may have replaced what was to be read. The answer to the next fetch says so.
             if effect.read_offset is not None and effect.read_offset >= driver.log.log_start_offset:
                 bytes_max = 1 if driver.env.buggify("quorum.short_read") else asked.bytes_max
                 records = driver.log.read(effect.read_offset, bytes_max)
             if not driver.core.has_committed_in_epoch:
-                # What an earlier leader committed may be more than this one knows yet.
+                # An earlier leader may have committed more than this one knows yet.
                 response = attrs.evolve(response, high_watermark=-1)
         leader = None
         address = None if response.leader_id is None else self._peers.address_of(response.leader_id)
@@ -188,7 +188,7 @@ class QuorumRequests:
     # -- readers ------------------------------------------------------------------------------------------------------
 
     async def _serve_reader(self, request: fetch.FetchRequest, respond: Respond) -> None:
-        """A Fetch by somebody who is no replica: what is committed, as soon as there is something."""
+        """Answer a Fetch of a reader that is no replica with committed records, as soon as there are some."""
         driver, clock = self._driver, self._driver.clock
         wait_ms_max = 0 if self._readers >= READERS_MAX else min(request.max_wait_ms, WAIT_MS_MAX)
         deadline = clock.monotonic() + max(0, wait_ms_max) / 1000
@@ -220,7 +220,7 @@ class QuorumRequests:
             self._readers -= 1
 
     async def _read_in_turn(self, offset: int, bytes_max: int) -> bytes:
-        """What is committed from `offset` on, read in a worker while nobody cuts the log."""
+        """The committed records from `offset` on, read in a worker while nobody cuts the log."""
         driver, decisions = self._driver, self._decisions
         async with driver.reading:
             return await driver.env.workers.run(decisions.read_committed, offset, bytes_max)
@@ -243,7 +243,9 @@ class QuorumRequests:
         code: ErrorCode = ErrorCode.NONE,
         snapshot: OffsetAndEpoch | None = None,
     ) -> fetch.FetchResponse:
-        """`snapshot` names what holds the records that are gone from the log, as a follower is told of it."""
+        """`snapshot` names the snapshot with the records that are gone from the log, as in an answer to a
+        follower.
+        """
         driver = self._driver
         leader_id, address = driver.core.leader_id, self._peers.leader_address()
         partition = fetch.PartitionData(
@@ -271,7 +273,7 @@ class QuorumRequests:
     # -- voters ---------------------------------------------------------------------------------------------------------
 
     def _change_voters(self, request: Any, respond: Respond) -> None:
-        """Append a new set of voters; the answer comes when it is committed (KIP-853)."""
+        """Append a new set of voters. The request is answered when it is committed (KIP-853)."""
         driver = self._driver
         try:
             voters = self._changed(request)
@@ -287,7 +289,7 @@ class QuorumRequests:
             self._append_voters(request, voters, respond)
 
     async def _ask_and_add(self, request: AddRaftVoterRequest, respond: Respond) -> None:
-        """Add a voter that can be reached where it says it listens, and that knows what it takes to be one (KIP-853)."""
+        """Add a voter, if it can be reached at its listeners and supports `kraft.version` 1 (KIP-853)."""
         try:
             try:
                 kraft_versions = await self._kraft_versions_of(request)
@@ -304,7 +306,7 @@ class QuorumRequests:
         self._append_voters(request, voters, respond)
 
     async def _kraft_versions_of(self, request: AddRaftVoterRequest) -> tuple[int, int]:
-        """The levels of `kraft.version` that the new voter speaks. Raises `KafkaError` with Kafka's codes."""
+        """The levels of `kraft.version` that the new voter supports. Raises `KafkaError` with Kafka's codes."""
         driver = self._driver
         asked = next(
             (
@@ -415,7 +417,7 @@ class QuorumRequests:
             respond(self._voter_answer(request, ErrorCode.NONE))
 
     def lost_leadership(self) -> None:
-        """Whether changes that wait will be committed is not known."""
+        """Answer all waiting changes of the voters: they may be committed by the next leader, or lost."""
         changes, self._changes = self._changes, []
         for _, request, respond in changes:
             respond(self._voter_answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))

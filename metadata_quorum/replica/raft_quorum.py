@@ -13,7 +13,7 @@ get the batch while our own sync is under way. The high watermark moves when a m
 
 **Not leading.** What waits is forgotten with `LostLeadership`; the state machine above tells those who asked.
 
-**Failures.** A full disk is weather, and so is a want of descriptors (`DiskRefused`). Nothing was written, and the
+**Failures.** A full disk is weather, and so is a lack of descriptors (`DiskRefused`). Nothing was written, and the
 write is tried again every second. When too much waits, `has_room` turns false. A leader with other voters gives up
 its lead. Any other `DiskError`, and any broken invariant of the core, ends `run` with that error, and with it the
 node.
@@ -74,18 +74,18 @@ T = TypeVar("T")
 
 DISK_FULL_RETRY_SECONDS = 1.0
 TELLING_SECONDS_MAX = 0.5
-"""A leader that stops tells the others whom to elect; those that are dead do not hold it up for longer."""
+"""A leader that stops tells the others whom to elect. It waits no longer than this for those that are dead."""
 LONE_PATIENCE_SECONDS = 10.0
-"""A voter alone that stops waits so long for its own disk."""
+"""The time that a single voter waits for its own disk when it stops."""
 IDLE_SECONDS_MAX = 3600.0
 ON_DISK = SaveState | Truncate | AppendFetched | SnapshotEffect
-"""What `run` does, before anything behind it."""
+"""Effects that `run` performs on the disk, before any effect behind them."""
 
 
 class RaftQuorum:
     """One replica of the metadata quorum at work.
 
-    `open`, then keep `run` running. `decisions` is the log, for those who decide or follow.
+    `open`, then keep `run` running. `decisions` is the log for the state machine above, on leaders and followers.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class RaftQuorum:
         self._observers: list[Callable[[], None]] = []
         self._told: tuple[int | None, int, bool, int] = (None, -1, False, -1)
         self._electing: tuple[float, int] | None = None
-        """When this node began to ask for votes, and in which epoch; None while it follows or leads."""
+        """The time when this node began to ask for votes, and its epoch then; None while it follows or leads."""
         self.elections = 0
         self.election_seconds = 0.0
         self._log_turns = Turns(env.event)
-        """Who reads the log beside the loop, and who cuts it."""
+        """Turns of those that read the log beside the loop, and of those that cut it."""
         self.decisions = QuorumLeader(self)
         self.peers = QuorumPeers(self)
         self.snapshots = QuorumSnapshots(self, self.peers)
@@ -151,7 +151,7 @@ class RaftQuorum:
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken."""
+        """Whether the quorum takes requests."""
         return self._core is not None and not self._is_stopped and self._failure is None
 
     @property
@@ -169,7 +169,9 @@ class RaftQuorum:
         return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
 
     def silent_seconds(self) -> dict[int, float]:
-        """For each other voter that has fetched from this leader: how long ago. Empty on a node that does not lead."""
+        """Seconds since the last fetch of each other voter that has fetched from this leader. Empty on other
+        nodes.
+        """
         role, now = self.core.role if self._core is not None else None, self.clock.monotonic()
         if not isinstance(role, Leader):
             return {}
@@ -181,7 +183,7 @@ class RaftQuorum:
         }
 
     def leader_address(self) -> tuple[str, int] | None:
-        """Where the leader serves controllers' requests, None while nobody is known to lead."""
+        """Host and port where the leader serves controllers' requests, None while no leader is known."""
         return None if self._core is None else self.peers.leader_address()
 
     def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
@@ -298,7 +300,7 @@ class RaftQuorum:
     # -- reports and effects ------------------------------------------------------------------------------------------
 
     def report(self, report: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Tell the core what happened, now, and do what it wants."""
+        """Report to the core what happened, with the time, and perform its effects."""
         if self._failure is not None or self._is_stopped:
             return
         try:
@@ -309,7 +311,7 @@ class RaftQuorum:
         self._pump()
 
     def fail(self, error: BaseException) -> None:
-        """End `run` with this error, and with it the node. What waits to be written never is."""
+        """End `run` with this error, and with it the node. What waits to be written is lost."""
         if self._failure is None:
             self._failure = error
         self._wake.set()
@@ -337,12 +339,14 @@ class RaftQuorum:
         self._tell_change()
 
     def tell_observers(self) -> None:
-        """Something has changed that they may wait for."""
+        """Call all observers: something has changed that they may wait for."""
         for callback in self._observers:
             callback()
 
     def _time_election(self) -> None:
-        """Kafka's election-latency: from this node's first question for votes until it knows the new epoch's leader."""
+        """Measure Kafka's election-latency: from this node's first request for votes until it knows the new epoch's
+        leader.
+        """
         if isinstance(self.core.role, Prospective | Candidate):
             if self._electing is None:
                 self._electing = (self.clock.monotonic(), self.leader_epoch)
@@ -364,7 +368,7 @@ class RaftQuorum:
         self.tell_observers()
 
     def perform_later(self, effect: SnapshotEffect) -> None:
-        """Do this to the log when all that the core wants now is done."""
+        """Perform this effect when all present effects of the core have been performed."""
         self._effects.extend(self.core.effects())
         self._effects.append(effect)
         self._pump()
@@ -388,11 +392,11 @@ class RaftQuorum:
                 raise AssertionError(f"{effect} has to wait for the disk")
 
     async def _work(self) -> bool:
-        """Do one thing that has to wait for the disk; whether there was one."""
+        """Perform one effect that has to wait for the disk, or one write. Returns whether there was one."""
         if self._effects:
             effect = self._effects.popleft()
             while isinstance(effect, SaveState) and self._effects and isinstance(self._effects[0], SaveState):
-                # Nothing happened in between: only the newest need be remembered.
+                # No other effect lies in between, so only the newest state has to be saved.
                 effect = self._effects.popleft()
             self._is_blocked = True
             await self._perform_on_disk(effect)
@@ -408,7 +412,7 @@ class RaftQuorum:
         return not self._effects and self.decisions.may_write()
 
     def wake(self) -> None:
-        """There may be something for `run` to do."""
+        """Wake `run`: there may be something to do."""
         self._wake.set()
 
     async def _perform_on_disk(self, effect: Effect | SnapshotEffect) -> None:
@@ -445,7 +449,7 @@ class RaftQuorum:
         self.core.flushed(end_offset, self.clock.monotonic())
 
     async def patiently(self, work: Callable[[], T]) -> T:
-        """Do something to the disk, in a worker; try again every second while the disk is full."""
+        """Run a call to the disk in a worker; try again every second while the disk is full."""
         while True:
             try:
                 result = await self.env.workers.run(work)
@@ -459,9 +463,9 @@ class RaftQuorum:
                 return result
 
     def tell_no_room(self, error: DiskRefused) -> None:
-        """Nothing was written, it will be tried again.
+        """Report a write that the disk refused; it will be tried again.
 
-        A leader that others can stand in for does not keep them waiting.
+        A leader that has other voters gives up its lead at the second refusal, so that one of them can take over.
         """
         if not self._told_no_room:
             self._told_no_room = True
@@ -480,14 +484,14 @@ class RaftQuorum:
     # -- being asked --------------------------------------------------------------------------------------------------
 
     def receive(self, request: Message, version: int, respond: Callable[[Message], None]) -> None:
-        """A request of the quorum's own kind (`QUORUM_APIS`); `respond` is called once, now or later."""
+        """Take a request of the quorum's own kind (`QUORUM_APIS`). `respond` is called once, now or later."""
         self._requests.receive(request, version, respond)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def reading(self) -> Turns:
-        """`async with` this nobody cuts the log."""
+        """A lock, for `async with`: while it is held, nobody cuts the log."""
         return self._log_turns
 
     def statistics(self) -> dict[str, int]:

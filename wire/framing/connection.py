@@ -87,9 +87,9 @@ _LARGE_BYTES = 1 << 17
 class State(Enum):
     OPEN = "open"
     ENDING = "ending"
-    """The peer has finished sending, and what it sent is not all handed out."""
+    """The peer has finished sending, and some of what it sent has still to be handed out."""
     ENDED = "ended"
-    """All that the peer sent is handed out."""
+    """All that the peer sent has been handed out."""
     FAILED = "failed"
     """The peer broke the protocol."""
     CLOSED = "closed"
@@ -148,7 +148,7 @@ class _Place:
 
 
 def _begin(table: Table) -> _Place:
-    """Where a connection begins: all steps from here are the table's."""
+    """The first state of a connection. All steps from here are the table's."""
     places = {state: _Place(state) for state in table}
     for state, steps in table.items():
         for step, target in steps.items():
@@ -162,7 +162,7 @@ class Signal(Enum):
 
 
 NEED_DATA: Final = Signal.NEED_DATA
-"""No whole frame is here: receive more."""
+"""The frame is incomplete: receive more."""
 PAUSED: Final = Signal.PAUSED
 """Too many requests are unanswered: answer one before the next is handed out."""
 
@@ -189,7 +189,7 @@ class RequestReceived:
 
     @property
     def is_supported(self) -> bool:
-        """False: answer UNSUPPORTED_VERSION where the API has a way to say so (ApiVersions), else close."""
+        """If False, answer UNSUPPORTED_VERSION where the API can express that (ApiVersions); otherwise close."""
         return is_supported(self.api_key, self.api_version)
 
     def request(self) -> Message:
@@ -326,7 +326,7 @@ class _Connection:
         self._step(self._place.fail, Step.FAIL)
 
     def close(self) -> None:
-        """Our side closes; nothing may be sent or received any more."""
+        """Close our side: from now on nothing may be sent or received."""
         self._step(self._place.close, Step.CLOSE)
         self._buffer.clear()
 
@@ -514,7 +514,7 @@ class ClientConnection(_Connection):
             raise
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
-        """As the base, but a large frame goes where it is put together, with one copy."""
+        """As the base class, but the bytes of a large frame go to the buffer that takes it whole, with one copy."""
         if self._large is not None:
             with memoryview(data) as view:
                 start = self._large_filled

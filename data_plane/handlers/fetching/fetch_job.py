@@ -45,9 +45,9 @@ REPLICA_STATE_SINCE = 15
 LEADER_HINTS_SINCE = 16
 READ_COMMITTED = 1
 CHUNK = 64
-"""So many partitions are read and told between two looks at whether a slice is over."""
+"""The number of partitions that are read and answered between two checks whether a slice is over."""
 READ_UNITS = 3
-"""What reading a partition counts like, in partitions looked up."""
+"""The cost of reading a partition, in look-ups of a partition."""
 
 _NOT_DIVERGING = shared(EpochEndOffset())
 _NO_LEADER = shared(LeaderIdAndEpoch())
@@ -78,9 +78,11 @@ class FetchRound:
         self.ranges: list[FileRange] = []
         self.bytes_read = 0
         self.bytes_cut_off = 0
-        """What there is beyond whole batches, up to the limits: it counts for `min_bytes`."""
+        """Bytes that were left out because only whole batches are given, up to the limits. They count for
+        `min_bytes`.
+        """
         self.full: list[FetchedPartition] = []
-        """Those of which a limit cut something off: they give no more."""
+        """Partitions of which a limit cut something off: they give no more."""
         self.must_answer = False
 
     def release(self) -> None:
@@ -145,7 +147,7 @@ class FetchJob:
     def read(self, *, is_first: bool = False) -> FetchRound:
         """Read every partition of the plan, in order, within the limits. The first time counts for a follower.
 
-        Of a follower's session what was stirred is looked at.
+        In a follower's session only the dirty partitions are read.
         """
         attempt = FetchRound()
         session = self.plan.session
@@ -205,7 +207,9 @@ class FetchJob:
         room: int,
         is_first: bool,
     ) -> PartitionData:
-        """One partition's answer: an error, where the logs diverge, who should be asked instead, or its records."""
+        """One partition's answer: an error, the point where the logs diverge, a replica to ask instead, or its
+        records.
+        """
         epoch = fetched.current_leader_epoch
         code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:
@@ -267,7 +271,7 @@ class FetchJob:
     def _not_read(
         self, fetched: FetchedPartition, partition: Partition, error: KafkaError | DiskError
     ) -> PartitionData:
-        """The log has nothing at this offset, or cannot be read."""
+        """The answer for a log that has nothing at this offset, or that cannot be read."""
         log = partition.log
         if isinstance(error, DiskError):
             self.broker.disk_errors.tell(
@@ -279,14 +283,14 @@ class FetchJob:
         return self._error(fetched, partition, error.code)
 
     def _note_sent(self, partition: Partition, count: int, throttle: ReplicationThrottle | None) -> None:
-        """Count what a follower gets."""
+        """Count the bytes that a follower gets."""
         if partition.is_adding(self.replica_id):
             self.broker.replication.reassignment_bytes_out += count
         if throttle is not None:
             throttle.note(count)
 
     def _throttle_of(self, partition: Partition) -> ReplicationThrottle | None:
-        """What slows this follower here, if anything does."""
+        """The throttle that slows this follower at this partition; None if it goes at full speed."""
         throttle = self.broker.replication.leader_throttle
         if (
             throttle.is_set
@@ -299,7 +303,7 @@ class FetchJob:
     def _note_follower(self, fetched: FetchedPartition, partition: Partition) -> None:
         """Count the follower's promise, unless its offset is outside the log. Raises `KafkaError`.
 
-        It needs no disk: what the follower has, it has, also while this log cannot be read.
+        This needs no disk: the follower has its records also while this log cannot be read.
         """
         replica = partition.follower(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
@@ -337,11 +341,11 @@ class FetchJob:
         )
 
     def has_enough(self, attempt: FetchRound) -> bool:
-        """Whether this round is an answer."""
+        """Whether this round has enough to be the answer."""
         return attempt.must_answer or attempt.bytes_read + attempt.bytes_cut_off >= self.min_bytes
 
     def upper_bound(self, log: PartitionLog) -> int:
-        """The offset up to which it reads."""
+        """The offset up to which this fetch may read."""
         if self.is_follower:
             return log.log_end_offset
         return log.last_stable_offset if self.committed else log.high_watermark
@@ -406,7 +410,7 @@ class FetchJob:
         )
 
     def _may_settle(self, fetched: FollowerCursor, answer: PartitionData) -> None:
-        """Look at it no more until it is stirred: the follower has all and has heard all."""
+        """Stop reading a partition until it is marked dirty, if the follower has all of it and has heard all."""
         if answer.error_code or answer.diverging_epoch is not _NOT_DIVERGING:
             return
         partition = self.hosted(fetched)
@@ -418,9 +422,9 @@ class FetchJob:
             fetched.fetch_offset == log.log_end_offset
             and fetched.sent_high_watermark == log.high_watermark
             and fetched.sent_log_start_offset == log.log_start_offset
-            # Else its next fetch may be the one with which it joins.
+            # Otherwise its next fetch may be the one with which it joins.
             and self.replica_id in partition.isr_state.isr
-            # Else nobody would mark it dirty.
+            # Otherwise nobody would mark it dirty.
             and replica is not None
             and replica.cursor is fetched
         ):
@@ -436,7 +440,7 @@ class FetchJob:
             or answer.high_watermark != fetched.sent_high_watermark
             or answer.log_start_offset != fetched.sent_log_start_offset
         )
-        # Whoever hears of an error or of a divergence takes nothing else from the answer.
+        # A fetcher that gets an error or a divergence takes nothing else from the answer.
         is_taken = not answer.error_code and answer.diverging_epoch is _NOT_DIVERGING
         fetched.sent_high_watermark = answer.high_watermark if is_taken else -1
         fetched.sent_log_start_offset = answer.log_start_offset
