@@ -1,9 +1,9 @@
 """Kafka's configuration keys: types, defaults, valid values, synonyms; and how a text becomes a value.
 
-The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0): scope (broker, topic, group, client-metrics), name, type, default,
-valid values, importance, visibility (`internal` keys are never described) and update (`dynamic` keys may be
-altered while a node runs). Texts are parsed as Kafka's ConfigDef does, so that a refused value gets Kafka's
-message, which names the key, the value and what is allowed.
+The facts are rows of `config_defs.tsv` (Apache Kafka 4.3.0). Their columns are scope (broker, topic, group,
+client-metrics), name, type, default, valid values, importance, visibility and update. Keys of visibility `internal`
+are never described. Keys of update `dynamic` may be altered while a node runs. Texts are parsed as Kafka's ConfigDef
+does, so that a refused value gets Kafka's message, which names the key, the value and what is allowed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The judge of configuration values: what a resource's key may be told, by type and valid values. PURE.
+"""The check of configuration values: what a resource's key may be set to, by type and valid values. PURE.
 
-Everybody asks `check_value`: the controller before it writes a value down, the broker that a client asked, and every node
-that replays the metadata log. So what is accepted can be acted by, and what another program has written and no node of this
-version can act by is known by its text alone, at the same offset on all of them.
+All call `check_value`: the broker that a client asked, the controller before it writes a value, and every node that
+replays the metadata log. So nodes can apply each value that was accepted. Another program may have written a value
+that nodes of this version cannot apply. All of them find that out by its text alone, at the same offset.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _COUNT = re.compile(r"[+-]?[0-9]{1,10}\Z")
 
 
 def check_value(kind: int, key: str, text: str) -> None:
-    """Raise `ConfigError` unless a node of this version can act by the value; `kind` is the type of the resource.
+    """Raise `ConfigError` unless a node of this version can apply the value; `kind` is the type of the resource.
 
-    Keys that no table knows, and resources of a kind that nobody knows, may have any value: nobody reads them.
+    Unknown keys, and resources of an unknown kind, may have any value: nobody reads them.
     """
     if kind == RESOURCE_BROKER:
         _check_broker_value(key, text)

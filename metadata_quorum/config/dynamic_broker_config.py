@@ -1,8 +1,9 @@
-"""What a running broker lets itself be told (KIP-226): which keys, which values, in Kafka's order of checks.
+"""The changes that a running broker accepts (KIP-226): which keys, which values, in Kafka's order of checks.
 
-A change is judged by what it would make of the broker: the properties file, below it the values for all brokers, on
-top of both the broker's own. Kafka changes some keys in a running broker that this version cannot (listeners and
-what belongs to their security); those are refused rather than stored without effect.
+A change is judged by the configuration that it would give the broker. That is the properties file, overridden by the
+values for all brokers, and these by the broker's own. Kafka can change more keys in a running broker than this
+version: listeners and what belongs to their security. Changes of those are refused, since a stored value would have
+no effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which value a configuration has, and why: overrides, broker values and defaults, with Kafka's sources.
 
-A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms (dynamic
-values of this broker, of all brokers, then the properties file), then in the defaults. Values stay text.
+A topic's key is looked up in the topic's overrides, then in the broker keys that are its synonyms, then in the
+defaults. The broker keys have three layers: dynamic values of this broker, dynamic values of all brokers, and the
+properties file. Values stay text.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class ConfigEntry:
 
 @attrs.frozen
 class BrokerConfigLayers:
-    """What a broker's values are made of: the properties file and the two kinds of dynamic values."""
+    """The layers of a broker's values: the properties file and the two kinds of dynamic values."""
 
     static: Mapping[str, str]
     dynamic: Mapping[str, str] = attrs.field(factory=dict)
@@ -92,14 +93,14 @@ class BrokerConfigLayers:
     """Whether all brokers have one `min.insync.replicas`, which the metadata log alone tells (KIP-966)."""
 
     def layers(self) -> Iterator[tuple[ConfigSource, Mapping[str, str]]]:
-        """The strongest first, without the defaults."""
+        """The layers, the strongest first, without the defaults."""
         yield ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic
         yield ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.dynamic_default
         yield ConfigSource.STATIC_BROKER_CONFIG, self.static
 
 
 def broker_value(name: str, broker: BrokerConfigLayers) -> ConfigValue:
-    """The typed value that a broker key has, its synonyms left out; a text that cannot be read counts as none."""
+    """The typed value of a broker key, its synonyms left out. A malformed text is passed over for the next layer."""
     definition = broker_def(name)
     assert definition is not None, f"no broker knows {name}"
     for _, layer in broker.layers():
@@ -139,7 +140,9 @@ def _resolve(
 
 
 def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
-    """What a broker tells topics of a key, whether or not a topic may have such a value; there must be a default."""
+    """The text that a topic inherits from its broker for a key, even if it is invalid for topics. There must be a
+    default.
+    """
     text, _ = _resolve(topic_defs()[name], {}, broker)
     assert text is not None, f"{name} has no default"
     return text
@@ -148,7 +151,7 @@ def inherited_text(name: str, broker: BrokerConfigLayers) -> str:
 def topic_value(name: str, overrides: Mapping[str, str], broker: BrokerConfigLayers) -> ConfigValue:
     """The typed value that is in force for a topic's key, on its leader as on its controller.
 
-    A text that cannot be read counts as none, and what stands beneath it holds.
+    A malformed text is passed over for the next layer.
     """
     definition = topic_defs()[name]
     for text, source in _candidates(definition, overrides, broker):
@@ -180,15 +183,15 @@ def topic_creation_entries(overrides: Mapping[str, str], broker: BrokerConfigLay
 
 
 def describe_topic_config(overrides: Mapping[str, str], broker: BrokerConfigLayers) -> list[ConfigEntry]:
-    """A topic as DescribeConfigs tells of it, sorted by name."""
+    """The entries by which DescribeConfigs describes a topic, sorted by name."""
     return with_overrides(inherited_topic_entries(broker), overrides)
 
 
 def inherited_topic_entries(broker: BrokerConfigLayers) -> dict[str, ConfigEntry]:
     """Every topic key as it is without an override, sorted by name: the same for all topics of a broker.
 
-    As in Kafka the synonyms follow only the main broker key, so a retention that `log.retention.hours` sets is
-    a value without synonyms whose source is the default.
+    As in Kafka the synonyms follow only the main broker key. So a retention that `log.retention.hours` sets is
+    described without synonyms, and its source is the default.
     """
     entries = {}
     for name, definition in sorted(topic_defs().items()):
@@ -230,11 +233,11 @@ def with_overrides(inherited: Mapping[str, ConfigEntry], overrides: Mapping[str,
 def describe_broker_config(
     broker: BrokerConfigLayers, *, for_all: bool = False, computed: Mapping[str, str] | None = None
 ) -> list[ConfigEntry]:
-    """A broker as DescribeConfigs tells of it, sorted by name; internal keys only if they are set.
+    """The entries by which DescribeConfigs describes a broker, sorted by name; internal keys only if they are set.
 
-    `computed` gives values that a node derives (an advertised listener) for keys that have none of their own.
-    With `for_all` it is about what all brokers are told: only keys with such a value are listed, and only that.
-    Keys that nobody knows are listed without their values, which may be secrets.
+    `computed` gives values that a node derives (an advertised listener) for keys that have none of their own. With
+    `for_all` only the dynamic values for all brokers are described: keys with such a value, and only that value.
+    Unknown keys are listed without their values, which may be secrets.
     """
     if for_all:
         broker = BrokerConfigLayers({}, {}, broker.dynamic_default)

@@ -207,9 +207,7 @@ class FetchJob:
         room: int,
         is_first: bool,
     ) -> PartitionData:
-        """One partition's answer: an error, the point where the logs diverge, a replica to ask instead, or its
-        records.
-        """
+        """One partition's answer: an error, where the logs diverge, a replica to ask instead, or its records."""
         epoch = fetched.current_leader_epoch
         code = partition.leader_error(epoch) if self.needs_leader else partition.reader_error(epoch)
         if code:
