@@ -88,7 +88,9 @@ class FollowerCursor(FetchedPartition):
 
     @property
     def fetched_at_ms(self) -> int:
-        """When the session fetched last, and with it, as it was not named, this partition at the same offset."""
+        """The time of the session's last fetch, which fetched this partition too, at the same offset, as it did not
+        name it.
+        """
         return self.session.fetched_at_ms
 
     def mark_dirty(self, *, wakes: bool) -> None:
@@ -101,7 +103,9 @@ class FollowerCursor(FetchedPartition):
             session.wake()
 
     def begin_anew(self) -> None:
-        """It was named: it may have left out what it was told in another state of its log."""
+        """Send everything about a partition that was named: the follower may have dropped what it was told in another
+        state of its log.
+        """
         self.sent_high_watermark = -1
         self.mark_dirty(wakes=False)
 

@@ -153,7 +153,7 @@ class HostedPartitions:
             self._assignments.note(log.topic_id, log.partition, owner.directory_id)
 
     def _give_up(self, hosted: HostedTopic, index: int, partition: Partition) -> None:
-        """The replica has been moved to other brokers: its log goes."""
+        """Remove the log of a replica that has been moved to other brokers."""
         del hosted.partitions[index]
         self._delete_replica(partition)
         self._log.info("partition.moved_away", topic=hosted.name, partition=index)
@@ -229,7 +229,7 @@ class HostedPartitions:
             self._replication.forget(*replica)
 
     def delete_topic(self, topic_id: bytes) -> None:
-        """The topic is gone, and so are its logs."""
+        """Remove the logs of a topic that was deleted."""
         hosted = self._hosted.remove(topic_id)
         if hosted is None:
             return

@@ -29,13 +29,13 @@ class FileSnapshotStore:
         self._drafts = 0
 
     def remove_drafts(self) -> None:
-        """What a crash left half written. Raises `DiskError`."""
+        """Remove the files that a crash left half written. Raises `DiskError`."""
         for name in self._directory.list():
             if name.endswith(_UNFINISHED):
                 self._directory.remove(name)
 
     def ends(self) -> list[OffsetAndEpoch]:
-        """Where the snapshots end, the oldest first."""
+        """The end offsets and epochs of the snapshots, the oldest first."""
         found = (parse_snapshot_name(name) for name in self._directory.list())
         return sorted(OffsetAndEpoch(*each) for each in found if each is not None)
 

@@ -39,7 +39,7 @@ class ProduceWorkers:
         self.small = CountedWorkers(env.new_workers(SMALL_THREADS))
         self.large = env.long_work.beside(env.new_workers(1))
         self.inflated = Inflated()
-        """By workers."""
+        """The decompression that workers have done."""
 
     def statistics(self) -> dict[str, int]:
         return {

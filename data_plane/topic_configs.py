@@ -24,11 +24,13 @@ class TopicConfigs:
         self._file_layers = file_layers
         self._broker_resources = ((RESOURCE_BROKER, str(node_id)), (RESOURCE_BROKER, ""))
         self._shared: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        """By the values of a topic's own; of what this broker is told now."""
+        """Configurations by a topic's own values, under the broker's present ones. Topics with equal values share
+        one.
+        """
 
     @property
     def broker_layers(self) -> BrokerConfigLayers:
-        """What this broker's values are made of now: its file, and what the metadata log says of it and of all."""
+        """The layers of this broker's values: its file, and the metadata log's values for it and for all brokers."""
         return layers_for(self._newest.image, self._file_layers.static, self._node_id)
 
     def own(self, topic: str) -> Mapping[str, str]:

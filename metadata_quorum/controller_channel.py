@@ -66,7 +66,7 @@ QUORUM_APIS = frozenset(
         ApiKey.UPDATE_RAFT_VOTER,
     }
 )
-"""What the quorum answers itself; everything else is the controller's."""
+"""Requests that the quorum answers itself. The controller answers all others."""
 SENT_PLAIN = frozenset(
     {
         ApiKey.ALTER_PARTITION,
@@ -80,16 +80,16 @@ SENT_PLAIN = frozenset(
         ApiKey.FETCH_SNAPSHOT,
     }
 )
-"""What nodes ask in their own name: never in an envelope."""
+"""Requests that nodes send in their own name, and never in an envelope."""
 
 LONG_BYTES = 4_000
-"""What is enclosed in an envelope is written and read by a worker if it is longer: a millisecond or more."""
+"""A worker encodes and decodes longer contents of envelopes, since that takes a millisecond or more."""
 LONG_ELEMENTS = 400
 """A message of so many elements is copied by a worker."""
 
 
 class Quorum(Protocol):
-    """What is asked of `RaftQuorum`."""
+    """The part of `RaftQuorum` that is used here."""
 
     @property
     def leader_id(self) -> int | None: ...
@@ -102,7 +102,7 @@ class Quorum(Protocol):
 
 
 class Service(Protocol):
-    """What is asked of `MetadataService`."""
+    """The part of `MetadataService` that is used here."""
 
     @property
     def is_active(self) -> bool: ...
@@ -259,7 +259,7 @@ class ControllerChannel:
         return await self._piece(is_long, open_response, sealed, message.API_KEY, version)
 
     async def _ask_here(self, message: Any, deadline: float, version: int) -> Any:
-        """The message is copied, so both sides keep what is theirs."""
+        """Ask the controller of this node. The message is copied, so neither side can change the other's."""
         share = self._env.long_work.begin()
         response: Any = None
         with self._env.clock.timeout_at(deadline):

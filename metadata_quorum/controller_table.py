@@ -145,7 +145,7 @@ class EnvelopeHandler:
         return delayed
 
     def _opened(self, envelope: EnvelopeRequest) -> Enclosed | EnvelopeResponse:
-        """What is in it, or the answer to what cannot be."""
+        """The request in an envelope, or the answer to an envelope that is refused."""
         try:
             enclosed = open_request(envelope)
         except KafkaError as error:

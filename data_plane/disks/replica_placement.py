@@ -54,7 +54,7 @@ class ReplicaPlacement:
 
     @property
     def usable(self) -> list[LogDir]:
-        """Those that the loop may touch now."""
+        """The directories that the loop may touch now."""
         return [log_dir for log_dir in self.online if not log_dir.is_stalled]
 
     def find(self, topic: str, index: int, topic_id: bytes, assigned: bytes) -> LogDir | None:
@@ -90,7 +90,7 @@ class ReplicaPlacement:
         raise failure
 
     def candidates(self, topic: str, index: int, assigned: bytes, *, is_new: bool) -> list[LogDir]:
-        """Where a new log may go, the best first.
+        """The directories in which a new log may be made, the best first.
 
         Raises:
             DirectoryAway: it must not be made.

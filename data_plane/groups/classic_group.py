@@ -111,9 +111,9 @@ class Member:
         self.is_new = False
         self.is_gone = False
         self.deadline_ms: float = NEVER
-        """When the session ends unless the member is heard of."""
+        """The end of the session, unless the member is heard of before."""
         self.timer_ms: float = NEVER
-        """When the machine looks at `deadline_ms` again; never later than it."""
+        """The time when the machine checks `deadline_ms` again; it is never later than `deadline_ms`."""
 
     @property
     def is_static(self) -> bool:
@@ -131,7 +131,9 @@ class Member:
 
 
 def _topics_of(metadata: bytes) -> tuple[str, ...] | None:
-    """What every version begins with is all of version 0: a coordinator needs no more."""
+    """The topics in a member's metadata. All versions begin with the fields of version 0, which a coordinator
+    reads.
+    """
     if int.from_bytes(metadata[:2], "big", signed=True) < 0:
         return None
     try:
@@ -329,7 +331,7 @@ class ClassicGroup:
         return frozenset(topics)
 
     def described_members(self) -> list[JoinGroupResponseMember]:
-        """What a leader needs to assign."""
+        """The members with their metadata, from which a leader makes the assignment."""
         protocol = self.protocol or ""
         return [
             JoinGroupResponseMember(each.member_id, each.group_instance_id, each.metadata_for(protocol))

@@ -52,7 +52,7 @@ class CommitOffsets:
     """-1: the coordinator's own."""
     partitions: tuple[PartitionCommit, ...]
     bytes_of_all: int = 0
-    """Where this is a part of a request: what all of it takes in the log, which has one limit."""
+    """The bytes that the whole request takes in the log, if this is a part of it. One limit holds for the whole."""
 
 
 def record_bytes(group_bytes: int, commit: PartitionCommit) -> int:

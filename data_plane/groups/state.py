@@ -29,7 +29,7 @@ Offsets = LayeredMap[tuple[str, int], OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""
 NO_OFFSETS: Offsets = LayeredMap()
 SHOWN_BYTES = 64
-"""So much of a key that cannot be read is told."""
+"""The number of bytes of an unreadable key that a log line shows."""
 
 
 @attrs.frozen

@@ -32,7 +32,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import parse_produced
 
 RATION = 2 << 20
-"""What the loop may do for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
+"""The ration of the loop for one batch, in bytes of the cheapest codecs: 1 to 3 ms for any of them (measured).
 
 In one turn it begins no other after as much, so a turn costs twice that at most."""
 CODEC_COSTS: dict[int, int] = {
@@ -53,7 +53,7 @@ RECORD_BYTES = 16
 """Bytes of a request for each record that is looked at; as many records as one batch may have come on top."""
 EVERY_CODEC_VERSION = 13
 SMALL_BYTES_MAX = 16 << 20
-"""What a batch may become among the small ones."""
+"""The decompressed size up to which a batch counts as small."""
 
 
 class OffLoop(Exception):
@@ -65,7 +65,7 @@ class LargerThanThought(Exception):
 
 
 class BatchWork(Protocol):
-    """Who does the dear parts of a batch's checks."""
+    """The way in which the costly parts of a batch's checks are done."""
 
     def size_of(self, compression_type: int, data: memoryview, size_max: int) -> int:
         """As `wire.batches.compression.decompressed_size`; or `OffLoop`."""
@@ -132,7 +132,7 @@ class LoopWork:
         return size
 
     def note_size(self, compression_type: int, compressed: int, size: int) -> None:
-        """What so many compressed bytes have become."""
+        """Note the size that a batch of so many compressed bytes has decompressed to."""
         ratio = self._ratios.get(compression_type, 1.0)
         self._ratios[compression_type] = ratio + (min(size / (compressed + 1), RATIO_MAX) - ratio) / 4
 
@@ -240,7 +240,7 @@ class HandedOff:
         self.config = config
         self.loop_work = loop_work
         self.size: int | KafkaError | None = None
-        """What the compressed records become, once that is known."""
+        """The decompressed size of the records, or why they were refused; None while it is unknown."""
         self._budget = budget
         self._check: Callable[[], None] | None = None
         self._is_checked = False

@@ -20,7 +20,7 @@ class Origin(IntEnum):
     COORDINATOR = 1
     """This broker's own coordinators: offsets are assigned, control batches are allowed."""
     REPLICA = 2
-    """What the leader has: one or more batches with their offsets."""
+    """Records of the leader: one or more batches with their offsets."""
     RAFT = 3
     """The quorum's log: offsets and epochs are assigned by the quorum."""
 
@@ -92,7 +92,9 @@ class LogOwner(Protocol):
         """Remove these files of the log's directory after `file.delete.delay.ms`."""
 
     def resources_short(self) -> None:
-        """The process is out of descriptors or memory: give up some (called on the loop, and in workers)."""
+        """Give up descriptors and memory, because the process is short of them (called on the loop, and in
+        workers).
+        """
 
     def flush_failed(self, error: DiskError) -> None:
         """As `disk_failed`, but from a worker's thread: remember the error, and act on it on the loop."""

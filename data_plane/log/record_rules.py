@@ -12,7 +12,7 @@ from wire.batches.records import Record, records
 from wire.errors import ErrorCode, KafkaError
 
 RECORD_ERRORS_MAX = 1000
-"""No more are told of one batch: a small compressed one could ask for gigabytes of answers."""
+"""The most record errors in the answer about one batch. A small compressed one could ask for gigabytes of answers."""
 RECORDS_PARSED_MAX = 262_144
 """More than an uncompressed batch of the default size can hold; parsed ones take some 250 bytes each."""
 _SHOWN = 3

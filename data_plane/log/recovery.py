@@ -38,7 +38,7 @@ class LoadOptions:
     high_watermark: int = -1
     now_ms: int = 0
     random: Random | None = None
-    """For `segment.jitter.ms`."""
+    """The source of `segment.jitter.ms`."""
     log: Log | None = None
     """A structlog-like logger, told of what had to be repaired."""
     buffer: bytearray | None = None

@@ -85,7 +85,7 @@ class Replication:
             log=broker.log,
         )
         self._fetchers: dict[int, LeaderFetcher] = {}
-        """By the leader's id."""
+        """The fetchers by the leader's id."""
         self.reassignment_bytes_out = 0
         """Read by followers that are being added to a partition."""
         self._followed_at: dict[Replica, int] = {}
@@ -97,7 +97,7 @@ class Replication:
 
     @property
     def throttles(self) -> tuple[ReplicationThrottle, ...]:
-        """Those whose rates and replicas the metadata sets."""
+        """The throttles whose rates and replicas the metadata sets."""
         return self.leader_throttle, self.follower_throttle
 
     def _own_epoch(self) -> int:
@@ -142,12 +142,12 @@ class Replication:
     # -- what the broker tells ------------------------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """The controller has given this broker an epoch."""
+        """Take over the broker epoch that the controller has given to this broker."""
         self.broker_epoch = broker_epoch
         self._retry_now()
 
     def follow_metadata(self, partition: Partition) -> None:
-        """The metadata has changed this partition: follow its leader, or follow nobody."""
+        """Follow the leader that the metadata names for this partition, or stop following."""
         log = partition.log
         replica = (log.topic_id, log.partition)
         image = partition.image
@@ -167,7 +167,7 @@ class Replication:
             self._broker.tasks.start_soon(fetcher.run, name=f"fetch from broker {image.leader}")
 
     def forget(self, topic_id: bytes, index: int) -> None:
-        """This broker serves the partition no more."""
+        """Stop following a partition that this broker no longer serves."""
         self._unfollow((topic_id, index))
 
     def stop(self) -> None:
@@ -179,7 +179,7 @@ class Replication:
             self._unfollow(replica)
 
     def brokers_changed(self, broker_ids: Iterable[int]) -> None:
-        """Addresses, fences or epochs of these are different now."""
+        """Retry fetches from brokers whose addresses, fences or epochs have changed."""
         for broker_id in broker_ids:
             fetcher = self._fetchers.get(broker_id)
             if fetcher is not None:
@@ -301,7 +301,7 @@ class Replication:
 
     @property
     def fetchers(self) -> dict[int, LeaderFetcher]:
-        """Those that follow something, by the leader's id."""
+        """The fetchers that follow a partition, by the leader's id."""
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
     def statistics(self) -> dict[str, Any]:

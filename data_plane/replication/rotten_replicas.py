@@ -54,7 +54,7 @@ Replica: TypeAlias = "tuple[bytes, int]"
 
 
 class Fate(Enum):
-    """What becomes of a replica that the metadata holds for lost."""
+    """The fate of a replica that the metadata calls LOST."""
 
     FOLLOW = "it has begun anew already: the controller will hear of it"
     BEGIN_ANEW = "others have everything: set it aside"
@@ -72,7 +72,7 @@ class _Case:
 
 
 class DirectoriesTold(Protocol):
-    """What the controller is still to be told of the directories of replicas."""
+    """The queue of what the controller must still hear of the directories of replicas."""
 
     @property
     def pending(self) -> Mapping[Replica, bytes]: ...
@@ -109,17 +109,17 @@ class RottenReplicas:
         self._fetch_bytes_max = fetch_bytes_max
         self._node_id = broker.node_id
         self._checked_at: dict[Replica, float] = {}
-        """When replicas were suspected last."""
+        """The time of each replica's last suspicion."""
         self._found: dict[Replica, _Case] = {}
         self._renewed: dict[Replica, bytes] = {}
-        """Those that have begun anew, with their directories, while the metadata still says LOST."""
+        """Replicas that have begun anew, with their directories, while the metadata still says LOST."""
         self.checks = 0
         self.set_aside = 0
 
     # -- is it rotten? --------------------------------------------------------------------------------------------
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """Somebody could not make use of what is at this offset."""
+        """Check the log at this offset, because a reader could not use what it got from there."""
         log = partition.log
         replica = (log.topic_id, log.partition)
         now = self._broker.clock.monotonic()
@@ -179,7 +179,9 @@ class RottenReplicas:
     # -- giving it up ---------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """The metadata has changed: others may be in sync now, or the controller knows that a replica is well again."""
+        """Judge all cases anew after a change of the metadata. Others may be in sync now, or a replica may count as
+        sound again.
+        """
         for replica in list(self._renewed):
             image = self._image_of(replica)
             if image is None or image.directory_of(self._node_id) != LOST_DIRECTORY:
@@ -227,7 +229,7 @@ class RottenReplicas:
     # -- the controller holds it for lost -------------------------------------------------------------------------
 
     def fate(self, replica: Replica, image: PartitionImage, *, is_empty: bool) -> Fate:
-        """What to do with a replica whose directory is LOST by the metadata's word."""
+        """The fate of a replica whose directory is LOST in the metadata."""
         if replica in self._renewed:
             return Fate.FOLLOW
         if self.holds_promises(image):
@@ -242,7 +244,7 @@ class RottenReplicas:
         return node_id in (image.leader, *image.isr, *image.elr, *image.last_known_elr)
 
     def note_set_aside(self, partition: Partition, log_dir: LogDir, kept_as: str | None) -> None:
-        """The log is out of service; another is about to be made in the same directory."""
+        """Note that a log was taken out of service. Another is about to be made in the same directory."""
         log = partition.log
         replica = (log.topic_id, log.partition)
         case = self._found.pop(replica, None)
@@ -263,13 +265,13 @@ class RottenReplicas:
         self._renewed[replica] = log_dir.directory_id
 
     def tell_directory(self, replica: Replica, directory_id: bytes, *, is_anew: bool) -> None:
-        """The replica is there again, or still: the controller has to know."""
+        """Tell the controller that the replica is in this directory, again or still."""
         if is_anew:
             self._renewed[replica] = directory_id
         self._broker.assignments.note(*replica, directory_id)
 
     def directory_for(self, replica: Replica, image: PartitionImage) -> bytes:
-        """Where a log that is to be made for a replica belongs, by the metadata or where the lost one was."""
+        """The directory for a new log of a replica: the one that the metadata names, or that of the lost log."""
         assigned = image.directory_of(self._node_id)
         if assigned != LOST_DIRECTORY or self.holds_promises(image):
             return assigned

@@ -16,7 +16,7 @@ EVERY = "*"
 DIGITS_MAX = 20
 """Digits of a partition or broker id; a longer number cannot be one, and its item is ignored."""
 NEVER_MS = 1000
-"""When a rate of 0 is looked at again."""
+"""The time after which a rate of 0 is looked at again."""
 
 
 def rate_key(side: str) -> str:
@@ -70,7 +70,7 @@ class ReplicationThrottle:
             )
 
     def forget(self, topic_id: bytes) -> None:
-        """The topic is gone."""
+        """Forget a topic that was deleted."""
         self._topics.pop(topic_id, None)
 
     @property
@@ -94,12 +94,12 @@ class ReplicationThrottle:
         return self._room > 0
 
     def room_at_ms(self, now_ms: int) -> int:
-        """When there is room again, if nothing else is counted until then."""
+        """The time in milliseconds at which there is room again, if nothing else is counted until then."""
         if self.has_room(now_ms):
             return now_ms
         return now_ms + (int(-self._room * 1000 / self._rate) + 1 if self._rate else NEVER_MS)
 
     def note(self, count: int) -> None:
-        """So many bytes have been served or fetched; what was too much is waited for."""
+        """Count bytes that were served or fetched. An excess makes later ones wait."""
         self._room -= count
         self.bytes_counted += count

@@ -62,7 +62,7 @@ class WaitingFetches:
             del tickets[at]
 
     def take_reached(self, log: PartitionLog) -> list[Ticket]:
-        """Those whose marks this log has reached; they wait no more."""
+        """Remove and return the fetches whose marks this log has reached."""
         high, end, size = self._by_mark
         reached: list[Ticket] = []
         if high and high[0][0][0] <= log.high_watermark:

@@ -86,7 +86,7 @@ def _moved_leaderships(
 
 
 def _affected_topics(image: MetadataImage, records: Iterable[Message]) -> list[str]:
-    """By name, in order: those whose rules may differ after the records."""
+    """The sorted names of topics whose rules may differ after the records."""
     names: set[str] = set()
     for record in records:
         if isinstance(record, ConfigRecord) and record.name in (MIN_ISR, UNCLEAN_ELECTION):

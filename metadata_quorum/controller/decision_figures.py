@@ -22,7 +22,7 @@ class DecisionFigures:
     commits: int = 0
     """Decisions with records that are committed."""
     commit_seconds: float = 0.0
-    """From the decisions to their commits."""
+    """The sum of the times from the decisions to their commits."""
     unclean_elections: int = 0
     """Leaders that were neither in sync nor eligible: they may lack records."""
     eligible_elections: int = 0

@@ -13,7 +13,7 @@ RECORDS_PER_REQUEST_MAX = 10_000
 """Kafka's limit of what one request may write; a request beyond it gets POLICY_VIOLATION as a whole."""
 
 NAMED_PER_REQUEST_MAX = 2 * RECORDS_PER_REQUEST_MAX
-"""What one request may name: each record has a thing that it is about, and at most one more around that."""
+"""The number of things that one request may name. Each record is about one thing, with at most one more around it."""
 _OF_ONE_THING = frozenset(("broker_ids", "replicas"))
 
 ELECTIONS_PER_TURN_MAX = 1_000

@@ -228,7 +228,7 @@ def _new_topic_id(image: MetadataImage, context: DecisionContext) -> bytes:
 def delete_topics(
     image: MetadataImage, request: DeleteTopicsRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """By name or by id. Kafka shuffles the results; here the refused ones come first."""
+    """Delete topics by name or by id. Kafka shuffles the results; here the refused ones come first."""
     if not basis.settings.delete_topic_enable:
         old = context.api_version < TOPIC_DELETION_DISABLED_SINCE
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED

@@ -73,13 +73,13 @@ class AccessImage:
     """An immutable value, a part of `MetadataImage`."""
 
     acls: LayeredMap[bytes, Acl] = attrs.field(factory=LayeredMap)
-    """By their ids."""
+    """ACLs by their ids."""
     scram_credentials: LayeredMap[tuple[str, int], ScramCredential] = attrs.field(factory=LayeredMap)
-    """By user and Kafka's number of the mechanism."""
+    """Credentials by user and Kafka's number of the mechanism."""
     delegation_tokens: LayeredMap[str, DelegationToken] = attrs.field(factory=LayeredMap)
-    """By token id."""
+    """Tokens by their ids."""
     client_quotas: LayeredMap[tuple[QuotaEntity, str], float] = attrs.field(factory=LayeredMap)
-    """By entity and key."""
+    """Quotas by entity and key."""
 
     def records(self) -> Iterator[Message]:
         """The records that give this image when they are replayed over an empty one. Equal images give the same ones."""

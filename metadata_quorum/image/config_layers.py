@@ -12,7 +12,9 @@ from metadata_quorum.image.metadata_image import MetadataImage
 def layers_for(
     image: MetadataImage, static: Mapping[str, str], broker_id: int | None = None
 ) -> BrokerConfigLayers:
-    """What `image` makes of a broker with the properties file `static`; without an id, of any broker."""
+    """The layers of a broker's values, from `image` and its properties file `static`. Without an id, those of any
+    broker.
+    """
     return BrokerConfigLayers(
         static,
         {} if broker_id is None else image.broker_configs(broker_id),

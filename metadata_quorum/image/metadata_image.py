@@ -207,9 +207,9 @@ class MetadataDelta:
     """
 
     deleted_topics: Mapping[bytes, TopicImage] = attrs.field(factory=dict)
-    """By topic id: how the topics were that no longer exist."""
+    """Deleted topics as they were, by topic id."""
     changed_topics: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
-    """By name: the numbers of the partitions that are new or changed, of new and of changed topics."""
+    """The numbers of the new or changed partitions, by the names of new and changed topics."""
     created_topics: tuple[str, ...] = ()
     changed_brokers: tuple[int, ...] = ()
     """Registered, changed or gone."""
@@ -220,7 +220,7 @@ class MetadataDelta:
 
     @classmethod
     def everything(cls, image: MetadataImage) -> MetadataDelta:
-        """From nothing to `image`: what an observer that begins with it has to look at."""
+        """The delta from an empty image to `image`: what an observer that begins with it has to look at."""
         topics = {name: tuple(image.topics[name].partitions) for name in sorted(image.topics)}
         return cls(
             {},

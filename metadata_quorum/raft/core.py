@@ -129,7 +129,9 @@ class RaftCore(CoreState):
         self._ask()
 
     def request_failed(self, node_id: int, request: Request, now: float, *, broken: bool) -> None:
-        """No answer came. `broken`: the connection ended, so the node's process may have."""
+        """Report a request without an answer. `broken`: the connection ended, so the node's process may have ended
+        too.
+        """
         self._at(now)
         if not self._is_over(node_id, request):
             return
@@ -197,7 +199,7 @@ class RaftCore(CoreState):
     # -- what the driver does -----------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
-        """When `tick` is due at the latest."""
+        """The time at which `tick` is due at the latest."""
         deadlines = [election.deadline(self), replication.deadline(self)]
         deadlines += [at for at in self._retry_at.values() if at > self.now]
         return min(deadlines)

@@ -116,7 +116,7 @@ class CoreState:
 
     @property
     def leader_id(self) -> int | None:
-        """Who leads the present epoch, as far as this replica knows."""
+        """The leader of the present epoch, as far as this replica knows."""
         match self.role:
             case Leader():
                 return self.me.node_id
@@ -153,7 +153,7 @@ class CoreState:
         return isinstance(self.role, Leader) and self.high_watermark > self.role.epoch_start
 
     def effects(self) -> list[Effect]:
-        """What is to be done, in this order; each effect is returned once."""
+        """The effects that the driver has to perform, in this order. Each is returned once."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -223,7 +223,7 @@ class CoreState:
                 case Candidate():
                     self.follow(epoch, leader_id, role.voted)
                 case Follower(leader_id=known, has_fetched=False) if known != leader_id:
-                    # Anybody may have said that the one leads; whoever has answered as the leader is one.
+                    # Any node may have said that the one leads. A node that has answered as the leader is the leader.
                     self.follow(epoch, leader_id, role.voted)
                 case _:
                     return

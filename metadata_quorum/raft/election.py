@@ -240,7 +240,7 @@ def on_begin_epoch(core: CoreState, request_id: int, request: BeginEpoch) -> Non
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif request.epoch == core.epoch and core.leader_id not in (None, request.leader.node_id):
-        # An epoch has one leader, so whoever says this is none.
+        # An epoch has one leader, so the sender of this is not it.
         error = ErrorCode.INVALID_REQUEST
     else:
         core.learn(request.epoch, request.leader.node_id, request.leader.node_id)

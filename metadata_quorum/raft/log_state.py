@@ -55,7 +55,7 @@ class LogState:
 
     @property
     def voters_offset(self) -> int:
-        """Where the newest set stands, -1 for the one that the log began with."""
+        """The offset of the newest voter set, -1 for the one that the log began with."""
         return self.voter_history[-1][0]
 
     def append(self, batch: Batch) -> None:
@@ -69,7 +69,7 @@ class LogState:
         self.end_offset = batch.last_offset + 1
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where the largest epoch that is not beyond `epoch` ends here (KIP-101, KIP-279).
+        """The end of the largest epoch in this log that is not beyond `epoch` (KIP-101, KIP-279).
 
         Below all that is known the answer is the start of what is: the snapshot's end, or nothing.
         """

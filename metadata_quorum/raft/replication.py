@@ -18,7 +18,7 @@ from wire.errors import ErrorCode
 REPLICAS_MAX = 2000
 """How many replicas a leader remembers; for each it keeps one fetch waiting."""
 WAIT_MS_MAX = 30_000
-"""No fetch is parked for longer, whatever it asks for: its connection may be gone."""
+"""The longest time for which a fetch is parked, whatever it asks for: its connection may be gone."""
 
 # -- the leader's side ----------------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
         return
     for each, (parked, _) in list(role.parked.items()):
         if parked.replica == request.replica:
-            # Whoever asks again waits for the older answer no more.
+            # A replica that asks again no longer waits for the older answer.
             del role.parked[each]
             core.emit(Answer(each, FetchAnswer(core.epoch, core.leader_id, core.high_watermark)))
     mismatch = _mismatch(core, request)

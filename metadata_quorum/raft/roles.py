@@ -35,7 +35,7 @@ __all__ = [
 
 @attrs.define
 class Unattached:
-    """No leader is known, or only its name."""
+    """A replica that knows no leader of its epoch, or only the id of the leader."""
 
     epoch: int
     voted: ReplicaKey | None
@@ -82,14 +82,14 @@ class Follower:
 
 @attrs.define
 class Progress:
-    """What a leader knows of another replica, and its promise."""
+    """What a leader knows of another replica: its promise, and when it fetched."""
 
     key: ReplicaKey
     offset: int = -1
     high_watermark_told: int = -1
     last_fetch: float = float("-inf")
     last_caught_up: float = float("-inf")
-    """When it was last seen to hold all that the log held at its fetch before."""
+    """The last time at which it held all that the log had held at its previous fetch."""
 
     end_offset_at_last_fetch: int = -1
 
@@ -106,7 +106,7 @@ class Leader:
     begin_epoch_deadline: float
     progress: dict[ReplicaKey, Progress] = attrs.field(factory=dict)
     told: dict[int, float] = attrs.field(factory=dict)
-    """When BeginEpoch was last sent to a node."""
+    """The times at which BeginEpoch was last sent to each node."""
 
     parked: dict[int, tuple[Fetch, float]] = attrs.field(factory=dict)
     """Fetches that wait for records, by request id, with their deadlines."""

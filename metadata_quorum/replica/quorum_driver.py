@@ -128,7 +128,9 @@ class QuorumDriver(Protocol):
         """Do something to the disk, in a worker; try again every second while the disk is full."""
 
     def tell_no_room(self, error: DiskRefused) -> None:
-        """Nothing was written, it will be tried again. A leader that others can stand in for resigns in the end."""
+        """Report a write that the disk refused; it will be tried again. A leader that has other voters resigns in the
+        end.
+        """
 
     def tell_room(self) -> None:
         """Something was written."""

@@ -37,7 +37,7 @@ NO_EPOCH = -1
 
 @attrs.frozen
 class _Waiting:
-    """What has offsets but is not written yet: a decision, or control records of the quorum itself."""
+    """An entry that has offsets but is not written yet: a decision, or control records of the quorum itself."""
 
     base_offset: int
     count: int
@@ -82,7 +82,7 @@ class QuorumLeader:
         self._epoch_to_begin = self._led_last = epoch
 
     def lost(self) -> None:
-        """What waits is forgotten: the state machine tells those who asked for it."""
+        """Forget the entries that wait. The state machine answers their requests."""
         self._epoch_to_begin = self.epoch = NO_EPOCH
         self._waiting.clear()
         self.waiting_bytes = 0

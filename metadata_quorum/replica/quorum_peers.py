@@ -41,7 +41,7 @@ class QuorumPeers:
         self._addresses: dict[int, tuple[str, int]] = {}
         """How nodes that lead or led say they can be reached."""
         self.refusals: dict[int, ErrorCode] = {}
-        """What nodes have refused this one with, since they last answered it."""
+        """The error codes with which nodes have refused this one since their last good answer."""
         self.leader_high_watermark = -1
         """The largest high watermark that a leader has told this node, -1 before."""
         self.is_told_to_lead = False
@@ -59,7 +59,7 @@ class QuorumPeers:
         return self.connections.channel(*address)
 
     def said_address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where a node has said itself that it listens."""
+        """The address that a node has given as its own."""
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
@@ -70,7 +70,7 @@ class QuorumPeers:
             self._addresses[node_id] = address
 
     def leader_address(self) -> tuple[str, int] | None:
-        """Where the leader serves controllers' requests, None while nobody is known to lead."""
+        """Host and port where the leader serves controllers' requests, None while no leader is known."""
         leader_id = self._driver.core.leader_id
         return None if leader_id is None else self.address_of(leader_id)
 

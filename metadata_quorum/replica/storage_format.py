@@ -168,7 +168,7 @@ def bootstrap_records(features: Mapping[str, int] = BOOTSTRAP_FEATURES) -> tuple
 
 @attrs.frozen(kw_only=True)
 class StorageFormat:
-    """What a node's new directories are to say."""
+    """The contents of a node's new log directories."""
 
     cluster_id: str
     node_id: int
@@ -183,7 +183,7 @@ class StorageFormat:
     features: Mapping[str, int] = BOOTSTRAP_FEATURES
 
     def first_voters(self, directory_id: bytes) -> VoterSet | None:
-        """What the first snapshot says of voters, where this node's metadata directory has that id."""
+        """The voters that the first snapshot names, if this node's metadata directory has that id."""
         if self.voter is None:
             return self.voters
         return VoterSet.of([_voter(self.node_id, directory_id, self.voter)])

@@ -204,7 +204,7 @@ def _check_node_id(node_id: int) -> None:
 
 
 def replica_id_of(message: fetch.FetchRequest) -> int:
-    """Who fetches; negative for a reader that is no replica."""
+    """The id of the replica that fetches; negative for a reader that is no replica."""
     return message.replica_state.replica_id if message.replica_state.replica_id >= 0 else message.replica_id
 
 
@@ -229,7 +229,7 @@ def _only_partition(message: Any) -> Any:
 
 
 def leader_endpoints_of(message: Message) -> dict[int, tuple[Endpoint, ...]]:
-    """Where a leader listens that tells of itself, by node id."""
+    """The endpoints that a message gives for its leader, by node id."""
     if not isinstance(
         message, begin_quorum_epoch.BeginQuorumEpochRequest | end_quorum_epoch.EndQuorumEpochRequest
     ):

@@ -71,7 +71,7 @@ def _means_all(request: Any) -> bool:
 
 
 def forwarding_handlers(broker: Broker) -> dict[int, Handler]:
-    """By API key."""
+    """The handlers that forward requests, by API key."""
     handlers: dict[int, Handler] = {
         int(key): ForwardingHandler(broker, refuse).handle for key, refuse in _OF_THE_QUORUM.items()
     }

@@ -43,7 +43,9 @@ def what_to_wait_for(job: FetchJob, attempt: FetchRound) -> list[Wait] | None:
 
 
 def _mark(job: FetchJob, partition: Partition, records: Any, bytes_wanted: int) -> tuple[Until, Mark]:
-    """Where `bytes_wanted` more than these records may be there, or the next record if that cannot be told."""
+    """The mark at which the partition may have `bytes_wanted` bytes more than these records. If that cannot be
+    computed, the mark of the next record.
+    """
     log = partition.log
     upper_bound = job.upper_bound(log)
     active = log.active

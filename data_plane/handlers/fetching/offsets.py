@@ -79,7 +79,7 @@ class Turns:
             raise
 
     def pass_on(self, workers: Workers) -> None:
-        """The turn is over."""
+        """End the turn and wake the next request that waits."""
         waiting = self._waiting[workers]
         if waiting:
             waiting.popleft().set()
@@ -126,7 +126,7 @@ class ListOffsetsHandler:
         )
 
     def _workers(self, request: ListOffsetsRequest) -> Workers:
-        """Those of the first disk that the request asks for."""
+        """The threads of the first disk that the request asks for."""
         broker = self._broker
         for topic in request.topics:
             hosted = broker.topics.get(topic.name)

@@ -11,7 +11,7 @@ from odradek.serving.contract import Delayed, Result
 from odradek.serving.slices import Work, complete_in_slices
 
 DECISION_UNITS = 5
-"""What a coordinator's decision about one group counts like, in partitions described."""
+"""The cost of a coordinator's decision about one group, in descriptions of a partition."""
 
 
 class _Part:
@@ -56,7 +56,7 @@ class Gather(Delayed):
                 self.complete(combined)
 
     def part(self) -> _Part:
-        """Where the next answer goes."""
+        """The part of the response that the next answer goes to."""
         self._parts.append(None)
         self._missing += 1
         return _Part(self, len(self._parts) - 1)

@@ -53,9 +53,9 @@ GROUP_ERROR_SINCE = 2
 NO_OFFSET = -1
 PARTITION_BYTES = 24
 PARTITIONS_PER_DECISION = 500
-"""What more partitions a request names is decided, written and answered in parts: each stands for itself."""
+"""A request with more partitions is decided, written and answered in parts, each of which stands for itself."""
 DECIDED_UNITS = 4
-"""What deciding and writing one offset counts like, in partitions looked up."""
+"""The cost of deciding and writing one offset, in look-ups of a partition."""
 
 P = TypeVar("P")
 
@@ -99,7 +99,7 @@ class Merged(Generic[T]):
 
 @attrs.define(eq=False)
 class _Commits:
-    """What an OffsetCommit names: what a coordinator is to commit, and the answers so far."""
+    """The contents of an OffsetCommit: what a coordinator has to commit, and the answers so far."""
 
     commits: list[PartitionCommit] = attrs.field(factory=list)
     accepted: list[OffsetCommitResponsePartition] = attrs.field(factory=list)
@@ -149,7 +149,7 @@ class OffsetCommitHandler:
         return (yield from asking(self._broker, version, asked_all, combine, units))
 
     def _sorted_out(self, version: int, request: OffsetCommitRequest) -> Work[_Commits]:
-        """What may be committed, and an answer for each partition that is named."""
+        """The offsets that may be committed, and an answer for each partition that is named."""
         by_id = version >= TOPIC_IDS_SINCE
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         image = self._broker.image
@@ -228,7 +228,7 @@ class OffsetFetchHandler:
 
 
 class _Telling:
-    """What one OffsetFetch is told: all offsets of a group are put together once, however often it is named."""
+    """The answer to one OffsetFetch. All offsets of a group are put together once, however often it is named."""
 
     __slots__ = ("_by_id", "_image", "_is_full", "_repeated", "_told", "_version", "_whole")
 

@@ -56,7 +56,7 @@ class LeaveGroupHandler:
                 yield 1
             return LeaveGroupResponse(0, ErrorCode.NONE, results)
 
-        # One decision: whoever leaves with others causes one rebalance.
+        # One decision, so that members who leave together cause one rebalance.
         asked = [(request.group_id, LeaveMembers(request.group_id, request.members))]
         return in_slices(broker.long_work, asking(broker, context.api_version, asked, combine, SLICE_UNITS))
 

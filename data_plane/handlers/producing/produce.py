@@ -59,7 +59,7 @@ _NO_ENDPOINTS: list[NodeEndpoint] = shared([])
 
 
 def _not_waited_for(failure: KafkaError | None) -> None:
-    """Nobody has asked whether the flush went well; the log's directory knows."""
+    """Ignore the outcome of a flush that no request waits for; a failure takes the log's directory offline."""
 
 
 class ProduceHandler:
@@ -203,7 +203,7 @@ class ProduceHandler:
             bool,
         ],
     ) -> Turn:
-        """Nothing more of this request in this turn; `state` are the variables of `_append`.
+        """End this turn of the request; `state` are the variables of `_append`.
 
         What was appended waits from now on: a leadership that is lost and won again in between must not pass unseen.
         """
@@ -306,7 +306,9 @@ class ProduceHandler:
 def _refused_batch(
     data: PartitionProduceData, partition: Partition, error: KafkaError
 ) -> PartitionProduceResponse:
-    """As in Kafka, what is refused after its framing was found good tells where the log starts."""
+    """The answer to a refused batch. As in Kafka, it has the log start offset if the batch's framing was found
+    good.
+    """
     answer = _error_answer(data.index, error.code, error.message)
     if isinstance(error, RecordsRefused):
         answer.record_errors = [BatchIndexAndErrorMessage(*refused) for refused in error.record_errors]

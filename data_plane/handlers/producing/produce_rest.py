@@ -73,13 +73,15 @@ class ProduceRest:
     )
 
     def __init__(self, broker: Broker, request: ProduceRequest, by_id: bool, place: tuple[int, int]) -> None:
-        """What is left from `place` on (a topic and a partition of it, counted); copied, for the receive buffer goes."""
+        """Copy what is left from `place` on (numbers of a topic and of a partition in it), since the receive buffer
+        is used again.
+        """
         self.responses: list[TopicProduceResponse] = []
         """Answers of the topics that are done."""
         self.answers: list[PartitionProduceResponse] = []
         """Answers of the next topic's partitions that are done."""
         self.delayed: DelayedProduce | None = None
-        """What was appended and must be waited for."""
+        """The partitions that were appended to and must be waited for."""
         self.failed = False
         self.place = place
         self._broker = broker
@@ -89,9 +91,9 @@ class ProduceRest:
         self._left: list[tuple[memoryview, LogConfig]] = []
         """Batches, with what holds for their topics."""
         self._batches: dict[int, HandedOff] = {}
-        """What is known of those that are looked at."""
+        """The work on each batch that workers have begun or done, by its number."""
         self._starts: dict[int, int] = {}
-        """Where the partitions of a topic begin among those that are left."""
+        """The number of each topic's first partition among those that are left."""
         first_topic, first_partition = place
         size = 0
         for at, topic in enumerate(request.topic_data[first_topic:], first_topic):
@@ -108,7 +110,7 @@ class ProduceRest:
         self.budget = RequestBudget(size, broker.produce_workers.inflated)
 
     def work_at(self, topic: int, partition: int) -> HandedOff:
-        """What is known of this batch."""
+        """The work on this batch."""
         return self._batch(self._starts[topic] + partition)
 
     def _batch(self, index: int) -> HandedOff:

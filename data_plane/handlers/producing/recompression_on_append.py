@@ -14,7 +14,7 @@ from wire.record_batch import parse_produced, validate_for_append
 
 TOPIC_IDS_SINCE = 13
 QUICK_BYTES_MAX = 2048
-"""So much, uncompressed, is compressed by any codec in less time than a worker takes to start."""
+"""Any codec compresses this many bytes in less time than a worker takes to start."""
 
 
 class Batch:

@@ -65,7 +65,7 @@ class LookedAfter(Protocol):
     logs: dict[tuple[str, int], PartitionLog]
     workers: WatchedWorkers
     flush_failure: DiskError | None
-    """What a flush in a worker has met: the directory goes offline with it."""
+    """The error of a flush in a worker, with which the directory goes offline."""
     full_since: float | None
 
     @property
@@ -107,7 +107,7 @@ class Background:
         self.log_starts_moved = False
         """Records were deleted on request: the checkpoint of log start offsets is written at the next look."""
         self.wants_descriptors = False
-        """The process has run out of them: those of all segments that nobody reads are given up at the next look."""
+        """The process is out of descriptors: all segments that nobody reads give up theirs at the next look."""
         self._told_postponed = False
         """Whether this look has said that a flush was refused."""
         self.flush_count = 0
@@ -178,7 +178,7 @@ class Background:
                     segment.file.rest()
 
     def _roll_early(self) -> None:
-        """As if each log's segment had grown full."""
+        """Roll each log's active segment, as if it were full."""
         for log in self._log_dir.logs.values():
             if not log.offline and not log.is_closed:
                 with suppress(DiskRefused):
@@ -274,7 +274,7 @@ class Background:
                     segment.grow_idle()
 
     def forget_written(self) -> None:
-        """Somebody else writes the checkpoints: what they say is not known here any more."""
+        """Forget what was written last, because another writer replaces the checkpoints."""
         self._written = {}
 
     async def _write(self, name: str, offsets: Callable[[], bytes], *, durable: bool = True) -> None:

@@ -19,7 +19,7 @@ from wire.errors import ErrorCode, KafkaError
 
 
 class LogHome:
-    """What all parts know of their log. `owner` is None for a log without a log directory around it."""
+    """The facts that all parts of a log share. `owner` is None for a log without a log directory around it."""
 
     __slots__ = ("directory", "is_closed", "offline", "owner", "partition", "topic")
 
@@ -29,7 +29,9 @@ class LogHome:
         self.partition = partition
         self.owner = owner
         self.offline = False
-        """Neither appends nor reads are taken: a failure, a hung device, or the end of the log."""
+        """True while appends and reads are refused: after a failure, while the device hangs, or after the log's
+        end.
+        """
         self.is_closed = False
 
     def __str__(self) -> str:

@@ -63,11 +63,13 @@ class LogOffsets:
         self.check_order()
 
     def start_over(self, offset: int) -> None:
-        """The log is empty, and begins at `offset`."""
+        """Set all offsets for an empty log that begins at `offset`."""
         self.log_start_offset = self.high_watermark = self.log_end_offset = offset
 
     def settle(self, start_offset: int, high_watermark: int) -> None:
-        """As found at the start of the process, where `log_end_offset` is known: a watermark beyond it was cut off."""
+        """Set the offsets found at the start of the process. A high watermark beyond the known `log_end_offset` is
+        lowered to it.
+        """
         self.log_start_offset = start_offset
         self.high_watermark = min(max(high_watermark, start_offset), self.log_end_offset)
         self.check_order()

@@ -71,7 +71,7 @@ class SegmentList:
 
     @property
     def base_offset(self) -> int:
-        """Where the files begin."""
+        """The base offset of the first segment."""
         return self.segments[0].base_offset
 
     @property
@@ -208,7 +208,7 @@ class SegmentList:
     # --- the directory's entries
 
     def mark_dirty(self) -> None:
-        """The directory has other entries than were synced."""
+        """Note that the directory's entries have changed since its last sync."""
         self.entry_is_dirty = True
 
     def sync_entry(self) -> None:

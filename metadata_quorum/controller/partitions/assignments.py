@@ -27,7 +27,7 @@ def assigned(image: MetadataImage, placed: Iterable[list[int]]) -> list[Assignme
 
 
 def active_replicas(image: MetadataImage, replicas: Iterable[int]) -> list[int]:
-    """Those of registered brokers that may be in sync from the start."""
+    """The replicas whose brokers are active, so that they may be in sync from the start."""
     return [replica for replica in replicas if image.brokers[replica].is_active]
 
 

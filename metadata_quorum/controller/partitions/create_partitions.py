@@ -63,7 +63,7 @@ def refuse_create_partitions(
 
 
 def new_partitions_asked(image: MetadataImage, asked: CreatePartitionsTopic) -> int:
-    """By how many a topic would grow; 0 where the request is wrong."""
+    """The number of partitions by which a topic would grow; 0 where the request is wrong."""
     topic: TopicImage | None = image.topics.get(asked.name)
     additional = 0 if topic is None else max(0, asked.count - len(topic.partitions))
     return additional if asked.assignments is None or len(asked.assignments) == additional else 0

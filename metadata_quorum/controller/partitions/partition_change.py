@@ -45,7 +45,7 @@ Acceptable = Callable[[PartitionImage, int], bool]
 
 
 class Election(Enum):
-    """Who is looked for first, and how far one goes."""
+    """The kind of an election: which replica is preferred, and which ones may lead in the end."""
 
     ONLINE = "the leader stays while it can"
     PREFERRED = "the first of the assignment, if it is in sync"
@@ -84,7 +84,7 @@ class _Target:
 
 @attrs.frozen
 class Change:
-    """What shall be different about a partition. What is not given stays."""
+    """A change that a partition shall undergo. What is left out stays as it is."""
 
     isr: tuple[int, ...] | None = None
     removed: int | None = None
@@ -97,14 +97,14 @@ class Change:
     adding: tuple[int, ...] | None = None
     removing: tuple[int, ...] | None = None
     directories: Mapping[int, bytes] = attrs.field(factory=dict)
-    """Those of new replicas; others are unassigned."""
+    """The directories of new replicas. Other new replicas are unassigned."""
     leader_recovery_state: int | None = None
     election: Election | None = None
-    """As the rules say unless given."""
+    """The kind of election, by default as the topic's rules say."""
 
 
 NO_CHANGE = Change()
-"""Nothing but what the brokers and rules have become."""
+"""A change that is only due to the present state of brokers and rules."""
 
 
 def change_partition(
@@ -228,7 +228,7 @@ def _lead_uncleanly(target: _Target, leader: int) -> None:
 
 
 def _remember_leader(target: _Target, partition: PartitionImage) -> None:
-    """Who led last is written down once, when nobody is in sync any more, and forgotten when somebody leads."""
+    """Record the last leader when the ISR has become empty, and remove it when a replica leads again."""
     if target.leader != NO_LEADER:
         target.last_known = ()
     elif not target.isr and partition.isr:
@@ -240,7 +240,7 @@ def _remember_leader(target: _Target, partition: PartitionImage) -> None:
 
 
 def _check(target: _Target) -> None:
-    """What holds for every partition, whatever is changed about it."""
+    """Assert the invariants of every partition, whatever has changed."""
     if not is_subset(target.isr, target.replicas) or not is_subset(target.elr, target.replicas):
         raise AssertionError(f"in sync or eligible and no replica: {target}")
     if target.leader != NO_LEADER and target.leader not in target.isr:
