@@ -1,14 +1,15 @@
-"""The partitions of which this broker holds replicas: taken up, given up and set aside as the metadata says.
+"""The partitions of which this broker holds replicas: begun, ended and set aside as the metadata says.
 
 Theory of operation
 -------------------
-The broker names the partitions that an image has changed; for each of them the log is found or made, and the partition
-told. Nothing here awaits: logs that are many are made by `LogMaker`, which has the broker look at them again.
+The broker names the partitions that an image has changed. For each of them the log is found or made, and the
+partition gets its new metadata. Nothing here awaits: many new logs are made by `LogMaker`, which calls the broker
+again when they are ready.
 
 * A replica that lies where the metadata does not say it is told to the controller (`DirectoryAssignments`).
 * A replica that no disk can take is refused: its clients get KAFKA_STORAGE_ERROR. One that full disks have refused is
   tried again until one of them takes it.
-* A replica that the metadata holds for lost has a fate of its own (`rotten_replicas`).
+* A replica that the metadata calls LOST has a fate of its own (`rotten_replicas`).
 * A log of which the metadata knows nothing is a stray: its directory is renamed, and kept.
 
 PURE but for the logs' own files.
@@ -51,12 +52,12 @@ class HostingBroker(BrokerHost, Protocol):
     def hosted(self) -> HostedTopics: ...
 
     def hosting_changed(self) -> None:
-        """Partitions have come or gone without a change of metadata."""
+        """Called when partitions have come or gone without a change of metadata."""
 
 
 @attrs.frozen
 class ReplicaDisks:
-    """Where the replicas of a broker lie, who makes their logs, and what the controller is told of it."""
+    """The parts that place a broker's replicas, make their logs, and report their directories to the controller."""
 
     placement: ReplicaPlacement
     maker: LogMaker
@@ -89,7 +90,7 @@ class HostedPartitions:
         """Replicas that a full disk has not taken yet, tried again until it does; whether they are new ones."""
         self._tries_again = False
         self._refused: dict[Replica, None] = {}
-        """Replicas that could not be taken up, of which the log says so already."""
+        """Replicas that could not be hosted, for which the line in the log has been written."""
 
     # -- configurations -------------------------------------------------------------------------------------------
 
@@ -146,7 +147,9 @@ class HostedPartitions:
             self._set_throttles(hosted)
 
     def _check_directory(self, partition: Partition, image: PartitionImage) -> None:
-        """An older word of this broker may have reached the controller behind a newer one: then tell it again."""
+        """Tell the controller again where a replica lies, if the metadata differs: an older report may have come
+        behind a newer one.
+        """
         log = partition.log
         owner = log.owner
         if isinstance(owner, LogDir) and image.directory_of(self._node_id) != owner.directory_id:
@@ -204,7 +207,7 @@ class HostedPartitions:
     def _take_lost(
         self, hosted: HostedTopic, index: int, partition: Partition, image: PartitionImage
     ) -> None:
-        """The metadata holds this replica for lost: see `rotten_replicas`."""
+        """Handle a replica that the metadata calls LOST: see `rotten_replicas`."""
         replica = (hosted.topic_id, index)
         rotten = self._rotten
         fate = rotten.fate(replica, image, is_empty=not partition.log.size_bytes)
@@ -254,7 +257,7 @@ class HostedPartitions:
         self._tries_again = bool(self._without_room)
         if not self._tries_again:
             return
-        # The next try before this one: an error in it must not be the end of all.
+        # The next try is scheduled before this one, so that an error in it does not end them all.
         self._set_next_try()
         self._maker.begin_change()
         topics = self._newest.image.topics_by_id
@@ -290,7 +293,7 @@ class HostedPartitions:
                     log_dir.set_stray(topic, index)
 
     def directory_offline(self, log_dir: LogDir) -> None:
-        """A directory failed: stop serving its partitions."""
+        """Stop serving the partitions of a directory that failed."""
         for hosted in list(self._hosted.by_name.values()):
             for index, partition in list(hosted.partitions.items()):
                 if log_dir.get(hosted.name, index) is partition.log:

@@ -57,7 +57,7 @@ _SEGMENT_BYTES_MAX = 2 << 30
 
 @attrs.frozen
 class MetadataRetention:
-    """How much of what snapshots have made superfluous is kept; a negative limit is none."""
+    """The limits of what is kept although a newer snapshot covers it. A negative one means no limit."""
 
     bytes_max: int
     """`metadata.max.retention.bytes`: log and snapshots together."""
@@ -82,7 +82,7 @@ class MetadataLog:
         self._synced_offset_due = clock.monotonic()
         self._is_begun = root.exists(BEGUN_FILE)
         self._tells_of_first = not self._is_begun
-        """Whether the first records are to be noted as soon as they are synced."""
+        """Whether the checkpoint has to be written as soon as the first records are synced, ahead of its period."""
 
     @classmethod
     def open(
@@ -163,7 +163,9 @@ class MetadataLog:
         return result.last_offset
 
     def _disk_error(self, operation: str, error: KafkaError) -> Exception:
-        """The log class tells clients that the directory is offline; the quorum is to end with a disk's error."""
+        """Turn the error of an offline directory, meant for clients, into a disk's error, with which the quorum
+        ends.
+        """
         if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
             return error
         return DiskError(self._root.path, self.directory.path, operation, 0, str(error))
@@ -215,7 +217,7 @@ class MetadataLog:
         return self._log.log_start_offset
 
     def _remove_below(self, offset: int) -> None:
-        """Segments and snapshots of what lies wholly below `offset`, where a snapshot ends."""
+        """Remove segments and snapshots that lie wholly below `offset`, where a snapshot ends."""
         log = self._log
         start = max((each.base_offset for each in log.segments if each.base_offset <= offset), default=0)
         if start > log.log_start_offset:
@@ -265,7 +267,7 @@ class MetadataLog:
     # -- files beside the log -----------------------------------------------------------------------------------
 
     def snapshot_end(self) -> int:
-        """Where the newest snapshot ends, 0 without one."""
+        """The end offset of the newest snapshot, 0 without one."""
         return max((end.offset for end in self.snapshots.ends()), default=0)
 
     def newest_snapshot(self) -> StoredSnapshot | None:
@@ -291,7 +293,9 @@ class MetadataLog:
         self._synced_offset_due = self._clock.monotonic() + SYNCED_OFFSET_PERIOD_SECONDS
 
     def _write_synced_offset(self, end_offset: int, write_end: int | None = None) -> None:
-        """`write_end` is where a write of several batches ends that begins now. Raises `DiskError`."""
+        """Write the checkpoint. `write_end` is the end of a write of several batches that begins now. Raises
+        `DiskError`.
+        """
         lines = [f"{METADATA_TOPIC} 0 {end_offset}"]
         if write_end is not None:
             lines.append(f"{METADATA_TOPIC} 0 {write_end}")
@@ -313,16 +317,16 @@ class MetadataLog:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def resources_short(self) -> None:
-        """The few files of this log stay open."""
+        """Do nothing: the few files of this log stay open."""
 
     def flush_failed(self, error: DiskError) -> None:
         self._logger.error("metadata.disk_failed", error=str(error))
 
     def disk_refused(self, error: DiskRefused) -> None:
-        """The writer hears it, and tries again."""
+        """Do nothing: the writer gets the error too, and tries again."""
 
     def recovery_point_lowered(self, topic: str, partition: int, offset: int) -> None:
-        """Lower the bound too: something that was synced is taken back."""
+        """Lower the bound of what was synced too, because synced data is cut off."""
         self._write_synced_offset(offset)
 
     def remove_later(self, topic: str, partition: int, directory: Dir, names: list[str]) -> None:
@@ -330,17 +334,17 @@ class MetadataLog:
             directory.remove(name)
 
     def log_start_raised(self) -> None:
-        """The metadata log is cut by snapshots, not on request."""
+        """Do nothing: only snapshots let the beginning of the metadata log go."""
 
     def log_rolled(self, topic: str, partition: int) -> None:
-        """The next flush syncs the finished segment with the active one."""
+        """Do nothing: the next flush syncs the finished segment with the active one."""
 
     def sync_entry(self) -> None:
         self._root.sync()
 
 
 def verify_segments(directory: Dir, synced: int = 0, write_end: int = 0) -> None:
-    """Raises `MetadataLogCorrupt` when damage in the log cannot be a torn write.
+    """Raise `MetadataLogCorrupt` when damage in the log cannot be a torn write.
 
     All below `synced` was synced; if `write_end` is larger, one write may have been under way between the two.
     """
@@ -387,7 +391,7 @@ def last_offset_of(batches: Buffer) -> int:
 
 
 def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
-    """Where behind `damage` a sound batch of a later offset begins."""
+    """The position behind `damage` at which a sound batch of a later offset begins."""
     for position in range(damage + 1, len(data) - HEADER_SIZE + 1):
         # The magic byte is the cheap test; the offset, then the checksum decide.
         if data[position + 16] != 2:
@@ -399,7 +403,7 @@ def _find_sound_batch(data: bytes, damage: int, offset_min: int) -> int | None:
 
 
 def _read_synced_offset(directory: Dir) -> tuple[int, int]:
-    """What was synced at least, and where the write ended that began then (0: it was a single batch)."""
+    """The offset below which all was synced, and the end of the write that began then (0: it was a single batch)."""
     if not directory.exists(SYNCED_OFFSET_FILE):
         return 0, 0
     lines = directory.read_bytes(SYNCED_OFFSET_FILE, 1 << 16).decode("utf-8", "replace").split("\n")

@@ -29,7 +29,7 @@ NO_ADDRESS = bytes(4)
 
 @attrs.frozen
 class Sender:
-    """Who asked a broker: what its controller is told of the client."""
+    """The client that asked a broker, as the broker describes it to the controller."""
 
     principal: str = "User:ANONYMOUS"
     client_id: str = ""

@@ -34,7 +34,9 @@ Replica = tuple[bytes, int]
 
 
 class DirectoryAssignments:
-    """What is still to be told, newest word per replica. It is told again until the controller has it."""
+    """Assignments that the controller has not confirmed, the newest for each replica. They are sent again until it
+    has.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class DirectoryAssignments:
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell, for ever. To be started when the controller knows this broker."""
+        """Report assignments until cancelled. To be started when the controller knows this broker."""
         while True:
             if not self.pending:
                 self._wake = self._new_event()

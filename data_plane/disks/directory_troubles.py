@@ -1,4 +1,4 @@
-"""Tells the controller of disks that are full or hang, so that replicas elsewhere lead in their stead. PORTED.
+"""Reports disks that are full or hang to the controller, so that replicas elsewhere lead in their stead. PORTED.
 
 Theory of operation
 -------------------
@@ -154,7 +154,7 @@ class DirectoryTroubles:
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell, for ever. To be started when the controller knows this broker."""
+        """Report troubles until cancelled. To be started when the controller knows this broker."""
         clock = self._broker.clock
         while True:
             self._wake = self._broker.env.event()

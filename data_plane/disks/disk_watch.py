@@ -56,7 +56,7 @@ class DiskWatch:
         self._told: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Judge all directories every second, until cancelled."""
         while True:
             await self._clock.sleep_until(self._clock.monotonic() + LOOK_SECONDS)
             for log_dir in self._log_dirs:

@@ -1,4 +1,4 @@
-"""KIP-951: an answer that refuses for want of leadership says who leads, and where that broker is."""
+"""KIP-951: an answer that refuses because this broker does not lead says who leads, and where that broker is."""
 
 from __future__ import annotations
 

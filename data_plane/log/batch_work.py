@@ -228,7 +228,7 @@ def _kept(error: KafkaError) -> KafkaError:
 
 
 class HandedOff:
-    """One batch of which workers do the dear parts, between tries to append it. Used by one thread at a time."""
+    """One batch whose costly checks workers do, between tries to append it. Used by one thread at a time."""
 
     __slots__ = ("_budget", "_check", "_is_checked", "_refusal", "config", "loop_work", "records", "size")
 

@@ -1,7 +1,8 @@
-"""What a replica of the quorum asks others: how to reach them, how long to wait, what to make of the answer. PORTED.
+"""Requests of a replica of the quorum to others: how to reach them, how long to wait, how to report the answer.
+PORTED.
 
-A node is reached by what it has said itself (when it led), else by what the voters say, else by the bootstrap
-servers. A node that stays out of reach is asked less and less often. The first failures are reported at once, since a
+The address of a node is the one that it has given itself (when it led), else the voters' entry, else a bootstrap
+server. A node that stays out of reach is asked less and less often. The first failures are reported at once, since a
 broken connection is the first sign that a leader is dead.
 """
 
@@ -26,7 +27,7 @@ SECONDS_BETWEEN_FAILURES_MAX = 0.5
 
 
 class QuorumPeers:
-    """Where the other nodes are, and what they have answered."""
+    """The addresses of the other nodes, and what they have answered."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -39,7 +40,7 @@ class QuorumPeers:
         )
         self.connections: PeerConnections
         self._addresses: dict[int, tuple[str, int]] = {}
-        """How nodes that lead or led say they can be reached."""
+        """The addresses that nodes gave as their own when they led."""
         self.refusals: dict[int, ErrorCode] = {}
         """The error codes with which nodes have refused this one since their last good answer."""
         self.leader_high_watermark = -1
@@ -55,7 +56,7 @@ class QuorumPeers:
         return tuple(self._bootstrap)
 
     def channel(self, address: tuple[str, int]) -> PeerChannel:
-        """How to ask the node that listens there."""
+        """The channel to the node that listens at this address."""
         return self.connections.channel(*address)
 
     def said_address_of(self, node_id: int) -> tuple[str, int] | None:
@@ -63,7 +64,7 @@ class QuorumPeers:
         return self._addresses.get(node_id)
 
     def note_address(self, node_id: int, address: tuple[str, int] | None) -> None:
-        """A node says where it listens; None: forget what it said."""
+        """Note the address that a node gives as its own; None: forget it."""
         if address is None:
             self._addresses.pop(node_id, None)
         else:
@@ -75,7 +76,7 @@ class QuorumPeers:
         return None if leader_id is None else self.address_of(leader_id)
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """How to reach a node; None while nobody has said."""
+        """The channel to a node; None while its address is unknown."""
         driver = self._driver
         if node_id == self._settings.me.node_id and self._settings.endpoints:
             return self._settings.endpoints[0][1:]
@@ -87,7 +88,7 @@ class QuorumPeers:
         return self._bootstrap.get(node_id)
 
     async def ask(self, node_id: int, request: Request) -> None:
-        """Ask, and report the answer, or that there is none."""
+        """Send a request, and report its answer or its failure to the core."""
         driver, clock = self._driver, self._driver.clock
         address = self.address_of(node_id)
         message = wire_messages.encode_request(request, self._sender)
@@ -103,7 +104,7 @@ class QuorumPeers:
                 _check_fetched(request, response)
         except ConnectionLost as error:
             await self._count_failure(node_id, paused=isinstance(error, NeverSent))
-            # Who was said to be there may have moved; the voters and the next leader know better.
+            # The node may have moved from the address that it gave. The voters and the next leader know better.
             self.note_address(node_id, None)
             driver.report(driver.core.request_failed, node_id, request, broken=True)
         except (KafkaError, ProtocolError) as error:
@@ -121,7 +122,7 @@ class QuorumPeers:
             driver.report(driver.core.receive_response, node_id, request, response)
             for each, before in known:
                 if driver.core.leader_id != each:
-                    # It was said to lead and does not: where it is was hearsay, too.
+                    # Another node said that it leads, which is wrong. The address came from that node too.
                     self.note_address(each, before)
             if isinstance(response, FetchAnswer) and response.error is ErrorCode.NONE:
                 self._note_high_watermark(response.high_watermark)
@@ -138,7 +139,7 @@ class QuorumPeers:
             await clock.sleep_until(clock.monotonic() + min(backoff, SECONDS_BETWEEN_FAILURES_MAX))
 
     def _tell_refused(self, node_id: int, error: KafkaError) -> None:
-        """Once for each row of failures: this repeats itself many times in a second."""
+        """Write one line for each row of failures: they repeat many times a second."""
         if self._failures.get(node_id) == 1:
             self._driver.logger.warning("quorum.request_refused", node=node_id, error=str(error))
 

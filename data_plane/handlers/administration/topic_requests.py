@@ -74,7 +74,7 @@ async def refuse_in_turn(
 
 
 def sender_of(context: Context) -> Sender:
-    """What the controller is told of a client; to be taken while its request is dispatched."""
+    """The client, as the controller is told of it. Call this while the request is dispatched."""
     return Sender(context.principal, context.client_id or "", context.client_address)
 
 

@@ -149,7 +149,7 @@ class ProduceHandler:
         rest: ProduceRest | None,
         done: tuple[list[TopicProduceResponse], list[Appended] | None, bool],
     ) -> Result:
-        """All is appended that can be: answer, or wait for what must be there first."""
+        """Answer after the last append, or wait first for replicas and flushes."""
         responses, waiting, failed = done
         acks = request.acks
         if acks == 0:
@@ -205,7 +205,7 @@ class ProduceHandler:
     ) -> Turn:
         """End this turn of the request; `state` are the variables of `_append`.
 
-        What was appended waits from now on: a leadership that is lost and won again in between must not pass unseen.
+        Appended records are watched from now on: a leadership that is lost and won again in between must be noticed.
         """
         responses, answers, waiting, failed = state
         is_first = rest is None
@@ -224,7 +224,7 @@ class ProduceHandler:
         return self._suspend(context, request, rest, rest.work) if is_first else GO_ON
 
     def _sync_unanswered(self, waiting: Iterable[Appended]) -> None:
-        """acks=0: nobody waits for the flush that `flush.messages` asks for."""
+        """Start the flush that `flush.messages` asks for, after a request with acks=0 that does not wait for it."""
         for partition, _, must_sync, _ in waiting:
             if must_sync:
                 self._broker.sync_partition(partition, _not_waited_for)
@@ -283,7 +283,9 @@ class ProduceHandler:
         acks: int,
         is_reserved: bool,
     ) -> PartitionProduceResponse:
-        """Why nothing was tried, in Kafka's order: acks, topic, leadership, replicas in sync."""
+        """The error for a partition to which nothing may be appended, in Kafka's order: acks, topic, leadership,
+        replicas in sync.
+        """
         if not -1 <= acks <= 1:
             return _error_answer(index, ErrorCode.INVALID_REQUIRED_ACKS, None)
         name = topic.name
@@ -298,7 +300,7 @@ class ProduceHandler:
             answer = _error_answer(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
             name_leader(answer, partition)
             return answer
-        # What coordinators keep is theirs alone to write.
+        # Only coordinators may write to their topics.
         code = ErrorCode.INVALID_TOPIC_EXCEPTION if is_reserved else ErrorCode.NOT_ENOUGH_REPLICAS
         return _error_answer(index, code, None)
 

@@ -37,7 +37,7 @@ _TICK_SECONDS = 1.0
 
 @attrs.frozen(kw_only=True)
 class UpkeepContext:
-    """What the upkeep of a log directory needs."""
+    """The settings and ports that the upkeep of a log directory needs."""
 
     clock: Clock
     workers: Workers
@@ -52,7 +52,7 @@ class UpkeepContext:
     flush_cycle_ms: int = 60_000
     """Every log with unsynced data is flushed once in this time, so that recovery stays short."""
     space_interval_ms: int = 10_000
-    """How old the figures of the device's room may be."""
+    """The age at which the figures of the device's room are read anew."""
     buggify: Callable[[str], bool] = never
     index_idle_ms: int = 600_000
     """Indexes and descriptors of inactive segments that nobody used for this long are dropped."""
@@ -73,7 +73,7 @@ class LookedAfter(Protocol):
 
     @property
     def small_files(self) -> AbstractContextManager[object]:
-        """Held by who writes a checkpoint."""
+        """The lock of checkpoint writers."""
 
     @property
     def is_served(self) -> bool: ...
@@ -103,11 +103,13 @@ class Background:
         self._written: dict[str, bytes] = {}
         self._due: dict[str, int] = {}
         self.entry_is_dirty = False
-        """Directories have been renamed since the log directory was last synced."""
+        """True if directories have been renamed since the log directory was last synced."""
         self.log_starts_moved = False
-        """Records were deleted on request: the checkpoint of log start offsets is written at the next look."""
+        """True after records were deleted on request: the next look writes the checkpoint of log start offsets."""
         self.wants_descriptors = False
-        """The process is out of descriptors: all segments that nobody reads give up theirs at the next look."""
+        """True if the process is out of descriptors: at the next look all segments that nobody reads give up
+        theirs.
+        """
         self._told_postponed = False
         """Whether this look has said that a flush was refused."""
         self.flush_count = 0
@@ -122,7 +124,7 @@ class Background:
         self._doomed_trees.append((due_ms, name))
 
     def flush_soon(self, topic: str, partition: int) -> None:
-        """A segment is finished: make it durable at the next look, as Kafka does behind every roll."""
+        """Make a finished segment durable at the next look, as Kafka does behind every roll."""
         self._rolled[topic, partition] = None
 
     # --- the loop
@@ -141,7 +143,7 @@ class Background:
             log_dir.disk_failed(error)
 
     async def look(self, now_ms: int) -> None:
-        """Do what is due. Raises `DiskError`, for which the directory goes offline."""
+        """Do what is due. After a `DiskError` from here the directory goes offline."""
         context = self._log_dir.context
         if self._log_dir.flush_failure is not None:
             raise self._log_dir.flush_failure
@@ -195,7 +197,7 @@ class Background:
     # --- flushing
 
     async def _flush(self, now_ms: int) -> None:
-        """Rolled logs, those that `flush.ms` asks for, and in turn a share of all others."""
+        """Flush rolled logs, those that `flush.ms` asks for, and in turn a share of all others."""
         log_dir = self._log_dir
         rolled, self._rolled = self._rolled, {}
         for key in rolled:

@@ -92,11 +92,15 @@ class Segment:
         """(offset, position of the first batch that ends there or later): where the last read ended, and
         where it was bounded last. Replaced as a whole, for other threads."""
         self.recent: RecentPlaces | None = None
-        """Where the batches end that were appended since the segment was opened or cut; None before the first."""
+        """The ends of the last batches that were appended since the segment was opened or cut; None before the
+        first.
+        """
         self.uses = _USED
         self.is_removed = False
         self.needs_sync = False
-        """Truncated, or finished with new index files and a snapshot: to be synced even below the recovery point."""
+        """True if the segment must be synced even below the recovery point: it was cut, or finished with new index
+        files and a snapshot.
+        """
 
     def name(self, suffix: str) -> str:
         return file_name(self.base_offset, suffix)
@@ -104,7 +108,7 @@ class Segment:
     # --- its life
 
     def begin(self, now_ms: int, jitter_ms: int = 0) -> None:
-        """Its time as the active segment begins; `jitter_ms` is taken off `segment.ms`."""
+        """Begin its time as the active segment; `jitter_ms` is taken off `segment.ms`."""
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
 
@@ -113,7 +117,7 @@ class Segment:
         self.is_active = True
 
     def finish(self) -> None:
-        """Take no appends any more."""
+        """Refuse appends from now on."""
         self.is_active = False
         self.needs_sync = True
 
@@ -259,7 +263,7 @@ class Segment:
         finally:
             file.unpin()
         if self.is_removed:
-            # What is written by name now could be written beside another segment.
+            # A file written by its name now could land beside another segment.
             raise self._removed()
         index = fresh.index if fresh.index is not None else SegmentIndex()
         self.max_timestamp_offset = fresh.max_timestamp_offset
@@ -272,7 +276,7 @@ class Segment:
         return index
 
     def rebuild_damaged_index(self, interval: int) -> None:
-        """After an entry or a remembered place turned out wrong: do not trust any of them."""
+        """Drop all entries and remembered places, after one of them turned out wrong."""
         self.forget_places()
         if not self.is_active:
             self.rebuild_index(interval)
@@ -440,12 +444,14 @@ class Segment:
         return position, next_offset
 
     def note_read(self, next_offset: int, end: int) -> None:
-        """A read has ended at position `end`, where `next_offset` begins: most readers go on there."""
+        """Remember that a read has ended at position `end`, where `next_offset` begins: most readers go on there."""
         self.read_place = (next_offset, end)
         self.uses = _USED
 
     def note_bound(self, upper_bound: int, end: int) -> None:
-        """Reads are bounded by this offset, which begins at position `end`: the next reader's bound is often the same."""
+        """Remember that reads are bounded by this offset, which begins at position `end`: the next bound is often the
+        same.
+        """
         self.bound_place = (upper_bound, end)
 
     def forget_places(self) -> None:
@@ -472,7 +478,7 @@ class Segment:
         try:
             self.file.sync()
         except FileMissing:
-            # Else retention, a truncation or the end of the log has overtaken the flush.
+            # Otherwise retention, a truncation or the end of the log has overtaken the flush.
             if not self.is_removed:
                 raise
 

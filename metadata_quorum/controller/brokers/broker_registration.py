@@ -85,7 +85,7 @@ def register_broker(
     amended = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
     if not amended:
-        # One that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
+        # A broker that had been unregistered may still be an eligible leader, and cannot prove that it left cleanly.
         clean = existing is not None and existing.epoch == request.previous_broker_epoch
         records += remove_from_isrs(image, request.broker_id, settings, unclean=not clean)
     record = RegisterBrokerRecord(
@@ -204,7 +204,7 @@ def heartbeat(
     # A registration cannot say "no directory left", and a broker without one can serve nothing.
     want_fence = request.want_fence or set(broker.log_dirs) <= set(request.offline_log_dirs)
     if broker.fenced:
-        # Who has been let go comes back with a new registration, not with a heartbeat.
+        # A broker that was let go comes back with a new registration, not with a heartbeat.
         if request.want_shut_down or stopping:
             shut_down = True
         elif not want_fence and caught_up:
@@ -236,7 +236,7 @@ def _after(image: MetadataImage, records: list[Message], context: DecisionContex
 def fence(
     image: MetadataImage, broker: BrokerImage, settings: ControllerSettings, *, is_stopping: bool = False
 ) -> list[Message]:
-    """The broker loses its leaderships and its place in every ISR of which it is not the last member.
+    """Fence a broker: it loses its leaderships, and its place in every ISR that has another member.
 
     `is_stopping`: of its own accord, and had nothing to hand over before. Kafka's record says only that such a broker is
     fenced; ours says why, for those who read the log.
@@ -254,7 +254,7 @@ def fence(
 
 
 def unfence(image: MetadataImage, broker: BrokerImage, settings: ControllerSettings) -> list[Message]:
-    """The broker may lead again; partitions that have no leader may now get one."""
+    """Unfence a broker: it may lead again, and partitions that have no leader may now get one."""
     return [
         BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE),
         *_elect_where_nobody_leads(image, settings, also=broker.broker_id),
@@ -306,7 +306,7 @@ def fence_expired(
 
 
 def _topics(image: MetadataImage) -> list[TopicImage]:
-    """All topics, in an order that does not depend on how the image came to be."""
+    """All topics in the order of their names, whatever the history of the image."""
     return [image.topics[name] for name in sorted(image.topics)]
 
 
@@ -345,7 +345,7 @@ def remove_from_isrs(
 def _directories_offline(
     image: MetadataImage, broker: BrokerImage, offline: list[bytes], settings: ControllerSettings
 ) -> list[Message]:
-    """The broker reports failed directories: their replicas leave the ISRs."""
+    """Take over the failed directories that a broker reports: their replicas leave the ISRs."""
     newly_offline = [directory for directory in broker.log_dirs if directory in offline]
     remaining = [directory for directory in broker.log_dirs if directory not in offline]
     if not newly_offline or not remaining:
@@ -376,7 +376,9 @@ def _directories_offline(
 
 
 def _directories_cordoned(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Message]:
-    """The broker reports all directories that take no new replicas (KIP-1066); None is a broker that cannot say."""
+    """Take over the directories that get no new replicas (KIP-1066); None comes from a broker too old to report
+    them.
+    """
     if cordoned is None or tuple(cordoned) == broker.cordoned_log_dirs:
         return []
     return [
