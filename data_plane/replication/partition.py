@@ -424,7 +424,9 @@ class Partition:
         """
         registered = self._cluster.registered_epoch(replica.broker_id)
         if broker_epoch < max(0, registered):
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a fetch of an earlier broker epoch")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker epoch is older than the registered one"
+            )
         if broker_epoch > registered:
             return False
         log = self.log

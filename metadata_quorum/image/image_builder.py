@@ -96,7 +96,9 @@ class _TopicChange:
         partitions = dict(self.before.partitions) if self.before is not None else {}
         for number in sorted(self.partitions):
             if number > len(partitions):
-                raise InvalidMetadata(f"topic {self.name} has partition {number} but not {len(partitions)}")
+                raise InvalidMetadata(
+                    f"topic {self.name} has partition {number}, but lacks partition {len(partitions)}"
+                )
             partitions[number] = self.partitions[number]
         return TopicImage(self.name, self.topic_id, partitions)
 
@@ -365,7 +367,9 @@ class ImageBuilder:
 
 def _check_isr(number: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
     if not is_subset(isr, replicas):
-        raise InvalidMetadata(f"partition {number} is in sync on {list(isr)}, and on {list(replicas)} at all")
+        raise InvalidMetadata(
+            f"partition {number} is in sync on {list(isr)}, but its replicas are {list(replicas)}"
+        )
 
 
 def merge_partition(

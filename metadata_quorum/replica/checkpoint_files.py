@@ -125,7 +125,7 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
             raise MetadataLogCorrupt(f"{source}: the batch at position {position} is damaged")
         batch_header = parse_header(data, position)
         if finished:
-            raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+            raise MetadataLogCorrupt(f"{source}: has data behind its footer")
         if batch_header.is_control:
             for batch in read_batches(memoryview(data)[position : position + size], source=source):
                 for record in batch.records:
@@ -134,7 +134,7 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
                             raise MetadataLogCorrupt(f"{source}: does not begin with a snapshot header")
                         header = record
                     elif finished:
-                        raise MetadataLogCorrupt(f"{source}: goes on behind its footer")
+                        raise MetadataLogCorrupt(f"{source}: has data behind its footer")
                     elif isinstance(record, SnapshotFooterRecord):
                         finished = True
                     elif record is not None:
@@ -146,7 +146,7 @@ def open_snapshot(data: Buffer, *, source: str) -> Snapshot:
             count += batch_header.record_count
         position += size
     if header is None or not finished:
-        raise MetadataLogCorrupt(f"{source}: was never finished")
+        raise MetadataLogCorrupt(f"{source}: has no footer, so the snapshot is incomplete")
     records = _StoredRecords(data, batches, count, source)
     return Snapshot(header.last_contained_log_timestamp, tuple(control), records)
 

@@ -41,7 +41,7 @@ class MetaProperties:
         try:
             return cls(fields["cluster.id"], int(fields["node.id"]), uuid_from_text(fields["directory.id"]))
         except KeyError as missing:
-            raise NotALogDirectory(f"no {missing.args[0]}") from None
+            raise NotALogDirectory(f"{missing.args[0]} is missing") from None
         except ValueError as error:
             raise NotALogDirectory(str(error)) from None
 

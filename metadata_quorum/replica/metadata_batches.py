@@ -94,7 +94,10 @@ def _read_batch(data: Buffer, position: int) -> tuple[MetadataBatch, int]:
         else:
             messages.append(decode_metadata_record(record.value or b""))
     if header.last_offset - header.base_offset + 1 != len(messages):
-        raise MetadataLogCorrupt(f"a batch of {header.last_offset - header.base_offset + 1} offsets")
+        raise MetadataLogCorrupt(
+            f"the batch at offset {header.base_offset} ends at offset {header.last_offset}, "
+            f"but has {len(messages)} records"
+        )
     batch = MetadataBatch(
         header.base_offset,
         header.partition_leader_epoch,

@@ -144,11 +144,11 @@ def test_an_unfinished_snapshot_is_told_apart() -> None:
     first, _ = directories()
     format_all(first)
     data = first.read_bytes("bootstrap.checkpoint")
-    with pytest.raises(MetadataLogCorrupt, match="never finished"):
+    with pytest.raises(MetadataLogCorrupt, match="has no footer"):
         decode_snapshot(data[:-75], source="half")
     with pytest.raises(MetadataLogCorrupt, match="damaged"):
         decode_snapshot(data[:-1], source="cut")
-    with pytest.raises(MetadataLogCorrupt, match="never finished"):
+    with pytest.raises(MetadataLogCorrupt, match="has no footer"):
         decode_snapshot(b"", source="empty")
 
 

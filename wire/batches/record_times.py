@@ -35,7 +35,7 @@ def record_times(buf: Buffer, *, records_max: int, decompressed_bytes_max: int) 
         raise CorruptBatch("batch checksum is wrong")
     count = header.record_count
     if not 0 <= count <= records_max or count * RECORD_SIZE_MIN > decompressed_bytes_max:
-        raise InvalidRecord(f"batch of {count} records where {records_max} may be gone through")
+        raise InvalidRecord(f"batch of {count} records where {records_max} may be parsed")
     body = memoryview(buf)[HEADER_SIZE : header.size]
     chunks = decompressed_chunks(header.compression_type, body, decompressed_bytes_max)
     append_time = header.max_timestamp if header.timestamp_type else None

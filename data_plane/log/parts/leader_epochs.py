@@ -126,7 +126,7 @@ class LeaderEpochs:
                 raise MalformedCheckpoint(f"not an epoch and an offset: {fields}")
             epoch, start = _number(fields[0]), _number(fields[1])
             if entries and (epoch <= entries[-1][0] or start < entries[-1][1]):
-                raise MalformedCheckpoint(f"epoch {epoch} from {start} behind {entries[-1]}")
+                raise MalformedCheckpoint(f"epoch {epoch} from offset {start} follows {entries[-1]}")
             entries.append((epoch, start))
         return cls(tuple(entries))
 

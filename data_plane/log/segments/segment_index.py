@@ -113,7 +113,7 @@ class SegmentIndex:
         offset_bytes = _without_padding(offset_bytes, OFFSET_ENTRY_BYTES)
         time_bytes = _without_padding(time_bytes, TIME_ENTRY_BYTES)
         if len(offset_bytes) % OFFSET_ENTRY_BYTES or len(time_bytes) % TIME_ENTRY_BYTES:
-            raise DamagedIndex("a cut entry")
+            raise DamagedIndex("the last entry is cut")
         words = array("i", offset_bytes)
         if _SWAP:
             words.byteswap()
@@ -127,15 +127,15 @@ class SegmentIndex:
             index.time_offsets.byteswap()
         for column in (index.offsets, index.positions, index.times):
             if len(column) > 1 and column.tolist() != sorted(set(column)):
-                raise DamagedIndex("entries that do not ascend")
+                raise DamagedIndex("the entries do not ascend")
         if index.time_offsets.tolist() != sorted(index.time_offsets):
-            raise DamagedIndex("offsets in the time index that do not ascend")
+            raise DamagedIndex("the offsets in the time index do not ascend")
         if index.offsets and (index.offsets[0] < 0 or index.positions[0] <= 0):
-            raise DamagedIndex("a first entry at the start of the segment")
+            raise DamagedIndex("the first entry is for the start of the segment")
         if index.positions and index.positions[-1] >= log_bytes:
-            raise DamagedIndex(f"position {index.positions[-1]} in a segment of {log_bytes} bytes")
+            raise DamagedIndex(f"the last entry is for position {index.positions[-1]} of {log_bytes} bytes")
         if index.times and (index.times[0] < 0 or index.time_offsets[0] < 0):
-            raise DamagedIndex("a negative timestamp or offset in the time index")
+            raise DamagedIndex("the time index has a negative timestamp or offset")
         return index
 
 

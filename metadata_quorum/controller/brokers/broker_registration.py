@@ -167,7 +167,9 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
         for feature in request.features
     }
     if METADATA_VERSION not in supported:
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"the features lack {METADATA_VERSION}")
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION, f"the registration lacks the feature {METADATA_VERSION}"
+        )
     for name, level in image.features.items():
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:

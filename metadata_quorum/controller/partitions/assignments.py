@@ -66,7 +66,7 @@ def partition_records(
     told: dict[tuple[int, ...], list[bytes]] = {}
     records = []
     for number, (replicas, isr) in enumerate(assignments, first):
-        assert is_subset(isr, replicas), f"in sync on {isr}, and on {replicas} at all"
+        assert is_subset(isr, replicas), f"in sync on {isr}, but the replicas are {replicas}"
         key = tuple(replicas)
         if key not in told:
             told[key] = [directories[replica] for replica in replicas]
