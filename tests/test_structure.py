@@ -25,8 +25,7 @@ from tests.structure import (
 )
 
 LONG = {
-    "odradek/client/consumer/consumer_records.py BatchRecords._parse": "a hot loop, unrolled: a call per field costs a fifth",
-    "wire/batches/records.py _parse_into": "the same loop, for those who read batches without a consumer",
+    "wire/batches/records.py parse_fields": "the loop of all that read records one by one, unrolled: a call per field costs a fifth",
     "data_plane/log/partition_log.py PartitionLog.append": "every produced batch passes: a call costs what its checks cost",
 }
 """Functions over 60 lines, each with its reason."""

@@ -1,13 +1,15 @@
 """Records inside a batch: the builder that writes them and the parser that reads them.
 
-Both are on the client's hot path (one call per record), so the varints are inlined. Lengths below 64 take one byte,
-below 8192 two, and anything longer goes through a function.
+Both are on the client's hot path (one record at a time), so the varints are inlined. Lengths below 64 take one byte,
+below 8192 two, and anything longer goes through a function. `parse_fields` is the only loop over records that makes
+them one by one. It makes no objects: `records` and the consumer build their own kinds from its fields, in C.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import attrs
 from crc32c import crc32c
@@ -24,13 +26,22 @@ from wire.batches.batch_header import (
     SIZE_PREFIX,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
+    BatchHeader,
     Buffer,
     check_crc,
     parse_header,
 )
 from wire.batches.compression import compress, decompress
 
-__all__ = ["RECORD_SIZE_MIN", "Header", "Record", "RecordBatchBuilder", "read_varint", "records"]
+__all__ = [
+    "RECORD_SIZE_MIN",
+    "Header",
+    "Record",
+    "RecordBatchBuilder",
+    "parse_fields",
+    "read_varint",
+    "records",
+]
 
 Header = tuple[str, bytes | None]
 
@@ -225,7 +236,7 @@ class RecordBatchBuilder:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag number of up to ten bytes, and where it ends.
+    """A zigzag number of up to ten bytes and 64 bits, and where it ends.
 
     Raises:
         InvalidRecord: it is longer.
@@ -237,6 +248,8 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
         position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if number >> 64:
+                raise InvalidRecord("variable-length number of more than 64 bits")
             return (number >> 1) ^ -(number & 1), position
         shift += 7
         if shift > 63:
@@ -263,74 +276,90 @@ def records(buf: Buffer, offset: int = 0, *, decompressed_bytes_max: int, crc: b
     count = header.record_count
     if count < 0 or count * RECORD_SIZE_MIN > len(data):
         raise InvalidRecord(f"{count} records cannot be in {len(data)} bytes")
-    append_time = header.max_timestamp if header.timestamp_type else None
-    parsed: list[Record] = []
+    fields: list[Any] = []
     try:
-        position = _parse_into(
-            parsed,
-            data,
-            count,
-            header.base_offset,
-            header.last_offset_delta,
-            header.base_timestamp,
-            append_time,
-        )
+        position, _ = parse_fields(fields, data, 0, count, 0, header, key_errors="strict")
     except IndexError:
         raise InvalidRecord("a record is longer than its batch") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRecord("a record header's key is not UTF-8") from error
     if position != len(data):
         raise InvalidRecord(f"{len(data) - position} bytes behind the last of {count} records")
-    return parsed
+    field = iter(fields)
+    return list(map(tuple.__new__, repeat(Record), zip(field, field, field, field, field, strict=True)))
 
 
-def _parse_into(
-    parsed: list[Record],
+def parse_fields(
+    fields: list[Any],
     data: bytes,
+    position: int,
     count: int,
-    base_offset: int,
-    last_offset_delta: int,
-    base_timestamp: int,
-    append_time: int | None,
-) -> int:
-    """Append `count` records to `parsed` and return where the last one ends.
+    due: int,
+    header: BatchHeader,
+    *,
+    key_errors: str,
+) -> tuple[int, int]:
+    """Add offset, timestamp, key, value and headers of `count` records to `fields`, one behind the other.
 
-    Slices that reach behind the data come back short, so each record's end is compared with its length.
+    The first begins at `position` of the decompressed bytes. `due` is twice the least offset delta that it may have: zero, or
+    what the call before returned. Returns where the last one ends, and `due` for the next. Where a record is wrong,
+    `fields` has all before it. `key_errors` says what becomes of a header's key that is no UTF-8, as in `bytes.decode`.
+
+    Raises:
+        InvalidRecord: a record contradicts the batch's header or itself.
+        IndexError: the bytes end before it does.
     """
-    new_record = tuple.__new__
-    append = parsed.append
-    position = 0
-    delta_last = -1
+    # Slices that reach behind the data come back short, so each record's end is compared with its length.
+    # Numbers stay in zigzag where they can: even ones are twice their value, 1 is -1 and stands for null.
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.timestamp_type else None
+    due_max = 2 * header.last_offset_delta
+    base_offset = header.base_offset
+    offset = base_offset + (due >> 1) - 1
     for _ in range(count):
         byte = data[position]
-        position += 1
         if byte < 0x80:
-            length = (byte >> 1) ^ -(byte & 1)
-        elif (high := data[position]) < 0x80:
+            end = position + 1 + (byte >> 1)
+            position += 3
+        elif (high := data[position + 1]) < 0x80:
             byte = byte & 0x7F | high << 7
-            length = (byte >> 1) ^ -(byte & 1)
-            position += 1
+            end = position + 2 + (byte >> 1)
+            position += 4
         else:
-            length, position = read_varint(data, position - 1)
-        end = position + length
+            size, position = read_varint(data, position)
+            byte = size << 1 if size >= 0 else 1
+            end = position + size
+            position += 2
+        if byte & 1:
+            raise InvalidRecord("a record of negative length")
 
-        byte = data[position + 1]
-        position += 2
+        byte = data[position - 1]
         if byte < 0x80:
             timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+        elif (high := data[position]) < 0x80:
+            byte = byte & 0x7F | high << 7
+            timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+            position += 1
         else:
             timestamp, position = read_varint(data, position - 1)
             timestamp += base_timestamp
 
+        # Nearly always the next offset follows, whose delta in zigzag is `due`; only compaction leaves gaps.
         byte = data[position]
         position += 1
-        if byte < 0x80:
-            delta = (byte >> 1) ^ -(byte & 1)
+        if byte >= 0x80:
+            if (high := data[position]) < 0x80:
+                byte = byte & 0x7F | high << 7
+                position += 1
+            else:
+                size, position = read_varint(data, position - 1)
+                byte = size << 1 if size >= 0 else 1
+        if byte != due or byte > due_max:
+            if byte & 1 or not due <= byte <= due_max:
+                raise InvalidRecord(f"an offset delta that is not from {due >> 1} to {due_max >> 1}")
+            due = byte
+            offset = base_offset + (due >> 1)
         else:
-            delta, position = read_varint(data, position - 1)
-        if not delta_last < delta <= last_offset_delta:
-            raise InvalidRecord(f"offset delta {delta} behind {delta_last}, the last is {last_offset_delta}")
-        delta_last = delta
+            offset += 1
+        due += 2
 
         byte = data[position]
         position += 1
@@ -338,13 +367,16 @@ def _parse_into(
             key = None
         else:
             if byte < 0x80:
-                size = (byte >> 1) ^ -(byte & 1)
+                size = byte >> 1 if not byte & 1 else -2
             else:
                 size, position = read_varint(data, position - 1)
-            if size < 0:
-                raise InvalidRecord(f"key of {size} bytes")
-            key = data[position : position + size]
-            position += size
+            if size >= 0:
+                key = data[position : position + size]
+                position += size
+            elif size == -1:
+                key = None
+            else:
+                raise InvalidRecord("a key of negative length")
 
         byte = data[position]
         position += 1
@@ -352,32 +384,33 @@ def _parse_into(
             value = None
         else:
             if byte < 0x80:
-                size = (byte >> 1) ^ -(byte & 1)
+                size = byte >> 1 if not byte & 1 else -2
             elif (high := data[position]) < 0x80:
                 byte = byte & 0x7F | high << 7
                 size = (byte >> 1) ^ -(byte & 1)
                 position += 1
             else:
                 size, position = read_varint(data, position - 1)
-            if size < 0:
-                raise InvalidRecord(f"value of {size} bytes")
-            value = data[position : position + size]
-            position += size
+            if size >= 0:
+                value = data[position : position + size]
+                position += size
+            elif size == -1:
+                value = None
+            else:
+                raise InvalidRecord("a value of negative length")
 
         headers: tuple[Header, ...] = ()
         if data[position]:
-            headers, position = _parse_headers(data, position)
+            headers, position = _parse_headers(data, position, key_errors)
         else:
             position += 1
         if position != end:
-            raise InvalidRecord(f"record of {length} bytes ends {position - end} bytes later")
-        if append_time is not None:
-            timestamp = append_time
-        append(new_record(Record, (base_offset + delta, timestamp, key, value, headers)))
-    return position
+            raise InvalidRecord(f"a record ends {position - end} bytes behind its length")
+        fields += (offset, timestamp if append_time is None else append_time, key, value, headers)
+    return position, due
 
 
-def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+def _parse_headers(data: bytes, position: int, key_errors: str) -> tuple[tuple[Header, ...], int]:
     count, position = read_varint(data, position)
     if count < 0:
         raise InvalidRecord(f"{count} record headers")
@@ -391,19 +424,22 @@ def _parse_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]
             size, position = read_varint(data, position - 1)
         if size < 0:
             raise InvalidRecord("a record header without a key")
-        key = data[position : position + size].decode()
+        try:
+            key = data[position : position + size].decode(errors=key_errors)
+        except UnicodeDecodeError as error:
+            raise InvalidRecord("a record header's key is not UTF-8") from error
         position += size
         byte = data[position]
         position += 1
-        if byte == 1:
-            headers.append((key, None))
-            continue
         if byte < 0x80:
             size = (byte >> 1) ^ -(byte & 1)
         else:
             size, position = read_varint(data, position - 1)
-        if size < 0:
+        if size < -1:
             raise InvalidRecord(f"record header value of {size} bytes")
-        headers.append((key, data[position : position + size]))
-        position += size
+        if size == -1:
+            headers.append((key, None))
+        else:
+            headers.append((key, data[position : position + size]))
+            position += size
     return tuple(headers), position
