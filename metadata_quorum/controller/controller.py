@@ -15,8 +15,9 @@ from metadata_quorum.controller import configs, features, producer_ids, topics
 from metadata_quorum.controller.broker_sessions import BrokerSessions
 from metadata_quorum.controller.brokers import broker_registration as brokers
 from metadata_quorum.controller.brokers import directories
-from metadata_quorum.controller.brokers import unregistration as registrations
 from metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from metadata_quorum.controller.brokers.controller_registration import register_controller
+from metadata_quorum.controller.brokers.unregistration import unregister_broker
 from metadata_quorum.controller.controller_settings import ControllerSettings
 from metadata_quorum.controller.decision_basis import DecisionBasis
 from metadata_quorum.controller.limits import ELECTIONS_PER_TURN_MAX, check_named
@@ -172,7 +173,7 @@ _OF_NODES: Mapping[type, _Decide] = {
     AlterPartitionRequest: alter_partition.alter_partition,
     AssignReplicasToDirsRequest: directories.assign_replicas_to_dirs,
     AllocateProducerIdsRequest: producer_ids.allocate_producer_ids,
-    ControllerRegistrationRequest: registrations.register_controller,
+    ControllerRegistrationRequest: register_controller,
 }
 """What brokers and controllers ask for themselves."""
 
@@ -185,7 +186,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
     ElectLeadersRequest: elections.elect_leaders,
     AlterPartitionReassignmentsRequest: reassignment.alter_partition_reassignments,
     ListPartitionReassignmentsRequest: reassignment.list_partition_reassignments,
-    UnregisterBrokerRequest: registrations.unregister_broker,
+    UnregisterBrokerRequest: unregister_broker,
     UpdateFeaturesRequest: features.update_features,
 }
 """What clients ask, forwarded by whichever broker they asked."""

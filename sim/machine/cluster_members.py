@@ -27,14 +27,8 @@ from odradek.node.configuration.node_config import NodeConfig
 from sim.machine.members import Member
 from sim.machine.releases import OLDER_LEVELS, OLDER_RELEASE
 from sim.machine.world import World
-from sim.replicas import Committed, StoredBatch, read_log
+from sim.replicas import StoredBatch, read_log
 from wire.errors import KafkaError
-from wire.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-    DescribeQuorumResponse,
-)
 from wire.messages.metadata import MetadataRequest, MetadataResponse
 from wire.uuid_text import uuid_to_text
 
@@ -342,25 +336,3 @@ class Cluster:
                 if files := disk.peek(f"{path}/{topic}-{partition}"):
                     found[member.name] = read_log(files)
         return found
-
-    # --- the quorum
-
-    async def watch_quorum(self, committed: Committed) -> None:
-        """Ask who leads and what is committed, and hold it against what was committed before. For ever."""
-        ask = DescribeQuorumRequest(
-            [DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])]
-        )
-        voters = {member.config.node_id: member for member in self.controllers}
-        while True:
-            await self.world.sleep(LOOK_AGAIN_SECONDS)
-            try:
-                answer: DescribeQuorumResponse = await self.observer.request(
-                    ask, timeout_ms=int(VIEW_SECONDS * 1000)
-                )
-            except (KafkaError, ClientError):
-                continue
-            if answer.error_code or answer.topics[0].partitions[0].error_code:
-                continue
-            told = answer.topics[0].partitions[0]
-            leader = voters[told.leader_id]
-            committed.see(leader.name, self.metadata_log(leader), told.high_watermark)

@@ -19,6 +19,7 @@ import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
+from sim.checks.quorum_watch import watch_quorum
 from sim.checks.watch import Watch
 from sim.history import History, SafetyViolation
 from sim.load import pipelining
@@ -164,7 +165,7 @@ class ClusterScenario:
         for each in self.own:
             await each.setup(load)
         await self._must_be_whole("after the topic was created", START_SECONDS_MAX)
-        world.spawn(cluster.watch_quorum, self.committed)
+        world.spawn(watch_quorum, cluster, self.committed)
         half = (len(self._producers) + 1) // 2
         readers_named = ("reader",) if "consume" in self.options.workloads else ()
         workers = load.start(self._producers[:half], self._producers[half:], readers_named)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -31,10 +31,16 @@ from sim.machine.sim_env import SimEnv
 from sim.machine.weather import Weather
 from sim.machine.world import Running, World
 from tests.quorum.node_parts import CLUSTER_ID, PATH, Journal
+from wire.messages.add_raft_voter import AddRaftVoterRequest
+from wire.messages.add_raft_voter import Listener as AddListener
 from wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 PORT = 9093
 LISTENER = "CONTROLLER"
+
+
+Script = Callable[[World, "Controllers"], Awaitable[None]]
 
 
 @attrs.define(eq=False)
@@ -290,3 +296,24 @@ def directory_of(node_id: int) -> bytes:
 
 def calm_world(seed: int = 1) -> World:
     return World(seed, Weather())
+
+
+def play(script: Script, world: World | None = None, **options: Any) -> None:
+    """Start all nodes and run the script."""
+    world = world or calm_world()
+    controllers = Controllers(world, **options)
+
+    async def main() -> None:
+        controllers.start_all()
+        await script(world, controllers)
+
+    world.run(main)
+
+
+def add(node_id: int) -> AddRaftVoterRequest:
+    listener = AddListener("CONTROLLER", host_of(node_id), 9093)
+    return AddRaftVoterRequest(CLUSTER_ID, 1000, node_id, directory_of(node_id), [listener])
+
+
+def remove(node_id: int) -> RemoveRaftVoterRequest:
+    return RemoveRaftVoterRequest(CLUSTER_ID, node_id, directory_of(node_id))

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import trio
 
 from metadata_quorum.config.config_resources import RESOURCE_GROUP
-from metadata_quorum.features import SUPPORTED_FEATURES
 from metadata_quorum.replica.metadata_batches import read_batches
 from metadata_quorum.replica.peers import PeerConnections
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
-from odradek.env.ports import Env
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.quorum.controllers import PORT, Controllers, calm_world, directory_of, host_of, register
+from tests.quorum.controllers import (
+    PORT,
+    Controllers,
+    add,
+    directory_of,
+    host_of,
+    play,
+    register,
+    remove,
+)
 from tests.quorum.node_parts import CLUSTER_ID
 from tests.schedule import seeds
 from wire.errors import ErrorCode
-from wire.framing.connection import RequestReceived, ServerConnection
-from wire.messages.add_raft_voter import AddRaftVoterRequest
-from wire.messages.add_raft_voter import Listener as AddListener
-from wire.messages.api_versions import ApiVersionsResponse
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -39,24 +42,9 @@ from wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from wire.messages.vote import VoteRequest
 from wire.messages.vote import VoteRequestPartitionData as VotePartition
 from wire.messages.vote import VoteRequestTopicData as VoteTopic
-
-Script = Callable[[World, Controllers], Awaitable[None]]
-
-
-def play(script: Script, world: World | None = None, **options: Any) -> None:
-    """Start all nodes and run the script."""
-    world = world or calm_world()
-    controllers = Controllers(world, **options)
-
-    async def main() -> None:
-        controllers.start_all()
-        await script(world, controllers)
-
-    world.run(main)
 
 
 def logs_are_equal(controllers: Controllers, node_ids: tuple[int, ...] = (1, 2, 3)) -> None:
@@ -385,152 +373,6 @@ def test_a_leader_that_is_lost_halfway_says_so_for_all_that_is_not_committed() -
         assert len(decided) > 2
         assert [each.resource_name for each in response.responses] == [f"g{number}" for number in range(1000)]
         assert {each.error_code for each in response.responses} == {ErrorCode.NOT_CONTROLLER}
-
-    play(script)
-
-
-def add(node_id: int) -> AddRaftVoterRequest:
-    listener = AddListener("CONTROLLER", host_of(node_id), 9093)
-    return AddRaftVoterRequest(CLUSTER_ID, 1000, node_id, directory_of(node_id), [listener])
-
-
-def remove(node_id: int) -> RemoveRaftVoterRequest:
-    return RemoveRaftVoterRequest(CLUSTER_ID, node_id, directory_of(node_id))
-
-
-def test_voters_come_and_go_one_at_a_time() -> None:
-    """KIP-853: an observer that has the log joins, a voter leaves, the leader too; refusals have Kafka's codes."""
-
-    async def script(world: World, controllers: Controllers) -> None:
-        leader = await controllers.leader()
-        await controllers.until(lambda: 4 in controllers.members)
-        await controllers.members[4].service.caught_up()
-        answer = await controllers.ask_quorum(leader.node_id, add(4))
-        assert answer.error_code == 0, answer
-        assert leader.service.quorum.voters.node_ids == (1, 2, 3, 4)
-        assert (await controllers.ask_quorum(leader.node_id, add(4))).error_code == ErrorCode.DUPLICATE_VOTER
-        assert (
-            await controllers.ask_quorum(leader.node_id, remove(5))
-        ).error_code == ErrorCode.VOTER_NOT_FOUND
-        wrong = add(5)
-        wrong.cluster_id = "another"
-        assert (
-            await controllers.ask_quorum(leader.node_id, wrong)
-        ).error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
-        answer = await controllers.ask_quorum(leader.node_id, add(5))
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        answer = await controllers.ask_quorum(leader.node_id, remove(leader.node_id))
-        assert answer.error_code == 0
-        new = await controllers.until(lambda: (found := controllers.active()) is not leader and found)
-        assert leader.node_id not in new.service.quorum.voters.node_ids
-        answer = await controllers.ask_quorum(leader.node_id, add(4))
-        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await controllers.ask(register(100))
-        await controllers.agree()
-
-    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
-
-
-def test_a_voter_that_cannot_be_reached_is_not_added() -> None:
-    """Kafka's AddVoterHandler asks the new voter ApiVersions under the endpoints given: a wrong port would stand in the log,
-    and count for majorities. REQUEST_TIMED_OUT; the next request may be right."""
-
-    async def script(world: World, controllers: Controllers) -> None:
-        leader = await controllers.leader()
-        await controllers.until(lambda: 4 in controllers.members)
-        await controllers.members[4].service.caught_up()
-        wrong = add(4)
-        wrong.listeners[0].port = 9999
-        answer = await controllers.ask_quorum(leader.node_id, wrong)
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert "does not answer at" in answer.error_message
-        assert leader.service.quorum.voters.node_ids == (1, 2, 3)
-        assert (await controllers.ask_quorum(leader.node_id, add(4))).error_code == 0
-        assert leader.service.quorum.voters.node_ids == (1, 2, 3, 4)
-
-    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
-
-
-def test_a_voter_that_speaks_another_level_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INVALID_REQUEST for a replica that does not support kraft.version 1: it could not read who votes."""
-
-    async def script(world: World, controllers: Controllers) -> None:
-        leader = await controllers.leader()
-        await controllers.until(lambda: 4 in controllers.members)
-        await controllers.members[4].service.caught_up()
-        answer = await controllers.ask_quorum(leader.node_id, add(4))
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert "speaks kraft.version 0 to 0" in answer.error_message
-        assert leader.service.quorum.voters.node_ids == (1, 2, 3)
-
-    monkeypatch.setitem(SUPPORTED_FEATURES, "kraft.version", (0, 0))
-    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
-
-
-def test_a_voter_that_answers_with_a_number_of_its_own_is_not_added() -> None:
-    """A request for a voter says where it listens, so anything may answer there: no number ends the controller."""
-    strange = 9999
-
-    async def answer(env: Env) -> None:
-        listener = env.network.listen("", strange)
-        conn, wire, buffer = await listener.accept(), ServerConnection(), memoryview(bytearray(4096))
-        while True:
-            await conn.readable()
-            count = conn.recv_into(buffer)
-            if count is None:
-                continue
-            wire.receive_data(buffer[:count])
-            while isinstance(wire.next_event(), RequestReceived):
-                conn.send(wire.send(ApiVersionsResponse(error_code=strange)))
-
-    async def script(world: World, controllers: Controllers) -> None:
-        leader = await controllers.leader()
-        await controllers.until(lambda: 4 in controllers.members)
-        await controllers.members[4].service.caught_up()
-        world.start(host_of(9), answer)
-        asked = add(4)
-        asked.listeners[0].host, asked.listeners[0].port = host_of(9), strange
-        answered = await controllers.ask_quorum(leader.node_id, asked)
-        assert answered.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert leader.service.quorum.voters.node_ids == (1, 2, 3)
-        assert (await controllers.ask_quorum(leader.node_id, add(4))).error_code == 0
-
-    play(script, voters=(1, 2, 3), observers=(4,), more_controllers=(4,))
-
-
-def test_static_voters_cannot_be_changed() -> None:
-    """kraft.version 0."""
-
-    async def script(world: World, controllers: Controllers) -> None:
-        leader = await controllers.leader()
-        answer = await controllers.ask_quorum(leader.node_id, remove(1))
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-
-    play(script, static=True)
-
-
-def test_a_voter_that_moved_tells_the_leader() -> None:
-    """UpdateRaftVoter: the voters in the log say how to reach each; a node with another address has it changed."""
-
-    async def script(world: World, controllers: Controllers) -> None:
-        await controllers.ask(register(100))
-        leader = await controllers.leader()
-        moved = next(each for each in (1, 2, 3) if each != leader.node_id)
-        await controllers.stop(moved)
-        controllers.more_endpoints[moved] = (("OTHER", "elsewhere", 9094),)
-        controllers.start(moved)
-        quorum = leader.service.quorum
-        await controllers.until(lambda: len(quorum.voters.get(moved).endpoints) == 2)
-        # A leader has no leader to tell: it says so with the first words of its epoch.
-        await controllers.stop(leader.node_id)
-        controllers.more_endpoints[leader.node_id] = (("OTHER", "elsewhere", 9094),)
-        for node_id in (1, 2, 3):
-            if node_id in controllers.members:
-                controllers.crash(node_id)
-        controllers.start(leader.node_id)
-        controllers.start(moved)
-        again = await controllers.leader()
-        await controllers.until(lambda: len(again.service.quorum.voters.get(leader.node_id).endpoints) == 2)
 
     play(script)
 

@@ -8,9 +8,9 @@ from metadata_quorum.replica.checkpoint_files import parse_snapshot_name
 from metadata_quorum.replica.snapshots import SnapshotSettings
 from sim.machine.weather import Weather
 from sim.machine.world import World
-from tests.quorum.controllers import Controllers, host_of, register
+from tests.quorum.controllers import Controllers, add, host_of, play, register
 from tests.quorum.node_parts import PATH
-from tests.quorum.test_controllers import add, play, restart
+from tests.quorum.test_controllers import restart
 from tests.schedule import seeds
 
 OFTEN = SnapshotSettings(bytes_between_max=2000)

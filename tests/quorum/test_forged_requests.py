@@ -11,9 +11,9 @@ from metadata_quorum.raft.core import EPOCHS_AHEAD_MAX
 from metadata_quorum.raft.replication import WAIT_MS_MAX
 from metadata_quorum.replica.wire_messages import METADATA_TOPIC_ID
 from sim.machine.world import World
-from tests.quorum.controllers import Controllers, Member, directory_of, host_of, register
+from tests.quorum.controllers import Controllers, Member, directory_of, host_of, play, register, remove
 from tests.quorum.node_parts import CLUSTER_ID, Journal
-from tests.quorum.test_controllers import play, read, remove
+from tests.quorum.test_controllers import read
 from wire.errors import ErrorCode
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, LeaderEndpoint
 from wire.messages.begin_quorum_epoch import BeginQuorumEpochRequestPartitionData as BeginPartition

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from sim.machine.world import World
-from tests.quorum.controllers import Controllers, register
-from tests.quorum.test_controllers import play
+from tests.quorum.controllers import Controllers, play, register
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 

@@ -14,8 +14,7 @@ from metadata_quorum.controller.brokers.registration_rules import (
 )
 from metadata_quorum.features import METADATA_VERSION, SUPPORTED_FEATURES
 from sim.machine.world import World
-from tests.quorum.controllers import Controllers, register
-from tests.quorum.test_controllers import play
+from tests.quorum.controllers import Controllers, play, register
 from wire.errors import ErrorCode
 from wire.messages import controller_registration
 from wire.messages.broker_registration import Feature, Listener

@@ -1,24 +1,13 @@
-"""Who belongs to the cluster besides active brokers: UnregisterBroker and ControllerRegistration (KIP-919)."""
+"""How a broker leaves the cluster for good: UnregisterBroker."""
 
 from __future__ import annotations
 
 from metadata_quorum.controller.brokers.broker_registration import remove_from_isrs
-from metadata_quorum.controller.brokers.registration_rules import check_contents
 from metadata_quorum.controller.decision_basis import DecisionBasis
-from metadata_quorum.image.image_builder import ImageBuilder
 from metadata_quorum.image.metadata_image import MetadataImage
 from metadata_quorum.state_machine import Decision, DecisionContext
-from wire.errors import ErrorCode, KafkaError
-from wire.messages.controller_registration import (
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-)
-from wire.messages.metadata_records import (
-    ControllerEndpoint,
-    ControllerFeature,
-    RegisterControllerRecord,
-    UnregisterBrokerRecord,
-)
+from wire.errors import ErrorCode
+from wire.messages.metadata_records import UnregisterBrokerRecord
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from wire.structure import Message
 
@@ -45,47 +34,3 @@ def unregister_broker(
     records.append(UnregisterBrokerRecord(broker.broker_id, broker.epoch))
     sessions.remove(broker.broker_id)
     return Decision(records, UnregisterBrokerResponse(0, ErrorCode.NONE, ""))
-
-
-def register_controller(
-    image: MetadataImage,
-    request: ControllerRegistrationRequest,
-    context: DecisionContext,
-    _basis: DecisionBasis,
-) -> Decision:
-    """A controller tells where it is and which feature levels it speaks; telling the same again writes nothing."""
-    try:
-        check_contents(request.controller_id, request.incarnation_id, request.listeners, request.features)
-    except KafkaError as error:
-        return Decision([], ControllerRegistrationResponse(0, error.code, error.message))
-    supported = {each.name: each for each in request.features}
-    for name, level in sorted(image.features.items()):
-        feature = supported.get(name)
-        low, high = (
-            (0, 0) if feature is None else (feature.min_supported_version, feature.max_supported_version)
-        )
-        if not low <= level <= high:
-            message = (
-                f"Unable to register because the controller does not support finalized version {level} of {name}. "
-                f"The controller wants a version between {low} and {high}, inclusive."
-            )
-            return Decision([], ControllerRegistrationResponse(0, ErrorCode.UNSUPPORTED_VERSION, message))
-    record = RegisterControllerRecord(
-        controller_id=request.controller_id,
-        incarnation_id=request.incarnation_id,
-        zk_migration_ready=request.zk_migration_ready,
-        end_points=[
-            ControllerEndpoint(each.name, each.host, each.port, each.security_protocol)
-            for each in request.listeners
-        ],
-        features=[
-            ControllerFeature(each.name, each.min_supported_version, each.max_supported_version)
-            for each in request.features
-        ],
-    )
-    builder = ImageBuilder(image)
-    builder.replay(context.next_offset, record)
-    known = builder.build()[0].controllers[request.controller_id] == image.controllers.get(
-        request.controller_id
-    )
-    return Decision([] if known else [record], ControllerRegistrationResponse(0, ErrorCode.NONE, None))

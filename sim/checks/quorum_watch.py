@@ -1,0 +1,42 @@
+"""What the quorum says is committed, asked again and again and held against what was committed before. PORTED."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odradek.client.errors import ClientError
+from sim.replicas import Committed
+from wire.errors import KafkaError
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+
+if TYPE_CHECKING:
+    from sim.machine.cluster_members import Cluster
+
+__all__ = ["watch_quorum"]
+
+LOOK_AGAIN_SECONDS = 0.25
+ANSWER_MS_MAX = 2000
+
+
+async def watch_quorum(cluster: Cluster, committed: Committed) -> None:
+    """Ask who leads and what is committed, and show both to `committed`. For ever."""
+    ask = DescribeQuorumRequest(
+        [DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])]
+    )
+    voters = {member.config.node_id: member for member in cluster.controllers}
+    while True:
+        await cluster.world.sleep(LOOK_AGAIN_SECONDS)
+        try:
+            answer: DescribeQuorumResponse = await cluster.observer.request(ask, timeout_ms=ANSWER_MS_MAX)
+        except (KafkaError, ClientError):
+            continue
+        if answer.error_code or answer.topics[0].partitions[0].error_code:
+            continue
+        described = answer.topics[0].partitions[0]
+        leader = voters[described.leader_id]
+        committed.see(leader.name, cluster.metadata_log(leader), described.high_watermark)
