@@ -22,7 +22,7 @@ from typing import Protocol
 
 import attrs
 
-from data_plane.disks.directory_assignments import DirectoryAssignments, Replica
+from data_plane.disks.directory_assignments import DirectoryAssignments
 from data_plane.disks.log_making import LogMaker
 from data_plane.disks.replica_placement import DirectoryAway, ReplicaPlacement, log_of
 from data_plane.log.directory.log_dir import LogDir
@@ -35,6 +35,7 @@ from data_plane.topic_configs import TopicConfigs
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, PartitionImage, TopicImage
 from odradek.env.ports import DiskError, DiskRefused
 from odradek.serving.timers import Timers
+from wire.replica_id import Replica
 
 DISK_FULL_RETRY_SECONDS = 1.0
 

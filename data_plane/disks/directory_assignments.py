@@ -15,6 +15,7 @@ from wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestTopicData,
     AssignReplicasToDirsResponse,
 )
+from wire.replica_id import Replica
 
 ASSIGNMENTS_PER_REQUEST = 2250
 """Kafka's limit."""
@@ -28,9 +29,6 @@ _FINAL = frozenset(
     )
 )
 """Told, or the replica is gone."""
-
-Replica = tuple[bytes, int]
-"""Topic id and partition."""
 
 
 class DirectoryAssignments:

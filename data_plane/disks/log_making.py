@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TypeAlias
 
 import attrs
 
@@ -32,11 +31,9 @@ from data_plane.log.log_config import LogConfig
 from data_plane.log.partition_log import PartitionLog
 from data_plane.newest_image import NewestImage
 from odradek.env.ports import DiskError, TaskGroup
+from wire.replica_id import Replica
 
 __all__ = ["INLINE_LOGS_MAX", "LogMaker"]
-
-Replica: TypeAlias = "tuple[bytes, int]"
-"""Topic id and partition."""
 
 INLINE_LOGS_MAX = 16
 """Logs that one change of metadata may make on the loop: 4 ms of a quiet disk, 50 of a busy one."""

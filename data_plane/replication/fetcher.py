@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from data_plane.log.log_types import Origin
-from data_plane.replication.follower_fetch_session import Replica, ReplicaFetchSession, Told
+from data_plane.replication.follower_fetch_session import ReplicaFetchSession, Told
 from data_plane.replication.partition import Partition
 from data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, Sync, sync_partitions
 from data_plane.replication.truncation import truncation_offset
@@ -46,6 +46,7 @@ from wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from wire.replica_id import Replica
 
 if TYPE_CHECKING:
     from data_plane.replication.replication_settings import ReplicationSettings

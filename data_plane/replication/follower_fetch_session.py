@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
-
-Replica = tuple[bytes, int]
-"""Topic id and partition."""
+from wire.replica_id import Replica
 
 Told = tuple[int, int, int, int]
 """Fetch offset, leader epoch, last fetched epoch, log start offset."""

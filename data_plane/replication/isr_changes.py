@@ -25,6 +25,7 @@ from wire.messages.alter_partition import (
     AlterPartitionResponse,
     BrokerState,
 )
+from wire.replica_id import Replica
 
 if TYPE_CHECKING:
     from metadata_quorum.ports import PeerChannel
@@ -33,8 +34,6 @@ RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
 PARTITIONS_PER_REQUEST = 2_000
 LEADER_RECOVERED = 0
-
-Replica = tuple[bytes, int]
 
 
 @attrs.frozen(eq=False)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from data_plane.log.directory.log_dir import LogDir
 from data_plane.ports import BrokerHost
 from data_plane.replication.fetcher import RECEIVE_BYTES, LeaderFetcher, SharedByFetchers
-from data_plane.replication.follower_fetch_session import Replica
 from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.isr_changes import AlterPartitionSender
 from data_plane.replication.partition import TROUBLED_LAG_MS_MAX, Partition
@@ -24,6 +23,7 @@ from odradek.env.ports import Env, TaskGroup
 from odradek.serving.timers import Timers
 from wire.disk_troubles import Trouble
 from wire.errors import KafkaError
+from wire.replica_id import Replica
 
 NO_BROKER_EPOCH = -1
 

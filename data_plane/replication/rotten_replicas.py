@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 
@@ -45,12 +45,10 @@ from data_plane.replication.hosted_topics import HostedTopics
 from data_plane.replication.partition import Partition
 from metadata_quorum.image.metadata_image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, PartitionImage
 from odradek.env.ports import DiskError, FileMissing, TaskGroup, Workers
+from wire.replica_id import Replica
 
 AGAIN_SECONDS = 2.0
 """A replica is checked at most so often, whatever suspects it."""
-
-Replica: TypeAlias = "tuple[bytes, int]"
-"""Topic id and partition."""
 
 
 class Fate(Enum):
