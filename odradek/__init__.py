@@ -1,7 +1,7 @@
 """Odradek, a distributed commit log that speaks Kafka's protocol: the product's face.
 
-Nothing is imported before it is asked for (PEP 562), so that `import odradek` costs nothing and the command line
-starts at once.
+Each part is imported when its name is first used (PEP 562), so `import odradek` is cheap and the command line starts
+at once.
 """
 
 from __future__ import annotations

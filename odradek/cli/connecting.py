@@ -80,7 +80,7 @@ def changing(changes: bool = True) -> Iterator[None]:
 
 
 def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescription:
-    """The quorum, for commands that can do nothing without it. Raises `CliError` soon when it has no leader."""
+    """The quorum, for commands that need its leader. Raises `CliError` within `LOOK_SECONDS_MAX` when it has none."""
     from odradek.client.errors import RequestTimedOut
     from wire.errors import KafkaError
 

@@ -71,7 +71,7 @@ def print_values(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def wrapped(text: str, room: int | None) -> list[str]:
-    """Lines of words, none longer than `room` columns unless one word is; what paints takes no room."""
+    """Lines of words, each at most `room` columns wide unless it is one longer word. Codes for colours take no room."""
     if room is None or len(_PAINT.sub("", text)) <= room:
         return [text]
     lines: list[str] = []
@@ -99,11 +99,11 @@ def table(
     less: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> str:
-    """The lines of a table: columns two spaces apart, none wider than it must be, no trailing blanks.
+    """The lines of a table: columns two spaces apart, each as wide as it must be, trailing blanks removed.
 
-    With a `width` that they do not fit, the columns `less` are left out, one by one in this order; then cells of text are
-    cut, those of the last column first (`_shrink`). Numbers, headers and the columns `whole` (ids, of which a part is
-    worth nothing) never are.
+    If the table is wider than `width`, the columns `less` are left out, one by one in this order. After that, cells
+    of text are cut, those of the last column first (`_shrink`). Numbers, headers and the columns `whole` are never
+    cut: a part of an id is useless.
     """
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
@@ -225,7 +225,8 @@ def _text(value: object) -> str:
 
 
 class Progress:
-    """A line on a terminal that says how far long work is; nothing where people would not see it, or see it twice.
+    """A line on a terminal that says how far long work is. It is left out where people cannot see it, or see the
+    output anyway.
 
     It goes to standard error, and only while standard output is no terminal or `always`. A context manager, so that
     the line is gone in the end.

@@ -1,7 +1,8 @@
 r"""How a record becomes text: its value on a line, a template, or a JSON document.
 
-Templates are those of kcat: %k key, %v value, %h headers, %t topic, %p partition, %o offset, %T timestamp in
-milliseconds since 1970, %d timestamp in ISO 8601 (UTC), %% a percent sign; \n, \t and \\ as usual.
+Templates are those of kcat: %k key, %v value, %h headers, %t topic, %p partition, %o offset. %T is the timestamp in
+milliseconds since 1970, %d the timestamp in ISO 8601 (UTC), and %% a percent sign. \n, \t and \\ have their usual
+meaning.
 """
 
 from __future__ import annotations

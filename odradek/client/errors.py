@@ -1,7 +1,7 @@
-"""What can go wrong between a client and a cluster, apart from the error codes that brokers answer.
+"""The errors that a client finds by itself; the error codes in brokers' answers are `wire.errors.KafkaError`.
 
-An error code in an answer is `wire.errors.KafkaError`. Everything that has no answer is a `ClientError`. Both
-carry `retriable`: whether the same operation may succeed later without anybody changing it.
+A request that fails without an answer from a broker ends in a `ClientError`. Both kinds carry `retriable`:
+whether the same operation, repeated unchanged, may succeed later.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """The base of all errors that are the client's own finding."""
+    """The base of all errors that the client finds by itself; a broker's error codes are `KafkaError`."""
 
     retriable = False
 
 
 class BrokerUnavailable(ClientError):
-    """No connection to the broker (or to any broker) could be made; nothing was sent."""
+    """Every attempt to connect to the broker (or to any broker) failed, so the request was not sent."""
 
     retriable = True
 
 
 class ConnectionBroken(ClientError):
-    """The connection ended after the request was sent: whether the broker performed it is unknown."""
+    """The connection ended after the request was sent. The broker may or may not have performed it."""
 
     retriable = True
 
 
 class RequestTimedOut(ClientError):
-    """The deadline passed without an answer: whether the broker performed the request is unknown."""
+    """The deadline passed before an answer came. The broker may or may not have performed the request."""
 
     retriable = True
 

@@ -2,16 +2,16 @@
 
 Theory of operation
 ===================
-One loop serves every connection. A request about thousands of things is done in pieces: each holds the loop for some
-milliseconds (`Share.on_loop`), or one thread beside it for as long as it takes (`Share.in_worker`). One piece of a node is
-under way at a time. Two rules say when the next one begins:
+One loop serves every connection. A request about thousands of things is done in pieces. A piece holds the loop for
+some milliseconds (`Share.on_loop`), or a worker thread for as long as it takes (`Share.in_worker`). A node runs one
+piece at a time. Two rules say when the next one begins:
 
-* **Others first.** A connection has had a turn since the last piece began: then the loop is theirs for `REST_FACTOR` times
-  as long as that piece took. So all long work of a node together takes a twelfth of the loop, however many connections ask
-  for it. A loop that nobody else uses goes on at once.
-* **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that wait, the one
-  that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996): a request of two pieces
-  does not wait for all the pieces of another.
+* **Others first.** If a connection has had a turn since the last piece began, connections have the loop for
+  `REST_FACTOR` times as long as that piece took. So all long work of a node together takes a twelfth of the loop,
+  however many connections ask for it. If the loop is idle otherwise, the next piece begins at once.
+* **The smallest share next.** A `Share` belongs to one request and knows how long its pieces took. Among those that
+  wait, the one that has taken the least is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a
+  request of two pieces does not wait for all the pieces of another.
 """
 
 from __future__ import annotations

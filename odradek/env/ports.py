@@ -42,8 +42,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class DiskError(Exception):
     """A file or directory operation failed.
 
-    `directory` is the root that `Env.open_dir` was given (a log directory), `path` the file, `errno` the
-    system's number (0 where there is none), `operation` a word such as `append` or `sync`.
+    `directory` is the root that `Env.open_dir` was given (a log directory), and `path` the file. `errno` is the
+    system's number, 0 where there is none. `operation` is a word such as `append` or `sync`.
     """
 
     def __init__(self, directory: str, path: str, operation: str, errno: int, reason: str) -> None:
@@ -162,7 +162,8 @@ class File(Protocol):
         """Fill `buffer` from `offset`; the number of bytes read, fewer only at the end of the file."""
 
     def is_warm(self, offset: int, count: int) -> bool:
-        """Whether a read of this range would not wait for the device (a cheap probe, not a promise)."""
+        """Whether the page cache probably holds this range, so a read need not wait for the device. The probe is
+        cheap."""
 
     def read_warm(self, count: int, offset: int) -> bytes | bytearray | None:
         """All `count` bytes at `offset`; None if that would wait for the device, or if the file ends before."""
@@ -354,7 +355,8 @@ class Env(Protocol):
     def random(self) -> _random.Random: ...
 
     def new_workers(self, threads_max: int | None = None) -> Workers:
-        """Threads of their own, for what may block them all: one device of several, or work that any client may ask for.
+        """Separate threads, for work that may block all of them: calls to one device of several, or work that any
+        client may ask for.
 
         None: as many as the node's.
         """
@@ -365,17 +367,18 @@ class Env(Protocol):
     def event(self) -> Event: ...
 
     def new_uuid(self) -> bytes:
-        """16 random bytes that are a valid Kafka Uuid: never zero or one, and not starting with a dash as text."""
+        """16 random bytes that are a valid Kafka Uuid: never zero or one; its text starts with another character than
+        a dash."""
 
     @property
     def provokes(self) -> bool:
         """Whether `buggify` may ever say yes: hot loops ask once. False in production."""
 
     def buggify(self, point: str) -> bool:
-        """Whether to provoke trouble at this point, trouble that this node must live with at any time (a short answer, a
-        lost connection, work that is done early or late). Always false in production."""
+        """Whether to provoke trouble at this point. It is trouble that a node must survive at any time: a short
+        answer, a lost connection, work that is done early or late. Always false in production."""
 
 
 def never(point: str) -> bool:
-    """`Env.buggify` of a world that provokes nothing: the default of parts that have no `Env`."""
+    """`Env.buggify` that is always false: the default of parts that have no `Env`."""
     return False

@@ -201,7 +201,8 @@ if TYPE_CHECKING:
 
 
 def is_valid_uuid(value: bytes) -> bool:
-    """Kafka's rule for generated ids: not reserved (zero, one), and no leading dash, which tools take for a flag."""
+    """Kafka's rule for generated ids: the reserved ones (zero, one) are out, and so is a leading dash, which tools
+    take for a flag."""
     return value not in (_UUID_ZERO, _UUID_ONE) and value[0] >> 2 != _DASH_SEXTET
 
 

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-A `RealFile` is a path, a size that it tracks itself, and a descriptor that is opened at first need: a node holds
-tens of thousands of segments and reads few of them. The inode seen at the first look is remembered, so that a
-late open after a rename never reads another file that has taken the name.
+A `RealFile` is a path, a size that it tracks itself, and a descriptor. The descriptor is opened at first need,
+because a node holds tens of thousands of segments and reads few of them. The inode is remembered from the first look.
+So an open after a rename never reads another file that has taken the name.
 
-References are counted under one lock for the whole process, because a worker that syncs must keep the descriptor
-from being closed (and its number reused) by the loop. Everything else is called by one thread at a time.
+References are counted under one lock for the whole process. A worker that syncs must keep the loop from closing the
+descriptor, whose number could then be reused. Everything else is called by one thread at a time.
 
-Reads and appends block. What may be called on the loop is for the caller to know: see `odradek.env.ports`.
+Reads and appends block. `odradek.env.ports` says which calls may be made on the loop.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Theory of operation
 A `TcpConn` is the surface of the hot path: a wait is one epoll round, a receive one `recv_into`, an answer one
 `send`. Bound methods of the socket are not kept: looking one up costs 20 ns, keeping it 80 bytes per idle connection.
 
-`send(..., more=True)` leaves the tail of the bytes with the kernel (MSG_MORE) until what follows has been sent:
-either a `send` without `more`, or a `sendfile`, whose last page pushes everything out. Should the file be shorter
-than promised, `sendfile` raises `DiskError` and the caller closes the connection.
+`send(..., more=True)` leaves the tail of the bytes with the kernel (MSG_MORE) until what follows has been sent. That
+is a `send` without `more`, or a `sendfile`, whose last page pushes everything out. If the file is shorter than
+promised, `sendfile` raises `DiskError` and the caller closes the connection.
 
 Exceptions of trio and of the system do not pass: a connection that is closed under a waiter gives
 `ConnectionLost`, as a reset does.

@@ -1,14 +1,15 @@
 """A broker's life as the controller sees it: register, heartbeat, be unfenced, leave in order. PORTED.
 
-The broker speaks to the controller in messages only, over its `PeerChannel`, wherever that is. A heartbeat that is
-refused because the controller knows another epoch of this broker makes it register again; a change of the
-controller alone does not, for the registration stands in the metadata log. A broker that was unregistered while it runs
-does not come back by itself: as in Kafka, somebody has to start it again. It registers anew, too, when a directory that hung
-answers again (`data_plane.disks.directory_troubles`).
+The broker speaks to the controller in messages only, over its `PeerChannel`, even in one process. It registers again
+when a heartbeat is refused because the controller knows another epoch of this broker. A change of the controller
+alone is no reason, because the registration stands in the metadata log. A broker that was unregistered while it runs
+does not come back by itself: as in Kafka, an operator has to start it again. It registers anew, too, when a directory
+that hung answers again (`data_plane.disks.directory_troubles`).
 
-Two live copies of a broker's disk would take the registration from each other for ever (on one host the locks of the
-directories keep them from it). So a broker ends that has lost it to the same other process again and again, for
-longer than any request of a dead one can be under way. Then the other one holds it, and is left in peace.
+Two live copies of a broker's disk would take the registration from each other for ever. (On one host, the locks of
+the directories prevent that.) So a broker ends when the same other process has taken its registration again and
+again. It waits longer than any request of a dead process can be under way. Then the other process keeps the
+registration.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ CATCH_UP_SECONDS = 0.01
 RETRY_SECONDS = 0.2
 SHUTDOWN_SECONDS_MAX = 10.0
 SHUTDOWN_SILENCE_SECONDS = 2.5
-"""A broker that leaves does not wait for a controller that says nothing for so long."""
+"""A broker that shuts down stops waiting for a controller that has been silent for so long."""
 ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
-"""A broker that leaves does not wait for a controller that has not answered so many heartbeats in a row."""
+"""A broker that shuts down stops waiting after so many heartbeats in a row without an answer."""
 DUPLICATE_SESSIONS = 2.5
 """How many session timeouts another incarnation must outlive before this one takes it for another broker.
 
-More than two: a new controller gives everybody a session anew, also this broker's incarnation that died, and one whose
-disks were replaced holds no directory of that one.
+It must be more than two. A new controller gives every broker a new session, even a dead incarnation of this one. And
+a broker whose disks were replaced holds none of that incarnation's directories.
 """
 RIVAL_TIMES = 3
 """How often another incarnation must have taken this one's registration, over at least as long as `DUPLICATE_SESSIONS`."""
@@ -62,7 +63,8 @@ class RegistrationRefused(Exception):
 
 
 class ControllerOutOfReach(Exception):
-    """This broker could not tell a controller in time what one must know: that it is there, or that a directory is not."""
+    """The broker failed to reach a controller in time with news that it must have: a registration, or a failed
+    directory."""
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """A controller makes itself known to the cluster: where it listens and what it supports (KIP-919). PORTED.
 
-Every start registers anew, as in Kafka: the incarnation is another. Nobody fences a controller, so there is nothing to
-keep up; that it votes, or does not, is the quorum's business.
+Every start registers anew, as in Kafka, because each start is another incarnation. Only brokers are fenced, so a
+controller sends no heartbeats. Whether it votes is decided by the quorum.
 """
 
 from __future__ import annotations

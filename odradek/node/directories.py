@@ -162,7 +162,7 @@ class Directories:
     async def close(self, broker_epoch: int) -> None:
         """Sync and close; one that fails meanwhile gets no clean-shutdown marker, and the others do.
 
-        A broker that never registered has no epoch (-1): the one under which the directories were closed before is good.
+        If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown stays.
         """
         for loaded in self._loading:
             await loaded.wait()

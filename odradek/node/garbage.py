@@ -1,9 +1,9 @@
-"""When the process looks for garbage in circles. SHELL: Python has one collector for the whole process.
+"""When Python's collector looks for garbage in reference cycles. SHELL: there is one collector for the whole process.
 
-A full collection stops everything, and looks at all objects but the frozen ones: about 100 ms for 400,000 of them. Most of what a
-node has lives for days, so what survives a full collection is frozen, and the next one looks at what came since. Frozen
-objects still go when the last reference does. Only circles among them stay, so each `THAW_EVERY`th full collection looks
-at everything.
+A full collection stops everything, and looks at all objects but the frozen ones: about 100 ms for 400,000 of them.
+Most objects of a node live for days. So those that survive a full collection are frozen, and the next collection
+looks only at objects made since. A frozen object is still freed when its last reference goes. Only cycles of frozen
+objects stay, so each `THAW_EVERY`th full collection looks at everything.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 STARTING_THRESHOLD = 100_000
-"""A start makes a million objects that stay and next to no garbage: usual collections look at them again and again
-(a sixth of the CPU time of a start with 10,000 partitions)."""
+"""A start makes a million objects that stay, and hardly any garbage. With the usual threshold, collections look at
+them again and again: a sixth of the CPU time of a start with 10,000 partitions."""
 SERVING_THRESHOLDS = (700, 10, 100)
-"""CPython's, but for the last one, which is 10 there: a long request makes 200,000 objects, and a full collection in the middle
-of it looks at all of them."""
+"""CPython's thresholds, except for the last, which is 10 there. A long request makes 200,000 objects, and a full
+collection in the middle of it would look at all of them."""
 THAW_EVERY = 100
 
 

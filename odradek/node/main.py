@@ -27,8 +27,9 @@ from odradek.node.run_node import run_node
 from odradek.node.signals import StopSignals
 
 SWITCH_SECONDS = 0.0005
-"""So long a worker in pure Python keeps the interpreter when the event loop wants it. With CPython's 5 ms each request beside
-one busy worker waits for that; a tenth of a millisecond halves what workers get done (figures in bench/README.md)."""
+"""How long a worker in pure Python keeps the interpreter when the event loop wants it. CPython's 5 ms would delay
+each request beside a busy worker by that time. A tenth of a millisecond would halve what workers get done (figures in
+bench/README.md)."""
 
 STOPPING_ERRORS = (
     ConfigError,

@@ -25,10 +25,11 @@ def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:
 
 
 def check_refusals(quorum: RaftQuorum, config: NodeConfig, cluster_id: str) -> None:
-    """Raises `NodeCannotStart` when those who could elect a leader without this node say that it is not of their cluster,
-    or that a broker leads.
+    """Check that the controllers accept this node.
 
-    One stranger among the controllers stops nobody but itself.
+    Raises `NodeCannotStart` when enough controllers to elect a leader say that this node belongs to another cluster.
+    Raises it as well in a node that is only a broker when they name its id as their leader: two nodes share the id.
+    Fewer controllers of another cluster do not stop the node.
     """
     if not config.is_controller and quorum.peers.is_told_to_lead:
         raise NodeCannotStart(_of_a_voter(config.node_id))

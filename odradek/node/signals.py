@@ -1,9 +1,9 @@
 """SIGTERM and SIGINT of a node's process (SHELL): a thread waits for them, and ends a start that does not end by itself.
 
-The loop cannot be relied upon while a node starts: it may itself wait in a call to a disk that hangs, and then no handler
-of Python runs. So the signals are blocked in every thread, and one thread takes them in. It tells the loop; if the node
-was starting and is still there after `START_STOP_SECONDS_MAX`, it ends the process and leaves behind whatever the kernel
-holds. Nothing is written then, so the next start is one after a crash.
+While a node starts, its loop may wait in a call to a disk that hangs. Then Python runs no signal handlers. So the
+signals are blocked in every thread, and one thread waits for them. It passes a signal on to the loop. If the node was
+starting and still runs after `START_STOP_SECONDS_MAX`, the thread ends the process; calls that hang in the kernel are
+abandoned. Nothing is written then, so the next start is one after a crash.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a node does about rules in the metadata log that this version keeps and does not enforce. PORTED colours apart,
-all of it returns at once.
+"""Rules in the metadata log that this version keeps and does not enforce: when a node refuses to start, and when it
+warns. All calls return at once.
 
-Kafka may have written ACLs, quotas, users and tokens. Where there are ACLs, a node that serves everybody would be an open
-door that nobody sees: so it starts only with the operator's word. ACLs that arrive later (of Kafka's controllers, in a
-cluster of both) end no node that runs, since all would end at once: each says so in its log, and asks at its next start.
+Kafka may have written ACLs, quotas, users and tokens. Where there are ACLs, a node that serves everybody would be an
+open door that operators do not see. So it starts only if `odradek.start.without.acls` is true. ACLs may also arrive
+later, from Kafka's controllers in a mixed cluster. They do not end a running node, because all nodes would end at
+once. Each node writes an error to its log, and refuses at its next start.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The metadata log told in sentences: who leads what, since when and why, who came and went. PURE.
+"""The metadata log as sentences for people: which broker leads what, since when and why; which nodes came and went.
+PURE.
 
-`Narrator` follows the records of the log and remembers as much of the cluster as its sentences need: names of topics,
-leaders and replicas, the state of brokers. A reason is concluded from what stands around a record: a broker that was
-fenced before, a controlled shutdown, a reassignment, the preferred replica back in sync. Where nothing tells, no reason
-is given.
+`Narrator` follows the records of the log. It remembers what its sentences need of the cluster: names of topics,
+leaders and replicas, the state of brokers. It concludes a reason from the records around: a broker was fenced, a
+controlled shutdown or reassignment began, the preferred replica is in sync again. Otherwise the sentence gives no
+reason.
 
-Records that mean nothing to people (ids of producers, empty ones) have no sentence.
+Records that are of no use to people (ids of producers, empty ones) are left out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _RESOURCES = {2: "topic", 4: "broker", 16: "client metrics", 32: "group"}
 
 @attrs.frozen
 class Event:
-    """Something that happened. `subject` is what it happened to (`words-0`, `broker 2`), `text` the rest of the
-    sentence, so that equal events of several partitions can be told at once."""
+    """Something that happened. `subject` is what it happened to (`words-0`, `broker 2`). `text` is the rest of the
+    sentence, so equal events of several partitions can share a line."""
 
     offset: int
     time_ms: int

@@ -1,8 +1,9 @@
 """How much of an answer may be repetition. PURE.
 
-Where a request names the same thing many times over, a small frame could ask for gigabytes. Each thing is described once
-and told as often as it is named, as in Kafka; what repetitions add to the answer is bounded, and past the bound every
-further one is refused instead. What is asked for once is always told: there is no more of it than the node has.
+Where a request names the same thing many times over, a small frame could ask for gigabytes. As in Kafka, each thing
+is described once, and the description is repeated as often as the request names it. The bytes that repetitions add to
+the answer are bounded; past the bound, each further one is refused. The first description is always given, because
+the node has only so many things.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which API versions this node speaks: what is in the table is advertised, and nothing else.
+"""The API versions that this node speaks: those in the table, and only those, are advertised.
 
-An entry binds decoder, encoder and handler of one API version; it is built when the first such request comes, so
-that message classes load at first use. It also counts what passes it, in plain numbers: the connection loop adds to
+An entry binds decoder, encoder and handler of one API version. It is built when the first such request comes, so
+message classes load at first use. It also counts requests and bytes in plain numbers: the connection loop adds to
 them, the metrics page reads them.
 """
 

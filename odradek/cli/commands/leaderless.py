@@ -22,8 +22,8 @@ _SHOWN = 20
 
 
 class Replica(NamedTuple):
-    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name; `log` what its broker
-    says of its log, if it says something."""
+    """One replica. `state` is online, DOWN, OFFLINE (its directory), SILENT, or an error's name. `log` is what its
+    broker says of its log, or None."""
 
     node: int
     state: str
@@ -38,8 +38,9 @@ class Replica(NamedTuple):
 
 
 class Leaderless(NamedTuple):
-    """One partition without a leader. `complete` are those that hold all that was acknowledged (in sync or eligible),
-    `last` who led last where none of them is left; both are None where the brokers are too old to say."""
+    """One partition without a leader. `complete` has the brokers whose replicas hold all acknowledged records (in
+    sync or eligible). Where that is empty, `last` has the broker that led last. Both are None where the brokers are
+    too old to say."""
 
     key: Key
     complete: tuple[int, ...] | None

@@ -16,7 +16,7 @@ __all__ = ["disk_troubles", "trouble_document", "trouble_text"]
 def disk_troubles(
     client: Client, brokers: Sequence[int], timeout: float
 ) -> dict[int, list[TroubledDirectory]]:
-    """By broker; one that does not answer is left out, and so is one without troubles."""
+    """The troubled directories by broker. A broker is left out when it is silent or its disks are sound."""
     from odradek.client.admin import ConfigResource, ResourceType
     from wire.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
 

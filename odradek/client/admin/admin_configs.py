@@ -200,7 +200,7 @@ def incremental_alter_configs(
 ) -> Operation[list[tuple[ConfigResource, CallError | None]]]:
     """Change single keys of resources and leave the others alone (KIP-339); the error or None for each resource.
 
-    Never repeated after a lost connection, because APPEND and SUBTRACT would not be the same twice. Raises
+    Never repeated after a lost connection, because APPEND and SUBTRACT have another effect the second time. Raises
     `ClientError`.
     """
     from wire.messages.incremental_alter_configs import (

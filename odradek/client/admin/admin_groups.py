@@ -82,7 +82,7 @@ def list_groups(
 ) -> Operation[list[GroupListing]]:
     """The groups of all coordinators in order of their ids, of these states and types only (none given: all).
 
-    Raises the `KafkaError` or `ClientError` of the first broker that did not answer: a list with holes is no list.
+    Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be incomplete.
     """
     from wire.messages.list_groups import ListGroupsRequest
 

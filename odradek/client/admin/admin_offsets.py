@@ -1,8 +1,8 @@
 """Committed offsets of groups: reading, writing, deleting them; where a group stands. Operations, PURE.
 
-The lag of a partition is told twice. In records: the end of the partition minus the committed offset. In time: how old
-the first record is that the group has not read; for that its batch is fetched and looked into, because no index
-knows the time of a record from its offset.
+The lag of a partition is given in two units. In records, it is the end of the partition minus the committed offset.
+In time, it is the age of the first record that the group has not read. To find that, its batch is fetched and opened,
+because indexes do not map an offset to a time.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class OffsetSpan:
 class PartitionLag:
     """Where a group stands in a partition.
 
-    `committed` and `lag` are None where it committed nothing. `behind_ms` is the age of the first record that it has
-    not read: 0 when there is none, None when it is not known. `error` says why `span` is not known.
+    `committed` and `lag` are None where it committed nothing. `behind_ms` is the age in milliseconds of the first
+    record that it has not read. It is 0 at the end of the partition, and None when it is not known. `error` says why
+    `span` is not known.
     """
 
     topic: str
@@ -492,8 +493,8 @@ def plan_offset_reset(
 ) -> Operation[list[OffsetReset]]:
     """Where the offsets of these partitions would go, in order of partitions; nothing is changed.
 
-    An offset beyond what a partition holds becomes its first or its end, as in Kafka's own tool; a time after the
-    last record is the end; a shift starts at the committed offset (at the end, where there is none). Raises the
+    As in Kafka's own tool, an offset below the first becomes the first, and one above the end becomes the end. A time
+    after the last record gives the end. A shift starts at the committed offset; without one, at the end. Raises the
     `KafkaError` or `ClientError` of the first partition whose span is not known.
     """
     deadline = deadline_of(core, timeout)

@@ -31,8 +31,8 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class ElectionType(IntEnum):
-    """PREFERRED makes the first replica lead again. UNCLEAN makes one lead that is not in sync, where no replica in
-    sync is alive: what it lacks is lost."""
+    """PREFERRED makes the first replica lead again. UNCLEAN lets an out-of-sync replica lead where all in-sync
+    replicas are down. The records that it lacks are lost."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -61,8 +61,8 @@ def elect_leaders(
 ) -> Operation[dict[TopicPartition, KafkaError | None]]:
     """Elect leaders (KIP-183, KIP-460); None: of all partitions. The error or None for each.
 
-    A partition that has the leader already gets ELECTION_NOT_NEEDED; when all are asked for, those are left out.
-    Raises `KafkaError` for the whole request, and `ClientError`.
+    A partition that has that leader already gets ELECTION_NOT_NEEDED. With None, such partitions are left out. Raises
+    `KafkaError` for the whole request, and `ClientError`.
     """
     from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 

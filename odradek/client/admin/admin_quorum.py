@@ -150,10 +150,10 @@ def add_raft_voter(
     cluster_id: str | None = None,
     timeout: float | None = None,
 ) -> Operation[None]:
-    """Make a node a voter (KIP-853): it runs already, as an observer of the metadata log, and is asked for by the id
-    of its metadata directory. `endpoints` gives host and port by listener. Raises `KafkaError` and `ClientError`.
+    """Make a node a voter (KIP-853). It must run already, as an observer of the metadata log. `directory_id` is the
+    id of its metadata directory. `endpoints` gives host and port by listener. Raises `KafkaError` and `ClientError`.
 
-    Never repeated after a lost connection: the caller would be told of a voter that is there already.
+    Never repeated after a lost connection: the repetition might fail because the voter is there already.
     """
     from wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 
@@ -181,7 +181,7 @@ def remove_raft_voter(
 ) -> Operation[None]:
     """Make a voter an observer (KIP-853). Raises `KafkaError` and `ClientError`.
 
-    Never repeated after a lost connection: the caller would be told that there is no such voter.
+    Never repeated after a lost connection: the repetition might fail because the voter is gone already.
     """
     from wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 

@@ -1,7 +1,7 @@
 """What each replica's broker says of its own log: operations. PURE.
 
-ListOffsets by a debugger (replica id -2) is answered by every replica for itself, a follower or one without a leader too;
-any other asker is answered by leaders alone.
+Each replica answers a debugger's ListOffsets (replica id -2) for itself, also a follower or a replica without a
+leader. Other ListOffsets requests are answered by leaders alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
 
 @attrs.frozen
 class ReplicaLog:
-    """The log of one replica: first offset and next one. Of its newest record (by timestamp) the time, in milliseconds
-    since 1970, and the leader epoch in which it was written; None where there is no record."""
+    """The log of one replica: first offset and next one. `newest_ms` is the timestamp of its newest record, in
+    milliseconds since 1970. `newest_epoch` is the leader epoch in which that record was written. Both are None where
+    there is no record."""
 
     start: int
     end: int
@@ -42,10 +43,11 @@ class ReplicaLog:
 def describe_replica_logs(
     core: ClientCore, replicas: Mapping[tuple[str, int], Sequence[int]], *, timeout: float | None = None
 ) -> Operation[dict[Replica, ReplicaLog | CallError]]:
-    """What the brokers of these replicas, by partition, say of their logs; an error for each that says nothing.
+    """The logs of these replicas (brokers by partition), as each broker sees its own; an error where it gave no
+    answer.
 
-    KAFKA_STORAGE_ERROR says that the replica's directory is offline. Nothing is asked twice, so that the answer is about
-    this moment. `timeout` counts for each of three rounds. Raises `ClientError`.
+    KAFKA_STORAGE_ERROR says that the replica's directory is offline. Requests are not repeated, so the answer is
+    about this moment. There are three rounds, each with this `timeout` in seconds. Raises `ClientError`.
     """
     wanted = [(name, index, node) for (name, index), nodes in replicas.items() for node in nodes]
     ends = yield from _ask(core, wanted, _LATEST, timeout)

@@ -1,7 +1,7 @@
 """Topics and the cluster, for an administrator. Operations, PURE.
 
-Message modules are imported by the operation that needs them: each costs a millisecond per class, and a command
-line that lists topics should not pay for the rest.
+Each operation imports the message modules that it needs. An import costs a millisecond per class, so a command that
+lists topics should not pay for the rest.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def create_topics(
 ) -> Operation[list[CreatedTopic]]:
     """Create topics; one outcome per topic in the order of `topics`. Raises `ClientError`.
 
-    Never repeated after a lost connection: the caller would be told of a topic that exists already.
+    Never repeated after a lost connection: the repetition might fail because the topic exists already.
     """
     from wire.messages.create_topics import (
         CreatableReplicaAssignment,
@@ -159,7 +159,7 @@ def create_partitions(
 ) -> Operation[list[tuple[str, CallError | None]]]:
     """Give topics more partitions; the error or None for each topic. Raises `ClientError`.
 
-    Never repeated after a lost connection: the caller would be told of partitions that are there already.
+    Never repeated after a lost connection: the repetition might fail because the partitions are there already.
     """
     from wire.messages.create_partitions import (
         CreatePartitionsAssignment,

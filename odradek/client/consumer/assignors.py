@@ -63,8 +63,9 @@ class MemberSubscription:
 
 
 class Assignor(Protocol):
-    """A strategy. `name` is what the members of a group must have in common; `cooperative` whether it assigns only
-    partitions that nobody else holds, so that members need not give up all of theirs before (KIP-429)."""
+    """A strategy that assigns partitions to the members of a group. All members must support one `name`. A
+    `cooperative` one assigns only partitions that are free, so members keep theirs during a rebalance
+    (KIP-429)."""
 
     @property
     def name(self) -> str: ...

@@ -5,7 +5,7 @@ Theory of operation
 Four operations run in the background (`background`): fetching ahead, finding positions, keeping metadata, being a
 member of the group. They meet the application's calls in the `Subscription`. A poll is two steps of the shell:
 
-1. `take(now, what)`: records that are there already, if nothing else is due. No operation, no waiting.
+1. `take(now, what)`: records that are there already, if nothing else is due. It returns at once.
 2. Otherwise `wait(timeout)`, an operation, until there is something to take or the time is up. Its result may be a
    `RebalanceEvent`: the shell calls the listener, then `told(event)`, and begins again.
 
@@ -14,8 +14,8 @@ Records are taken in the application's own thread, so a poll that is interrupted
 Automatic commits happen in `wait`, before anything is taken: everything that earlier polls returned is then done with
 (Kafka's at-least-once). They also happen before partitions are given up and when the consumer closes.
 
-Iteration yields the records of a poll one by one (`Handout`). Meanwhile positions say what was yielded, and nothing that
-was polled is passed over: whatever ends the handout (`settle`) has its other records given back, for the next poll.
+Iteration yields the records of a poll one by one (`Handout`). Meanwhile positions count only the records that
+were yielded. When a handout ends early, `settle` gives its other records back, for the next poll.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class ConsumerMachine:
     # Polls
 
     def take(self, now: float, what: Callable[[], list[T]], *, waited: bool = False) -> list[T]:
-        """What is there for the application, if nothing else is due; nothing otherwise: then `wait`.
+        """What `what` takes for the application; empty when something else is due first, and then the shell
+        calls `wait`.
 
         `waited`: this poll has waited already, so that no commit is due again, however short the interval. Raises the error
         of a partition that the application has come to.
@@ -212,7 +213,8 @@ class ConsumerMachine:
         return self.handout.left
 
     def settle(self, *, last_is_done: bool = True) -> None:
-        """Yield no more of a handout: give back what was not yielded, and the last that was unless it `is_done`."""
+        """End a handout and give back the records that were not yielded, for the next poll. The last yielded
+        one is given back too if `last_is_done` is false and the application has not committed it."""
         handout, self.handout = self.handout, None
         if handout is None:
             return
@@ -421,7 +423,7 @@ class ConsumerMachine:
         return self._tell(kind, owned, lambda: None)
 
     def leave(self, reason: str, timeout: float) -> Operation[None]:
-        """Read nothing any longer, be no member any longer."""
+        """Stop reading and leave the group."""
         grouped = self.subscription.grouped
         self._event = None
         self.subscription.unsubscribe()

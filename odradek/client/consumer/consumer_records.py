@@ -1,8 +1,9 @@
 """From a fetched batch to the records that an application gets: the consumer's hot loop. PURE.
 
-A small batch may hold very many records, so they are made as they are taken, piece by piece; what comes of one batch
-at a time is its decompressed bytes. Records of one shape are parsed by columns (`record_runs.py`). The fields of any
-other come from `wire.batches.records.parse_fields`, about half a microsecond each. Either way the tuples are made in C.
+A small batch may hold very many records, so they are made piece by piece, as the application takes them. Only a
+batch's bytes are decompressed all at once. Records of one shape are parsed by columns (`record_runs.py`). The fields of
+any other come from `wire.batches.records.parse_fields`, about half a microsecond each. Either way the tuples are made
+in C.
 """
 
 from __future__ import annotations

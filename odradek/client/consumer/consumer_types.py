@@ -163,7 +163,7 @@ class UndecodableRecord(ClientError):
 
 
 class NoOffsetForPartition(ClientError):
-    """No committed offset, and `auto.offset.reset` is none."""
+    """The group has no committed offset for some partitions, and `auto.offset.reset` is `none`."""
 
     def __init__(self, partitions: list[TopicPartition]) -> None:
         names = ", ".join(map(str, partitions))
@@ -172,7 +172,7 @@ class NoOffsetForPartition(ClientError):
 
 
 class OffsetsOutOfRange(ClientError):
-    """The log does not have these positions (any longer), and `auto.offset.reset` is none."""
+    """These positions are outside of what the log holds now, and `auto.offset.reset` is `none`."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         names = ", ".join(f"{key} at {offset}" for key, offset in offsets.items())

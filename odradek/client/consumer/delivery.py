@@ -3,9 +3,10 @@
 Batches are opened by the poll that reaches them, and their records made a few at a time. The position moves when records
 are handed over, and past what no application sees: control batches, aborted transactions, the gaps of compaction.
 
-What cannot be decoded is an `UndecodableRecord`, raised by the poll that has nothing to hand over before it. Nothing passes
-it by itself: damaged bytes are fetched again, as another replica may have sound ones, and bytes that a deserializer refuses
-stay where they are.
+A poll that meets a record that cannot be decoded returns the records before it. The next poll starts with that record
+and raises `UndecodableRecord`. The position stays at that record until the application seeks past it. Damaged bytes
+are fetched again, because another replica may have sound ones. Bytes that a deserializer refused are kept and tried
+again.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ application has used up.
 A partition wants data while it has fewer than two chunks fetched: the second is under way while the application works
 on the first. When all partitions together hold `fetch.max.bytes`, only those with nothing at all are asked for.
 
-A long poll must not lack partitions that will soon want data: at the end of a quiet partition it would hold up the
-busy ones. So while a broker has partitions that are full, it is asked to answer at once. After an empty answer it is
-left alone until one of those has room, or for as long as a long poll would have taken.
+A long poll must name the partitions that will soon want data. Otherwise a poll that waits at the end of a
+quiet partition would hold up the busy ones. So while a broker has partitions that are full, it is asked to
+answer at once. After an empty answer it is left alone until one of those has room, or for as long as a long
+poll would have taken.
 
-Errors never end the loop. What will pass (a moved leader) is retried with backoff on fresh metadata; what the
-application must know is kept at the partition, and raised by the poll that reaches it.
+Errors never end the loop. An error that will pass (a moved leader) is retried with backoff on fresh metadata.
+An error that the application must know is kept at the partition; the poll that reaches it raises it.
 
 A topic that was deleted and made anew is another topic, known by its id: a position in the old one says nothing about it. What
 was fetched of the old one is handed out, then the partition is read from where the reset policy says.

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-Two parties share a `GroupMembership`. Its operation `run` talks to the coordinator in the background, so heartbeats go
-on while the application works, and a join once begun goes on between polls. The application's side, called from polls,
-does what needs the application: it prepares a rebalance (commit, have the listener give partitions up) and adopts an
-assignment (have the listener take partitions up). The state says whose turn it is:
+Two parties share a `GroupMembership`. Its operation `run` talks to the coordinator in the background. So heartbeats
+go on while the application works, and a join goes on between polls. The application's side runs inside polls, because
+it needs the application. It prepares a rebalance: it commits, and calls the listener for partitions to be given up.
+It adopts an assignment: it calls the listener for new partitions. The state says whose turn it is:
 
 | state | what it is | turn |
 | --- | --- | --- |
-| IDLE | no member, and does not want to be: nothing subscribed, left, or refused | - |
+| IDLE | outside of the group: before a subscription, after leaving, or refused by the coordinator | - |
 | PREPARING | a rebalance is due; heartbeats go on while a member | application |
 | JOINING | JoinGroup, then SyncGroup, until there is an assignment | run |
 | ADOPTING | there is an assignment; heartbeats go on | application |
@@ -17,17 +17,18 @@ assignment (have the listener take partitions up). The state says whose turn it 
 
 Rules
 -----
-* Eager assignors: everything is given up before JOINING. Cooperative ones (KIP-429): members keep what they have and
-  say so when they join; what the new assignment lacks is given up while ADOPTING, and then they join once more.
-* A member that the coordinator does not know any longer has lost its partitions (`lost`): nothing may be committed.
+* Eager assignors: everything is given up before JOINING. Cooperative ones (KIP-429): members keep what they have, and
+  list it when they join. What the new assignment lacks is given up while ADOPTING; then they join once more.
+* A member that the coordinator has forgotten has lost its partitions (`lost`), and may not commit for them.
 * `max.poll.interval.ms` without a poll: the member leaves, so that others get its partitions. The next poll rejoins.
 * Static members (KIP-345) keep their place when they go: they send no LeaveGroup.
 * A join is held back by the coordinator until the others have come: its deadline is the rebalance timeout. Heartbeats
-  behind it find out that the connection is dead. A SyncGroup is held back for no longer than the leader needs, so one
-  that a firewall has forgotten (nobody refuses its bytes) costs two request timeouts and not a rebalance. A JoinGroup
-  costs that, as in Kafka's client.
+  behind it find out that the connection is dead. A SyncGroup is held back only as long as the leader needs. So when a
+  firewall silently drops its connection, that costs two request timeouts. A JoinGroup then costs the rebalance
+  timeout, as in Kafka's client.
 
-Deliberately absent: KIP-848, whose members are told instead of asked. It would be another class with this face.
+Deliberately absent: KIP-848, where the coordinator assigns partitions. It would be another class with the same
+methods.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class GroupMembership:
         self.generation = -1
         self.is_leader = False
         self.lost = False
-        """The partitions went without being given up; the application has not been told yet."""
+        """The partitions were lost, not given up, and the listener has yet to be called."""
         self.assignment: list[TopicPartition] = []
         """What ADOPTING is to adopt."""
         self.assignor_name: str | None = None

@@ -1,8 +1,9 @@
 """The client's side of incremental fetch sessions (KIP-227). PURE.
 
-A full request (epoch 0) opens a session at the broker; each later request counts the epoch up and names only the
-partitions that are new or have moved, and those to forget. What the broker does not mention in its answer has nothing
-new. After any doubt (an error, a broken connection) the next request is a full one, which also ends the old session.
+A full request (epoch 0) opens a session at the broker. Each later request counts the epoch up, and names only
+the partitions that are new, have moved, or are to be forgotten. A partition that the answer leaves out has no
+news. After any doubt (an error, a broken connection) the next request is a full one, which also ends the old
+session.
 
 With versions that know topics by id only, a session belongs to topic ids: a topic that comes back under another id is
 another topic.

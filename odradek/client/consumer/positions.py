@@ -1,12 +1,14 @@
 """Where to read: positions from the group's commits, from the reset policy, and checked after a change of leader. PURE.
 
-`Positions.run` is an operation that never ends: whenever there is news it looks for partitions without a position, or
-with one that a new leader may not know, and finds it out. Partitions that were sought or taken away meanwhile are left
-alone (`PartitionState.serial`).
+`Positions.run` is an operation that runs as long as the consumer. On every signal it looks for partitions
+that lack a position, and for positions that a new leader may not have. It asks brokers about both. A
+partition that the application has sought, or lost, before the answer comes is left alone
+(`PartitionState.serial`).
 
-Truncation (KIP-320): after a change of leader the new leader is asked where the epoch of the last record read ends in
-its log. Below what was only fetched ahead: that is fetched again. Below the position: records that the application has
-had are gone; with a reset policy it goes on where the common history ends, without one `TruncationDetected` is raised.
+Truncation (KIP-320): after a change of leader the new leader is asked where the epoch of the last record read
+ends in its log. If the logs part above the position, only what was fetched ahead is fetched again. If they
+part below it, records that the application has had are gone. A reset policy then continues where the common
+history ends; without one, `TruncationDetected` is raised.
 """
 
 from __future__ import annotations

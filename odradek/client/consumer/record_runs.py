@@ -1,12 +1,13 @@
 """Runs of records of one shape, parsed by columns instead of one by one. PURE.
 
-Records of one size, with keys of one size and values of one size, and without headers, lie in a batch like rows of a
-table. Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and ids
-come like that. A run costs a fifth of what its records cost one by one. The offset deltas grow from one to two to
-three bytes, so a batch of thousands is two or three runs.
+Records without headers whose keys have one size and whose values have one size lie in a batch like rows of a
+table. Byte `j` of all of them is one strided slice, which Python compares and cuts in C. Telemetry, ticks and
+ids come like that. A run costs a fifth of what its records cost one by one. The offset deltas grow from one
+to two to three bytes, so a batch of thousands is two or three runs.
 
-`Shape.of` reads the first record; `run_length` proves for how many that follow the shape holds, every byte that is no key
-and no value included, so nothing is taken on trust. What does not fit is left to the parser of single records.
+`Shape.of` reads the first record. `run_length` then proves for how many of the following records the shape
+holds: it compares every byte outside of keys and values. Records that do not fit are left to the parser of
+single records.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _DELTAS = _columns_of_deltas()
 
 @attrs.frozen
 class Shape:
-    """Where the parts of a record lie, counted from its first byte; `key_size` -1 is no key, `value_size` -1 no value."""
+    """Where the parts of a record lie, counted from its first byte. A `key_size` or `value_size` of -1 stands
+    for null."""
 
     size: int
     timestamp: int

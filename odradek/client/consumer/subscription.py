@@ -1,12 +1,12 @@
 """What a consumer reads, and how far it is with each partition. PURE.
 
-Three offsets per partition: `position`, the next that the application gets; `fetch_offset`, the next to be asked
-for, ahead of it by what is fetched already (`chunks`); and what others know, in the group's commits. A partition is
-read once it has a position. Where that comes from: a seek, the group's commit (`needs_committed`), or the reset
-policy (`reset_to`).
+A partition has three offsets. `position` is the next that the application gets. `fetch_offset` is the next to
+be asked for; it is ahead of the position by what is fetched already (`chunks`). The third is the group's
+committed offset, which the coordinator keeps. A partition is read once it has a position. That comes from a
+seek, from the group's commit (`needs_committed`), or from the reset policy (`reset_to`).
 
-A partition that is taken away and comes back is a new `PartitionState`, and `seek` counts `serial` up: an answer to
-what was asked before finds another state or serial, and is dropped.
+A partition that is taken away and comes back has a new `PartitionState`, and `seek` counts `serial` up. So an
+answer to an earlier request finds another state or serial, and is dropped.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Subscription:
         return True
 
     def unsubscribe(self) -> None:
-        """Wish for nothing, read nothing."""
+        """Drop the subscription and all partitions."""
         self.topics = ()
         self.pattern = None
         self.manual = False

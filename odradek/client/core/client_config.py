@@ -22,18 +22,20 @@ class ClientConfig:
     connect_timeout_max: float = 30.0
     """The time for an attempt to connect doubles with each that fails, up to this."""
     connection_idle_max: float | None = None
-    """A connection without calls for so long is closed; None: never."""
+    """A connection that has been without calls for so long is closed. None keeps it open."""
     rebootstrap: bool = True
-    """Whether the bootstrap addresses are asked again when the brokers that are known cannot be (KIP-899)."""
+    """Whether the bootstrap addresses are asked again when the known brokers cannot be reached (KIP-899)."""
     rebootstrap_trigger: float = 300.0
     """How long metadata may be missing before known brokers are forgotten for the bootstrap addresses (KIP-1102)."""
     request_timeout: float = 30.0
     api_timeout: float = 60.0
-    """How long an administrator's call may take with all its requests, unless it says so itself."""
+    """How long an administrator's call may take with all its requests, unless the call has a timeout of its
+    own."""
     retry: RetryPolicy = _RETRY
     reconnect: RetryPolicy = _RECONNECT
     frame_bytes_max: int = 100 << 20
     in_flight_max: int = 5
     calls_waiting_max: int = 1000
     fail_fast: bool = True
-    """Give up at once when no bootstrap address can be reached and none ever was."""
+    """Whether calls fail at once if every bootstrap address fails and the client has never reached a broker.
+    """

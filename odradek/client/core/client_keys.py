@@ -9,8 +9,8 @@ Three kinds of keys:
 * with an effect: the fields of the classes below;
 * `WITHOUT_EFFECT`: they tune what this client does not have (metric samples, socket buffers); any value is accepted, and a
   warning names those that were set. docs/client.md says why each has none;
-* `NEUTRAL_ONLY`: they would change what the client does, and it cannot: only the value that changes nothing is
-  accepted, so that nobody believes in an encryption or a transaction that is not there.
+* `NEUTRAL_ONLY`: they switch on what this client does not have, such as encryption or transactions. Only the value
+  that leaves it off is accepted: otherwise a user might rely on encryption that is not there.
 
 Anything else is a `ValueError` that names the key and the nearest known ones.
 """
@@ -234,7 +234,7 @@ class CommonSettings:
     retry_backoff_ms: int = _key(100, _LONG)
     retry_backoff_max_ms: int = _key(1_000, _LONG)
     connections_max_idle_ms: int = _key(540_000, _ANY_LONG)
-    """Negative: connections are never closed for having nothing to do."""
+    """An idle connection is closed after so long; a negative value keeps it open."""
     metadata_recovery_rebootstrap_trigger_ms: int = _key(300_000, _LONG)
     metadata_recovery_strategy: str = _key("rebootstrap", _recovery)
     socket_connection_setup_timeout_ms: int = _key(10_000, _LONG)
@@ -278,7 +278,8 @@ class CommonSettings:
         return values[name] if name in values else getattr(attrs.fields(cls), name).default
 
     def client_config(self, *, fail_fast: bool = False) -> ClientConfig:
-        """The core's configuration. `fail_fast`: do not wait for a cluster that was never reached."""
+        """The core's configuration. With `fail_fast`, calls fail at once if the client has never reached a
+        broker."""
         return ClientConfig(
             client_id=self.client_id or "odradek",
             connect_timeout=self.socket_connection_setup_timeout_ms / 1000,

@@ -1,11 +1,13 @@
-"""What the client believes about the cluster: brokers, topics, leaders. PURE; fed by Metadata answers and hints.
+"""What the client knows of the cluster: brokers, topics, leaders. It learns from Metadata answers and leader
+hints. PURE.
 
 Rules
 -----
-* News never goes back in time: a partition keeps its leader when an answer carries an older leader epoch of the
-  same topic id (KIP-320), because brokers learn of changes at different moments.
-* A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is believed again
-  only after `TOLD_TIMES` answers in a row, because a broker that lags still tells of the topic that was deleted.
+* Knowledge never goes back in time. A partition keeps its leader when an answer carries an older leader epoch
+  of the same topic id (KIP-320). Such answers come because brokers learn of changes at different moments.
+* A topic with a new id is a new topic: nothing of the old one is kept. An id that has been replaced is
+  accepted again only after `TOLD_TIMES` answers in a row. A broker that lags may still list the topic that
+  was deleted.
 * A failed answer for a topic (say UNKNOWN_TOPIC_OR_PARTITION) takes the topic away and is remembered as its error.
 """
 
@@ -42,7 +44,8 @@ class Broker:
 
 @attrs.frozen
 class Partition:
-    """One partition. `leader` is -1 while there is none; `leader_epoch` -1 where the broker does not say.
+    """One partition. `leader` is -1 while no broker leads it. `leader_epoch` is -1 where the broker does not
+    say.
 
     `elr` and `last_known_elr` (KIP-966) are told by `describe_topic_partitions` only.
     """

@@ -21,8 +21,8 @@ __all__ = ["MetadataKeeper"]
 
 
 class MetadataKeeper:
-    """`wanted()` gives the topics, None for all. `updated()` is called after every answer, `refused(error)` when
-    there is no use in asking again."""
+    """Keeps the metadata of topics fresh. `wanted()` gives the topics, None for all. `updated()` is called
+    after every answer, `refused(error)` after an error that a repetition cannot mend."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class MetadataKeeper:
         self._not_before = 0.0
         self._attempt = 0
         self.last_error: Exception | None = None
-        """Why metadata could not be had the last time it could not."""
+        """The error of the last refresh that failed; None before the first failure."""
 
     def ask(self) -> None:
-        """Metadata may be out of date."""
+        """Have metadata refreshed, because it may be out of date."""
         if not self._asked:
             self._asked = True
             self._news.notify()

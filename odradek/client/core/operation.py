@@ -22,10 +22,10 @@ class Call:
     """One request to one broker, and what became of it.
 
     `node` is a broker id, or None for any broker. `deadline` is in seconds of the core's clock. `version_max`
-    caps the version that is negotiated (an operation that lacks what a newer version needs says so here). Calls of
-    different `lane`s never wait behind each other: each lane has a connection of its own to the broker.
-    Exactly one of `response` and `error` is set once `done`, but for a request without an answer (Produce with
-    acks=0): that is done with neither when it is handed to the connection.
+    caps the version that is negotiated (an operation that lacks what a newer version needs says so here).
+    Calls of different `lane`s never wait behind each other: each lane has a connection of its own to the
+    broker. Once `done`, exactly one of `response` and `error` is set. A request without an answer (Produce
+    with acks=0) is the exception. It is done when it is handed to the connection, and has neither.
     """
 
     request: Any
@@ -66,7 +66,8 @@ class Call:
 
 @attrs.define(eq=False)
 class Work:
-    """A computation that would hold the core up, done beside it; what it uses nobody else changes meanwhile."""
+    """A computation that would hold the core up and so runs beside it. Other code leaves its data alone
+    meanwhile."""
 
     function: Callable[[], Any]
     value: Any = None
@@ -90,8 +91,9 @@ class Work:
 class Signal:
     """Wakes the operations that wait for it: news for them that no call brings.
 
-    It has no memory. An operation looks whether there is news, and if not yields a `Wait` for the signal; nothing
-    runs in between. Code that has news calls `notify`; the operations go on at the core's next step (`tick`).
+    It has no memory. An operation first looks for news; if it finds none, it yields a `Wait` for the signal.
+    The two steps are atomic, because other code runs only at a yield. Code that has news calls `notify`; the
+    operations go on at the core's next step (`tick`).
     """
 
     __slots__ = ("_ready", "_waiting")

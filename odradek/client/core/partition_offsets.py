@@ -38,8 +38,11 @@ def list_offsets(
     timeout: float | None = None,
     isolation_level: int = 0,
 ) -> Operation[dict[tuple[str, int], ListedOffset]]:
-    """The offset for each (topic, partition): of the first record at or after a time in milliseconds, or of
-    `EARLIEST`, `LATEST` (the next offset to be read), `MAX_TIMESTAMP`.
+    """The offset that is wanted of each (topic, partition), as ListOffsets finds it.
+
+    A time in milliseconds since 1970 finds the first record at or after it. `EARLIEST` finds the first
+    offset, `LATEST` the end (one past the last record that consumers may read), `MAX_TIMESTAMP` the record
+    with the highest timestamp.
 
     Retriable errors are retried on fresh metadata until the deadline. Raises `KafkaError` and `ClientError`.
     """

@@ -26,11 +26,12 @@ def request(
     version_max: int | None = None,
     repeat_after_loss: bool = True,
 ) -> Operation[Any]:
-    """Send one request and return its response, whatever error codes that holds.
+    """Send one request and return its response, with any error codes that it holds.
 
-    Without a connection it is tried again until the deadline; after a connection that broke with the request on
-    it only if `repeat_after_loss`. A client that never reached any broker fails at once
-    (`ClientConfig.fail_fast`): most likely the address is wrong or nothing runs there. Raises `ClientError`.
+    While no connection can be made, it is tried again until the deadline. If the connection breaks after the
+    request was sent, it is repeated only with `repeat_after_loss`. With `ClientConfig.fail_fast`, a client
+    that has never reached a broker fails at once: most likely the address is wrong, or the broker is down.
+    Raises `ClientError`.
     """
     deadline = core.now + timeout
     attempt = 0

@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-An administrator's call names items (topics, partitions, groups, configuration resources). A *route* says which broker
-answers for each; the items of one broker share a request; every item gets an outcome of its own, a value or an error.
-Retriable errors are tried again on a fresh route until the deadline: a moved leader or coordinator costs a round, not
-the call. An error of a whole request is the error of all its items.
+An administrator's call names items (topics, partitions, groups, configuration resources). A *route* says
+which broker answers for each item. The items of one broker share a request. Every item gets an outcome of its
+own, a value or an error. Retriable errors are tried again on a fresh route until the deadline: a moved leader
+or coordinator costs a round, not the call. An error of a whole request is the error of all its items.
 
-A route that finds out that an item does not exist says so as that item's final error: no retry makes a topic appear.
-For the same reason UNKNOWN_TOPIC_OR_PARTITION is retried only when a leader says it that metadata has named.
+When a route finds that an item does not exist, that is the item's final error: a retry would find the same. For the
+same reason UNKNOWN_TOPIC_OR_PARTITION is retried only if it comes from the leader that metadata named.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def scatter(
 ) -> Operation[Outcomes[K, V]]:
     """The outcome of every item, in the order of `items`.
 
-    `request(items, timeout_ms)` makes the message for the items of one broker, `take(response, items)` reads their
-    outcomes from its answer. An item that an answer leaves out has UNKNOWN_SERVER_ERROR. With `repeat_after_loss`
-    False a request that may have been performed is not repeated when its connection broke. Raises nothing of its own,
-    but what `route` raises (when no broker at all can be reached: `ClientError`).
+    `request(items, timeout_ms)` makes the message for the items of one broker, `take(response, items)` reads
+    their outcomes from its answer. An item that an answer leaves out has UNKNOWN_SERVER_ERROR. With
+    `repeat_after_loss` False a request that may have been performed is not repeated when its connection
+    broke. Raises only what `route` raises, such as `ClientError` when every broker is out of reach.
     """
     wanted = list(dict.fromkeys(items))
     final_codes = set() if route is to_leaders else {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -166,9 +166,9 @@ def decided(
 ) -> Operation[Any]:
     """The answer of the controller to one question, by way of any broker.
 
-    `message(timeout_ms)` makes the request, `failure(response)` finds the error of the whole answer, which is raised;
-    a retriable one (NOT_CONTROLLER: nobody leads just now) is tried again until the deadline. `repeat_after_loss` as
-    for `scatter`.
+    `message(timeout_ms)` makes the request. `failure(response)` finds the error of the whole answer, which is
+    raised. A retriable error (NOT_CONTROLLER: the quorum has no leader just now) is tried again until the
+    deadline. `repeat_after_loss` as for `scatter`.
     """
     yield from reachable(core, deadline)
     attempt = 0

@@ -2,20 +2,22 @@
 
 Theory of operation
 -------------------
-`Accumulator.append` puts a record into the open batch of its partition; `None` says that this takes more than an
-append (the topic is not known, a new batch is due), and `open_batch` does it. The sender (`odradek.client.producer.sender`)
-takes batches from the `Lane`s of the partitions, oldest first, and gives back what must be repeated.
+`Accumulator.append` puts a record into the open batch of its partition. It returns `None` when that takes
+more than an append: the topic is not known, or a new batch is due. Then the caller uses `open_batch`. The
+sender (`odradek.client.producer.sender`) takes batches from the `Lane`s of the partitions, oldest first, and
+gives back what must be repeated.
 
 A `Batch` is done once, and holds what became of its records. So a record's future holds only the batch and a place in
 it. To complete a batch costs the same for one record or for a thousand.
 
 Rules
 -----
-* A batch takes memory when it is opened: `batch.size` or what its first record needs, and what Python keeps for its first
-  rows; more for more rows. Encoded it keeps what its bytes need, and gives that back when it is done. There is never more
-  than `buffer.memory` in use.
-* Records without key and partition stick to one partition for `batch.size` bytes (KIP-794); then another is drawn,
-  with `partitioner.adaptive.partitioning.enable` the less likely the more batches it has waiting.
+* A batch takes memory when it is opened: `batch.size` or what its first record needs, and what Python keeps
+  for its first rows. It takes more when it gets more rows. Encoded it keeps what its bytes need, and gives
+  that back when it is done. There is never more than `buffer.memory` in use.
+* Records without key and partition go to one partition for `batch.size` bytes, then another is drawn
+  (KIP-794). With `partitioner.adaptive.partitioning.enable`, a partition is drawn less often the more batches
+  wait there.
 """
 
 from __future__ import annotations
@@ -55,8 +57,9 @@ _BATCH_MEMORY = 600
 class Batch:
     """Records of one partition that are sent together. Times in seconds of the core's clock.
 
-    `rows` until it is encoded, then `data`. `base_offset` is -1 where the broker does not say (acks=0, or a repetition
-    whose original was acknowledged long ago), `log_append_time_ms` -1 unless the topic's timestamps are the broker's.
+    The records are in `rows`, and once encoded in `data`. `base_offset` is -1 where the broker does not say:
+    with acks=0, or for a repetition whose original was acknowledged long ago. `log_append_time_ms` is -1
+    unless the topic has LogAppendTime.
     """
 
     lane: Lane
@@ -79,7 +82,8 @@ class Batch:
     not_before: float = 0.0
     last_error: Exception | None = None
     maybe_appended: bool = False
-    """An attempt was sent that has no answer, and no later answer says that it had no effect."""
+    """An attempt was sent, and the broker may have appended it: its answer is missing, and later answers
+    leave it open."""
     done: bool = False
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -170,9 +174,9 @@ class Accumulator:
         self.on_room: Callable[[], None] | None = None
         """Called when memory was given back."""
         self.flushing = 0
-        """How many wait for everything to be sent: while it is not 0, no batch lingers."""
+        """How many callers wait for everything to be sent. Batches linger only while it is 0."""
         self.starving = 0
-        """How many wait for memory: no batch lingers either."""
+        """How many callers wait for memory. Batches linger only while it is 0."""
         self._settings = settings
         self._batch_bytes_max = settings.batch_size
         self._rows_first = max(1, settings.batch_size // _ROW_BYTES)
@@ -245,7 +249,8 @@ class Accumulator:
         deadline: float | None = None,
         any_size: bool = False,
     ) -> Batch | None:
-        """Put a record where `append` could not, opening a batch for it; None when there is no memory for one.
+        """Put a record that `append` had no place for into a new batch, which is returned; None when memory
+        is short.
 
         The topic is known. `deadline` is the batch's if not `delivery.timeout.ms` says it; with `any_size` the broker
         is to judge what is too large. Raises `KafkaError`: MESSAGE_TOO_LARGE (above `max.request.size` or `buffer.memory`), or

@@ -64,7 +64,8 @@ class _Beside:
 
 
 class IdentityKeeper(_Beside):
-    """`current` is None while there is none, `needed` false without idempotence (or where the broker knows none).
+    """The producer id, fetched when it is needed (KIP-98). `current` is None before it is known. `needed` is
+    false when idempotence is off or the broker does not support it.
 
     `refused` is called with an error that no repetition can mend, `troubled` with others.
     """

@@ -10,8 +10,9 @@ __all__ = ["RecordMetadata", "as_bytes"]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. `offset` is -1 where the broker does not say (acks=0, or an acknowledgement that came
-    twice); `timestamp_ms` is the record's, or the broker's in topics with LogAppendTime."""
+    """Where a record went. `offset` is -1 where the broker does not say: with acks=0, or for a repetition whose
+    original was acknowledged long ago. `timestamp_ms` is the record's own, or the broker's in topics with
+    LogAppendTime."""
 
     topic: str
     partition: int

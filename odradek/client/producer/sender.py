@@ -2,31 +2,34 @@
 
 Theory of operation
 -------------------
-`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator, and
-sends batches that are ready to the leaders of their partitions. A Produce request has one batch of a partition, and
-as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a broker. Answers are taken in
-as they come (`Call.on_done`), then the operation takes its next step. Metadata and the producer id are fetched by
-operations beside it, so that nothing waits for them that need not.
+`Sender.run` is one long operation on the core. At each step it looks at every active lane of the accumulator,
+and sends batches that are ready to the leaders of their partitions. A Produce request has one batch of a
+partition, and as many partitions as fit. Up to `max.in.flight.requests.per.connection` requests go to a
+broker. Answers are taken in as they come (`Call.on_done`), then the operation takes its next step. Operations
+beside it fetch metadata and the producer id, so only the batches that need these wait for them.
 
 A batch is ready when it is full, has lingered, is repeated, or somebody flushes, closes or lacks memory.
 
 Rules (KIP-98, KIP-360, KIP-951)
 -----
-* A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker refuses gaps
-  and knows what it has, so up to five requests may be in flight and nothing is lost, doubled or out of order.
+* A batch gets its sequence number when it is first sent and keeps it through all repetitions. The broker
+  refuses gaps and recognizes repetitions. So up to five requests may be in flight, and still no record is
+  lost, doubled or out of order.
 * A broker knows the last five batches of a producer. Behind one that has no answer only four more are sent, whatever
   their own answers are. After a change of leaders they come over different connections. The new leader may have taken
   those behind a batch of which the old one says nothing. A sixth would make the broker forget it, and it would be
   sent anew.
-* A broker that knows nothing of a producer takes any number for its first, so the first batch under new numbers goes
-  alone: were it refused, one behind it would be taken, and come before it.
+* A broker that does not know a producer accepts any number as its first. So the first batch under new numbers
+  goes alone. Otherwise, if it were refused, the broker would accept one behind it, which would then come
+  before it.
 * Once something of a lane must be repeated, the lane waits until all its requests have their answers, then sends again
   from the oldest on.
-* The lane is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its sequence
-  number: refused for good, or given up. Or the broker lacks the numbers before the oldest one. Batches whose own fate
-  is unknown at that moment cannot be sent under new numbers without risking a double: they fail with the same error.
-* A batch too large for the broker is cut in two that keep its range of numbers (unless an earlier attempt may be in
-  the log, whole); one record that is too large fails.
+* The lane is rebased (a new epoch, numbers from 0) in two cases. A batch leaves without having used its
+  sequence number: refused for good, or given up. Or the broker lacks the numbers before the oldest one.
+  Batches that may be in the log at that moment fail with the same error: sent under new numbers, they might
+  appear twice.
+* A batch that is too large for the broker is cut in two, which keep its range of numbers. It fails instead if
+  an earlier attempt may have written all of it, or if it is a single record.
 * A refusal that names the new leader is repeated at once, any other retriable one after a backoff on fresh metadata.
 * `delivery.timeout.ms` bounds everything, also batches that are in flight: their answers then only settle the numbers.
 * Without idempotence, repetitions may double or reorder records, as Kafka documents for `retries` above 0.

@@ -1,8 +1,8 @@
 """The async client: the core over the ports. PORTED; the simulator runs it, and so may any program on trio.
 
-Each connection has a task that reads and, when the kernel would not take all bytes at once, writes; one more task
-waits for the core's next deadline. They run in the `TaskGroup` that the owner gives, and end with `close` or with
-that group. Several operations may run at a time.
+Each connection has a task that reads. The same task writes what the kernel did not take at once. One more
+task waits for the core's next deadline. They run in the `TaskGroup` that the owner gives, and end with
+`close` or with that group. Several operations may run at a time.
 """
 
 from __future__ import annotations

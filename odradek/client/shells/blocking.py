@@ -1,8 +1,9 @@
 """The blocking client: the core over non-blocking sockets and a selector, in the caller's thread. SHELL.
 
-Every method runs one operation to its end and returns its result, or raises `wire.errors.KafkaError` (a broker
-answered with an error code) or `odradek.client.errors.ClientError` (nobody answered). Not for several threads at
-a time. Nothing runs between calls: a connection that a broker closed meanwhile is opened again when it is needed.
+Every method runs one operation to its end and returns its result. It raises `wire.errors.KafkaError` when a
+broker answered with an error code, and `odradek.client.errors.ClientError` when no broker answered. One
+client serves one thread at a time. Nothing runs between calls: a connection that a broker closed meanwhile is
+opened again when it is needed.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
         for record in consumer:
             print(record.offset, record.value)
 
-Fetches, heartbeats and rebalances go on in a thread of the consumer's own; records are parsed, and listeners and
-callbacks called, in the thread that polls. Not for several threads at a time, but for `wakeup` and `statistics`: a call
-that meets another thread's raises `RuntimeError`.
+Fetches, heartbeats and rebalances run in a thread of the consumer's own. The thread that polls parses the
+records and calls listeners and callbacks. One thread at a time may use a consumer: a call during another
+thread's raises `RuntimeError`. Only `wakeup` and `statistics` may be called at any time.
 
 Errors: `wire.errors.KafkaError` with a broker's error code, `odradek.client.errors.ClientError` otherwise; see
 `odradek.client.consumer.consumer_types` for those of a consumer.

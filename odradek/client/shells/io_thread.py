@@ -8,16 +8,17 @@ core, and a KeyboardInterrupt in the application cannot hit it half-way through 
 
 Rules
 -----
-* Who reads or changes what the core or an operation owns holds `lock`; who changed something that the thread should
-  act upon calls `wake` afterwards. Holding `lock`, nobody waits for anything.
+* A thread that reads or changes what the core or an operation owns holds `lock`. If the client's thread
+  should act upon the change, the other one calls `wake` afterwards. A thread that holds `lock` waits for
+  nothing.
 * An exception in the thread is a bug. It ends the client: every operation, running and later ones, raises it.
-* What applications want to be called for is called in the thread without the lock (`defer`), so that it may take locks
-  of its own.
-* A program that computes all the time leaves other threads little but waiting for the interpreter. `give_turn` waits
-  until the thread has taken one whole turn, which costs two switches and saves the five milliseconds that it would
-  otherwise wait for each of its system calls.
-* `close` ends all operations with `ClientClosed`. The thread is a daemon: a client that is not closed does not keep
-  the process alive, and loses what it had not sent.
+* Applications' callbacks run in the client's thread without the lock (`defer`), so they may take locks of
+  their own.
+* A program that computes all the time leaves other threads little but waiting for the interpreter.
+  `give_turn` waits until the thread has taken one whole turn. That costs two switches of threads. Without it,
+  the thread would wait five milliseconds (CPython's switch interval) for each of its system calls.
+* `close` ends all operations with `ClientClosed`. The thread is a daemon: the process may end while a client
+  is open. What that client had not sent is lost.
 * A forked child has the client but not its thread: there it is failed from the start, and its connections are the
   parent's alone. A child makes clients of its own.
 """
@@ -71,7 +72,7 @@ class IoThread:
         self._drain_seconds_max = _DRAIN_SECONDS_MAX
         self._failure: BaseException | None = None
         self.on_fork: Callable[[], None] | None = None
-        """Called in a forked child, where nothing may be waited for and no lock but a new one can be taken."""
+        """Called in a forked child. It must not wait for anything; the locks it takes must be new ones."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _FORKABLE.add(self)
         self._thread.start()

@@ -34,8 +34,9 @@ _BATCH_BYTES_MIN = 1024
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
     """A future that reads its outcome from the record's batch.
 
-    It has no lock and no state of its own, so it costs little more than any object; `concurrent.futures.wait` and
-    `asyncio.wrap_future` work with it. It cannot be cancelled: the record may be on its way.
+    It takes its state from the batch and its lock from the producer, so it costs little more than any object.
+    `concurrent.futures.wait` and `asyncio.wrap_future` work with it. It cannot be cancelled: the record may be on its
+    way.
     """
 
     __slots__ = ("_batch", "_index", "_producer", "_timestamp_ms")

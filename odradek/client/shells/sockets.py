@@ -1,7 +1,8 @@
 """The effects of a core on non-blocking sockets and a selector. SHELL; under both blocking shells.
 
-`Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). It has no loop and
-no lock of its own: its owner calls `select`, and holds the core's lock, if there is one, around all the rest.
+`Sockets` performs what the core wants done (`perform_effects`) and reports what happened (`handle`). Its
+owner provides the loop: it calls `select`. If the core has a lock, the owner holds it around every other
+call.
 
 What may take long has a thread of its own: finding the addresses of a name, and computations. Such a thread touches nothing
 but `_finished`, and ends a `select`.
@@ -74,7 +75,8 @@ class Sockets:
                 sock.close()
 
     def drain(self, seconds_max: float) -> None:
-        """Hand over to the system what still waits to be sent: for requests without answers nobody else waits."""
+        """Hand over to the system what still waits to be sent, for at most `seconds_max`. Requests without
+        answers (acks=0) would be lost otherwise."""
         deadline = time.monotonic() + seconds_max
         with selectors.DefaultSelector() as writable:
             for connection in self._connections.values():

@@ -1,7 +1,8 @@
-"""What a running node does with the values it is told (KIP-226), besides its logs, which the broker sees to. PURE.
+"""Dynamic configuration (KIP-226): a running node applies the values of the metadata log. The broker applies those of
+logs. PURE.
 
-What the metadata log tells has been judged (`config_values.check_value`); a value of the properties file that is none is
-passed over with an error in the log.
+Values in the metadata log have been checked before (`config_values.check_value`). An invalid value of the properties
+file is skipped, with an error in the node's log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A node's configuration: Kafka's keys from a properties file, checked before anything starts.
 
-Each key is parsed as Kafka parses it (`metadata_quorum.config.config_defs`), then come Kafka's rules between keys, then
-what this version does not support yet and refuses to ignore silently. Whatever is wrong raises `ConfigError`,
-whose text is one line that names key, value and what is allowed. Unknown keys warn.
+First, each key is parsed as Kafka parses it (`metadata_quorum.config.config_defs`). Then Kafka's rules between keys
+are checked. Last, values that this version does not support yet are refused. A mistake raises `ConfigError`, whose
+text is one line that names key, value and what is allowed. An unknown key gives a warning.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.\-]+\Z")
 _LISTENER_PREFIX = "listener.name."
 METRICS_LISTENER = "odradek.metrics.listener"
-"""Our own key: `host:port` of the page of metrics; without it there is none."""
+"""Our own key: `host:port` of the metrics page. The page is off when the key is not set."""
 START_WITHOUT_ACLS = "odradek.start.without.acls"
-"""Our own key: `true` says that somebody knows that ACLs in the metadata log are not enforced."""
+"""Our own key: `true` says that the operator knows that ACLs in the metadata log are not enforced."""
 DISK_HUNG = "odradek.disk.hung.ms"
 DISK_FULL = "odradek.disk.full.ms"
 """Our own keys: how long a disk may be silent, or full, until it gives up its leaderships."""
@@ -168,7 +168,7 @@ class NodeConfig:
         return value
 
     def get_optional_int(self, key: str) -> int | None:
-        """None where a key without a default is not set."""
+        """The value; None for a key that has no default and is absent from the file."""
         value = self.values[key]
         assert value is None or isinstance(value, int), f"{key} has no whole number"
         return value

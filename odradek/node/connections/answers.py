@@ -1,13 +1,13 @@
 """Answers of a connection that wait for an earlier one, and how much memory they may take. PORTED.
 
-An answer behind a delayed one is encoded at once: as bytes it is a fraction of what it is as objects, and it can be
-counted. A range of a file counts with its length, since it pins that much of the log. A delayed request counts with the
-length of its frame, unless it says that it keeps none of it.
+An answer behind a delayed one is encoded at once. Its bytes take a fraction of the memory of its objects, and they
+can be counted. A range of a file counts with its length, since it pins that much of the log. A delayed request counts
+with the length of its frame, unless it says that it keeps none of it.
 
-Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, nothing more of that connection is dispatched
-until there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together those are held back that have more than
-`HELD_SHARE_BYTES`; a client that pipelines a few small requests behind a parked fetch never is. So the memory is bounded by
-these figures plus one answer for each connection that waits.
+Beyond `HELD_BYTES_MAX` in one connection, or with `PARKED_MAX` parked fetches, that connection's requests wait until
+there is room. Beyond `HELD_IN_ALL_BYTES_MAX` in all connections together, each connection that holds more than
+`HELD_SHARE_BYTES` waits too. A client that pipelines a few small requests behind a parked fetch stays below that. So
+the memory is bounded by these figures plus one answer for each connection that waits.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Memory for frames that arrive in pieces: one shared buffer for all connections, pooled ones for what is left over.
 
-A connection receives into the shared buffer, dispatches every complete frame out of it, and copies only an
-incomplete tail into a buffer of its own. Those grow with what has arrived, never with what a frame announces.
+A connection receives into the shared buffer and dispatches every complete frame from there. Only an incomplete tail
+is copied into a buffer of its own. That buffer grows with the bytes that have arrived, never with the size that a
+frame announces.
 
 All of them together stay below `bytes_max`. A connection that needs more waits:
 
-* Frames up to `SMALL_FRAME_BYTES` have a quarter of the pool for themselves, and the rest too, as far as no larger one waits
-  for it. So large frames that do not come to their end hold up each other, and no small one.
-* Each part serves those who wait in the order of their coming, and nobody gets in before them.
+* Frames up to `SMALL_FRAME_BYTES` have a quarter of the pool for themselves, and the rest too, as far as no larger
+  one waits for it. So large frames that stay incomplete hold up only each other.
+* Each part serves waiting connections strictly in the order in which they came.
 * While somebody waits, or the pool is full, a receive takes no more than `SCANT_BYTES`: tails are kept in any case.
-* If somebody has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`). They are those of the address that
-  holds the most, and of these the slowest by bytes per second since the frame began. The time in which it waited for
-  memory itself is left out. One a second, and as many as are needed of those that are slower than
-  `BYTES_PER_SECOND_MIN`, or of all if somebody has waited for twice as long. So half-sent frames hold up others for
-  seconds, even if a byte comes now and then.
+* If a connection has waited for `WAIT_SECONDS_MAX`, frames are given up (`to_evict`). They are those of the address
+  that holds the most, and of these the slowest by bytes per second since the frame began. The time in which it waited
+  for memory itself is left out. One frame is given up each second. Of the frames below `BYTES_PER_SECOND_MIN`, as
+  many are given up as are needed. If a connection has waited for twice as long, that holds for all frames. So
+  half-sent frames hold up others for a few seconds only, even if a byte comes now and then.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 All listeners of a node share one. Limits may change at any time; connections that are open stay.
 
-Whatever is configured, clients get only what the limit of open files leaves them (`client_room`): a node without
-descriptors could neither roll a segment nor reach its peers.
+Clients get only the connections that the limit of open files leaves them (`client_room`), even if the configuration
+allows more. A node that runs out of descriptors can neither roll a segment nor reach its peers.
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ class Server:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Connections now, with requests not answered, what these hold, and bytes not taken; since the start accepted, refused, reaped."""
+        """Figures of all connections. Now: how many are open, their unanswered requests, held bytes, parked fetches
+        and bytes still to be sent. Since the start: how many were accepted, refused, and closed for being idle."""
         connections = self._connections
         return {
             "connections": len(connections),

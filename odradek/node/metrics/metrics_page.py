@@ -1,8 +1,8 @@
-"""What the metrics page tells: figures that the parts of a node keep anyway, read when somebody asks. PURE.
+"""The metrics page: figures that the parts of a node keep anyway, read when the page is asked for. PURE.
 
-Nothing is copied, sampled or locked between two pages: parts count in plain numbers (`ApiEntry`) or can say how they
-are (`statistics()`), and a page costs what reading them costs. `docs/metrics.md` explains every name; a test holds
-the two together.
+Between two pages, no figure is copied, sampled or locked. Parts count in plain numbers (`ApiEntry`), or report their
+state when asked (`statistics()`). A page costs only the time to read these. `docs/metrics.md` explains every name; a
+test holds the two together.
 """
 
 from __future__ import annotations

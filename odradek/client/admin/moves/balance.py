@@ -133,7 +133,8 @@ def drain(
     tolerance: float = 0.05,
     only: Collection[Key] | None = None,
 ) -> list[Move]:
-    """The moves that leave nothing (or none of `only`) on the brokers `leaving`; `sites` may list them.
+    """The moves that empty the brokers `leaving`; with `only`, of these partitions alone. `sites` may list these
+    brokers.
 
     Raises `CannotPlan` when a partition has more replicas than there are brokers left.
     """

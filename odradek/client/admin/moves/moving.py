@@ -1,11 +1,12 @@
 """A plan of moves carried out: what there is to plan with, throttles, waves of reassignments, progress. Operations, PURE.
 
-A reassignment is asked of the controller and then runs by itself: brokers copy, the controller drops the old replicas
-once the new ones are in sync. So a plan goes out in waves of a few partitions, each as another is done. It may be
-left at any time with every partition whole: what was asked for goes on, the rest stays as it is.
+The controller is asked for a reassignment, which then runs by itself. Brokers copy; once the new replicas are in
+sync, the controller drops the old ones. A plan keeps a few partitions moving: when one is done, the next is begun. A
+plan may be stopped at any time, and every partition stays whole. Reassignments that have begun go on; the other
+partitions stay where they are.
 
-A throttle is configuration (KIP-73): a rate on each broker, and on each topic the replicas that it holds for. It is
-taken away when all is done.
+A throttle is configuration (KIP-73): a rate on each broker, and on each topic the list of replicas that it applies
+to. It is removed when all is done.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ _SETTLED = frozenset((ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE))
 
 @attrs.frozen
 class ClusterSurvey:
-    """All that a plan is made from. `sizes` has the bytes of the largest replica of each partition; `unmeasured` the
-    brokers that did not say what they hold, `usable` the bytes that are free on the disks of those that did. `is_current`
-    is False where no controller answered: then all of it is as one broker knew it last."""
+    """All that a plan is made from. `sizes` has the bytes of the largest replica of each partition. `unmeasured` has
+    the brokers that did not say what they hold. `usable` has the free bytes on the disks of each broker that did.
+    `is_current` is False where no controller answered: then all of it is what one broker knew last."""
 
     cluster: ClusterDescription
     topics: tuple[Topic, ...]
@@ -136,8 +137,9 @@ def survey_cluster(
 
     Raises `KafkaError` and `ClientError`.
 
-    With `patience` (seconds) for those who look at a cluster in trouble, and plan nothing: brokers that do not answer
-    within it are unmeasured, and nothing moves where no controller says what does.
+    `patience` (seconds) is for callers that only look at a cluster in trouble. A broker that is silent for so long is
+    listed as unmeasured. If the controller is silent for so long, `reassignments` is empty and `is_current` false.
+    Without `patience`, that raises its error.
     """
     cluster = yield from describe_cluster(core, include_fenced=True)
     topics = yield from describe_topics(core)
@@ -179,11 +181,11 @@ def move_partitions(
 ) -> Operation[dict[TopicPartition, CallError | None]]:
     """Carry out a plan to its end, at most `at_once` partitions at a time, then let the preferred replicas lead.
 
-    The error or None for each partition: what the controller refused, INVALID_REPLICA_ASSIGNMENT where the replicas
-    are others in the end (somebody cancelled it), or why the preferred replica does not lead. `watch` hears of
-    progress. Without `timeout` (seconds) there is no deadline: a broker may be down for long. With it, a partition that
-    has not moved by then has `RequestTimedOut`: one that has begun goes on by itself, the others are not begun.
-    Raises `KafkaError` and `ClientError`.
+    Returns the error or None for each partition: the controller's, or why the preferred replica does not lead. It is
+    INVALID_REPLICA_ASSIGNMENT where somebody cancelled the move, so that the replicas are others in the end. `watch`
+    is called with the progress. A broker may be down for long, so only `timeout` (seconds) sets a deadline. A
+    partition that has not moved by then has `RequestTimedOut`; a move that has begun goes on by itself. Raises
+    `KafkaError` and `ClientError`.
     """
     deadline = None if timeout is None else core.now + timeout
     waiting = list(moves)
