@@ -29,8 +29,8 @@ __all__ = [
 
 LOOK_SECONDS_MAX = 3.0
 """Commands that only look say what they can when a node, or the quorum, has been silent for so long."""
-PAST = "this is how brokers, leaders and replicas were when one did; it may be otherwise by now"
-_PERHAPS_DONE = "the change may have been made all the same: look before you try again"
+PAST = "brokers, leaders and replicas are shown as they were when one last did; that may have changed"
+_PERHAPS_DONE = "the change may have been made anyway: check before you try again"
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def connected_to_controller(
 
 @contextmanager
 def changing(changes: bool = True) -> Iterator[None]:
-    """Around calls that change something: the `CliError` of one without an answer says that it may have been carried out."""
+    """For calls that change the cluster: if no answer comes, the `CliError` says that the change may have been made."""
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 
@@ -97,7 +97,7 @@ def present_quorum(args: argparse.Namespace, client: Client) -> QuorumDescriptio
 
 
 def say_if_past(survey: ClusterSurvey) -> None:
-    """One line on stderr where no controller answered: what was printed is what a broker heard last."""
+    """Print one line on stderr where no controller answered: the output is what a broker heard last."""
     if not survey.is_current:
         sys.stdout.flush()
         print(f"odradek: no controller answers: {PAST}", file=sys.stderr)
@@ -131,11 +131,11 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
             )
         case UnsupportedByBroker():
             return CliError(
-                f"{error}: it may be a controller's listener (name a broker's with --bootstrap-server or "
-                "ODRADEK_BOOTSTRAP), or of a version too far from ours"
+                f"{error}: it may be a controller's listener (use a broker's with --bootstrap-server or "
+                "ODRADEK_BOOTSTRAP), or its version is too old or too new"
             )
         case ConnectionBroken():
-            return CliError(f"{error}. The request may or may not have been performed: look, then try again")
+            return CliError(f"{error}. The request may or may not have been performed: check, then try again")
         case _:
             return CliError(str(error))
 
@@ -148,7 +148,7 @@ def kafka_failure(error: KafkaError, *, changes: bool = False) -> CliError:
     match error.code:
         case ErrorCode.MISMATCHED_ENDPOINT_TYPE:
             return CliError(
-                f"a controller listens there, which serves no clients: name a broker's listener with --bootstrap-server "
+                f"a controller listens there, which does not serve clients: use a broker's listener with --bootstrap-server "
                 f"or ODRADEK_BOOTSTRAP ({error.code.name})"
             )
         case ErrorCode.REQUEST_TIMED_OUT if changes:

@@ -248,7 +248,7 @@ class Progress:
             sys.stderr.flush()
 
     def add(self, count: int) -> None:
-        """So many more."""
+        """Count so many more, and show them now and then."""
         self.count += count
         if not self._shown:
             return

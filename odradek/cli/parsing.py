@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 def add_command(
     groups: Groups, name: str, run: Leaf, summary: str, **options: Any
 ) -> argparse.ArgumentParser:
-    """A command that runs `run`; every command has --json."""
+    """Add a command that calls `run`; every command has --json."""
     parser = groups.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False, **options
     )
@@ -62,7 +62,7 @@ class _Timeout(argparse.Action):
 
 
 def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = False) -> None:
-    """--bootstrap-server and --timeout; `plans`: the command may carry out a plan, which takes as long as it takes."""
+    """Add --bootstrap-server and --timeout. `plans`: the command may carry out a plan, which has no time limit."""
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
@@ -76,7 +76,11 @@ def add_connection_options(parser: argparse.ArgumentParser, *, plans: bool = Fal
         default=30.0,
         action=_Timeout,
         help="give up after this long"
-        + (" (default: 30 for an answer, never for moves that have begun)" if plans else " (default: 30)"),
+        + (
+            " (default: 30 for each answer; moves that have begun take as long as they need)"
+            if plans
+            else " (default: 30)"
+        ),
     )
     parser.set_defaults(deadline=None)
 

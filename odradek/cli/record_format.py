@@ -114,7 +114,7 @@ def record_of_json(line: bytes, line_number: int) -> ParsedRecord:
             raise ValueError("its timestamp is no number of milliseconds")
         return _bytes_of(document, "key"), _bytes_of(document, "value"), headers, timestamp
     except (ValueError, KeyError, TypeError) as error:
-        raise CliError(f"line {line_number} is no record in JSON: {error}") from None
+        raise CliError(f"line {line_number} is not a record in JSON: {error}") from None
 
 
 def _bytes_of(document: dict[str, Any], name: str) -> bytes | None:

@@ -1,1 +1,1 @@
-"""The world, as code may see it: the ports, and their binding to this machine."""
+"""The ports, through which code reaches the world, and their binding to this machine."""

@@ -23,11 +23,11 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 REST_FACTOR = 11
-"""Others keep eleven twelfths of the loop."""
+"""Connections keep eleven twelfths of the loop while there is long work."""
 
 
 class _Clock(Protocol):
-    """What turns need of `ports.Clock`."""
+    """The part of `ports.Clock` that turns need."""
 
     def monotonic(self) -> float: ...
 
@@ -51,7 +51,7 @@ class _Worker(Protocol):
 
 
 class _Waiter:
-    """Who waits for a turn; the first to come among those with the same share is less."""
+    """A request that waits for a turn. Among equal shares, the one that came first is less."""
 
     __slots__ = ("_key", "event", "is_next")
 
@@ -66,7 +66,7 @@ class _Waiter:
 
 
 class LongWork:
-    """What all long work of a node shares."""
+    """The turns of a node's long work, and the figures about them."""
 
     __slots__ = (
         "_clock",
@@ -92,7 +92,7 @@ class LongWork:
         worker: _Worker,
         of_node: LongWork | None = None,
     ) -> None:
-        """`worker` is a thread for this alone. `of_node` is the node's, where this is another beside it."""
+        """`worker` is a thread for this alone. `of_node` is the node's own object, for one that `beside` makes."""
         self._of_node = self if of_node is None else of_node
         self._clock = clock
         self._new_event = new_event
@@ -102,7 +102,7 @@ class LongWork:
         """A heap."""
         self._number = 0
         self._floor = 0.0
-        """What the last share to have a turn had taken before it: a new share begins there."""
+        """The seconds that the last share had taken when its turn began. A new share begins there."""
         self._rest_until = 0.0
         self._turns_before = 0
         self.turns = 0
@@ -112,11 +112,11 @@ class LongWork:
         self.in_progress = 0
         """Requests that wait for a turn or have one."""
         self.described = 0
-        """What handlers that work in slices have done, in partitions looked up and described."""
+        """How many partitions have been looked up and described by handlers that work in slices."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a piece is under way or somebody waits for one."""
+        """Whether a piece is under way, or a request waits for its turn."""
         return self._is_taken
 
     def beside(self, worker: _Worker) -> LongWork:
@@ -124,18 +124,18 @@ class LongWork:
         return LongWork(self._clock, self._new_event, worker, self)
 
     def begin(self) -> Share:
-        """For one request."""
+        """A new share, for one request."""
         return Share(self)
 
     def statistics(self) -> dict[str, float]:
-        """Seconds of all pieces, requests waiting for a turn, and what was looked up and described in slices."""
+        """Seconds of all pieces, requests that wait for a turn, and partitions that were described in slices."""
         return {"seconds": self.seconds, "waiting": len(self._waiting), "described": self.described}
 
     async def _enter(self, share: Share) -> None:
         """Wait for a turn of long work.
 
-        Who finds nobody at work, or is woken by `_leave`, lets the others rest and chooses then: the request that has just
-        ended a piece has come back by that time, and may be the one with the smallest share.
+        A request that finds no piece under way, or that `_leave` wakes, first lets connections have the loop, then
+        chooses. By that time, the request that has just ended a piece has come back, and may have the smallest share.
         """
         share.taken = max(share.taken, self._floor)
         self.in_progress += 1
@@ -168,7 +168,7 @@ class LongWork:
         self._floor = share.taken
 
     async def _rest(self) -> None:
-        """Let others have their turns, those whose requests are there now included."""
+        """Let connections have their turns, also those whose requests are there now."""
         clock = self._clock
         await clock.sleep_until(0.0)
         await clock.sleep_until(0.0)
@@ -185,7 +185,7 @@ class LongWork:
         self._rest_until = ended + REST_FACTOR * took
 
     def _leave(self) -> None:
-        """Somebody else's turn."""
+        """End a turn, and wake the next request."""
         if self._waiting:
             self._waiting[0].event.set()
         else:
@@ -200,7 +200,7 @@ class Share:
     def __init__(self, work: LongWork) -> None:
         self._work = work
         self.taken = 0.0
-        """Seconds that it has taken, and what others had taken when it came."""
+        """Seconds that it has taken, on top of what the others had taken when it came."""
 
     async def on_loop(self, function: Callable[..., T], *args: object) -> T:
         """Wait for a turn, then do one piece here. Raises what the function raises."""

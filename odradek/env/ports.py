@@ -15,11 +15,13 @@ Rules
 * `File` and `Dir` calls block the caller. On the loop that is allowed for appends, and for reads that `File.is_warm`
   vouches for (`File.read_warm` reads only such). Calls that may wait for a device go through `Workers.run`: sync,
   cold reads, listing big trees.
-* A file may be closed, removed or renamed while a worker is at it. So a worker pins what it reads. `FileClosed` is
-  news to it, and no failure of the device. When the loop hears the result, the file may have changed again.
+* A file may be closed, removed or renamed while a worker is at it. So a worker pins what it reads. For a worker,
+  `FileClosed` means that it came too late; the device is sound. When the loop gets the result, the file may have
+  changed again.
 * A failed file operation raises `DiskError`, which names the log directory that it came from: one bad disk takes
   down only its own partitions.
-* No mmap: it would pass the port by. No clean-up may have effects: after a crash the ports fail first.
+* mmap is not used, because it would bypass the port. Clean-up code may have no effects: after a crash the ports fail
+  first.
 
 This module is a leaf that every package may import.
 """
@@ -56,7 +58,7 @@ class DiskError(Exception):
 
 
 class DiskRefused(DiskError):
-    """The system refuses for now, and nothing is wrong with the device: the same call may succeed later."""
+    """The system refuses for now, although the device is sound: the same call may succeed later."""
 
 
 class DiskFull(DiskRefused):
@@ -72,7 +74,7 @@ class FileMissing(DiskError):
 
 
 class FileClosed(FileMissing):
-    """The owner has closed the file, as it does with one that it removes: a reader in a worker was overtaken."""
+    """The owner has closed the file, perhaps to remove it, before a reader in a worker came to it."""
 
 
 _FULL = (_errno.ENOSPC, _errno.EDQUOT)
@@ -128,7 +130,7 @@ class Event(Protocol):
 
 
 class TaskGroup(Protocol):
-    """What helpers receive of a nursery: they start tasks, the owner ends them."""
+    """The part of a nursery that helpers get: they may start tasks; the owner ends them."""
 
     def start_soon(
         self, function: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None
@@ -138,7 +140,7 @@ class TaskGroup(Protocol):
 class File(Protocol):
     """An append-only file with positioned reads. The owner holds one reference; a reader pins more.
 
-    Whatever is asked of a file without references raises `FileClosed`.
+    Every call on a file without references raises `FileClosed`.
     """
 
     @property
@@ -184,7 +186,8 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def rest(self) -> bool:
-        """Give up the descriptor unless somebody has the file pinned; it is opened again at first need. Whether it did.
+        """Give up the descriptor unless the file is pinned; it is opened again at first need. Returns whether it was
+        given up.
 
         For the thread that uses the file without a pin (the loop), or before there is another.
         """
@@ -258,7 +261,8 @@ class Conn(Protocol):
     async def writable(self) -> None: ...
 
     def wait_for(self, count: int) -> None:
-        """Let `readable` wait for about so many bytes (1: for any); a hint, which saves wakes for what is large."""
+        """Let `readable` wait for about so many bytes (1: for any). It is a hint, which saves wake-ups for large
+        frames."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
         """Bytes received, 0 at the end of the stream, None where it would block. Raises `ConnectionLost`."""
@@ -320,7 +324,8 @@ class Meter(Protocol):
 
 
 class Log(Protocol):
-    """Where a node tells its operator of events: a name such as `partition.offline`, and fields. docs/logs.md lists them."""
+    """The log for operators: each event has a name such as `partition.not_hosted`, and fields. docs/logs.md lists
+    them."""
 
     def info(self, event: str, /, **fields: Any) -> Any: ...
 
@@ -349,7 +354,7 @@ class Env(Protocol):
 
     @property
     def long_work(self) -> LongWork:
-        """Turns for what holds the loop, or the interpreter, for milliseconds."""
+        """Turns for work that holds the loop, or the interpreter, for milliseconds."""
 
     @property
     def random(self) -> _random.Random: ...
@@ -372,7 +377,7 @@ class Env(Protocol):
 
     @property
     def provokes(self) -> bool:
-        """Whether `buggify` may ever say yes: hot loops ask once. False in production."""
+        """Whether `buggify` may ever be true, for hot loops that ask once. False in production."""
 
     def buggify(self, point: str) -> bool:
         """Whether to provoke trouble at this point. It is trouble that a node must survive at any time: a short

@@ -83,8 +83,8 @@ class RealClock:
 class RealWorkers:
     """`odradek.env.ports.Workers`: threads, under a limit of their own.
 
-    A started function runs to its end even if the caller is cancelled: a sync must not go on unseen. Where the system
-    has no thread to give just now, the function waits for one.
+    A started function runs to its end, and the caller waits for it even when cancelled: a sync must not go on unseen.
+    If the system has no thread to give just now, the function waits for one.
     """
 
     __slots__ = ("_limiter",)
@@ -123,8 +123,8 @@ class RealWorkers:
 def _without_frames(error: Exception) -> Exception:
     """The error with a note of where it was raised, instead of the calls themselves.
 
-    The thread's own calls know the error, and it would know them. Whatever they and all later ones hold, megabytes of a request,
-    would stay until a full collection of garbage.
+    The frames of the thread refer to the error, and its traceback would refer to them. Such a cycle would keep their
+    values, perhaps megabytes of a request, until a full collection of garbage.
     """
     places = [
         f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"

@@ -33,7 +33,7 @@ _PROBES_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCK_NAME = ".lock"
 _references_lock = threading.Lock()
 _probe = (bytearray(1),)
-"""Where probes read to; nobody looks at it."""
+"""The buffer that probes read into; its content is never used."""
 
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
@@ -100,7 +100,8 @@ class RealFile:
         return position
 
     def _append_rest(self, rest: memoryview) -> None:
-        """After a short write: the next one either goes on or says why not (a full disk, mostly)."""
+        """Write the rest after a short write. The next write succeeds, or its error says why it cannot (a full disk,
+        mostly)."""
         while rest:
             written = os.write(self._fd, rest)
             self._size += written

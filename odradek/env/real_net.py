@@ -9,7 +9,7 @@ A `TcpConn` is the surface of the hot path: a wait is one epoll round, a receive
 is a `send` without `more`, or a `sendfile`, whose last page pushes everything out. If the file is shorter than
 promised, `sendfile` raises `DiskError` and the caller closes the connection.
 
-Exceptions of trio and of the system do not pass: a connection that is closed under a waiter gives
+Exceptions of trio and of the system are translated: a connection that is closed under a waiter gives
 `ConnectionLost`, as a reset does.
 """
 

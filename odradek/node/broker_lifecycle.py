@@ -42,7 +42,7 @@ ATTEMPT_SECONDS_MIN = 1.0
 UNANSWERED_MAX = 2
 """A broker that shuts down stops waiting after so many heartbeats in a row without an answer."""
 DUPLICATE_SESSIONS = 2.5
-"""How many session timeouts another incarnation must outlive before this one takes it for another broker.
+"""How many session timeouts another incarnation must last before this one counts it as another live broker.
 
 It must be more than two. A new controller gives every broker a new session, even a dead incarnation of this one. And
 a broker whose disks were replaced holds none of that incarnation's directories.
@@ -50,7 +50,7 @@ a broker whose disks were replaced holds none of that incarnation's directories.
 RIVAL_TIMES = 3
 """How often another incarnation must have taken this one's registration, over at least as long as `DUPLICATE_SESSIONS`."""
 RIVAL_SEEN_SECONDS_MAX = 1.0
-"""How long a broker whose heartbeat is refused waits for the metadata that say why, before it registers again."""
+"""How long a broker whose heartbeat was refused waits for the metadata that explain it, before it registers again."""
 FINAL_REFUSALS = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.INVALID_REGISTRATION,
@@ -59,7 +59,7 @@ FINAL_REFUSALS = (
 
 
 class RegistrationRefused(Exception):
-    """The controller will never take this broker as it is configured."""
+    """The controller refuses this broker, and a repetition would change nothing."""
 
 
 class ControllerOutOfReach(Exception):
@@ -122,9 +122,11 @@ class BrokerLifecycle:
         self._heartbeat_now = broker.env.event()
 
     async def run(self) -> None:
-        """Register, then send heartbeats until the controller lets the broker go, or until it is to leave and no
-        controller knows it. Raises `RegistrationRefused`, also when another live process is registered as this broker
-        again and again, or `ControllerOutOfReach`."""
+        """Register, then send heartbeats until the broker has left: the controller allowed it, or no controller knows
+        it.
+
+        Raises `RegistrationRefused`, also when another live process registers as this broker again and again. Raises
+        `ControllerOutOfReach` when no controller can be told in time."""
         self._register_until = self._broker.clock.monotonic() + self._times.initial_registration_ms / 1000
         await self._register()
         self._register_until = math.inf
@@ -197,7 +199,7 @@ class BrokerLifecycle:
                 )
 
     async def _watch_rival(self) -> None:
-        """Take note of who holds the registration. Raises `RegistrationRefused` for another live process."""
+        """Record which process holds the registration. Raises `RegistrationRefused` if it is another live one."""
         clock = self._broker.clock
         patience = clock.monotonic() + RIVAL_SEEN_SECONDS_MAX
         while (own := self._registration()) is not None and own.epoch <= self.broker_epoch:
@@ -222,7 +224,8 @@ class BrokerLifecycle:
         return self._registration() is None and self._broker.image.offset >= self.broker_epoch >= 0
 
     async def _stay_away(self) -> None:
-        """Wait for the stop: whom an operator has unregistered is no member of the cluster until it is started again."""
+        """Wait for the stop: a broker that an operator has unregistered stays out of the cluster until its next
+        start."""
         self._log.error(
             "broker.unregistered",
             broker_epoch=self.broker_epoch,
@@ -236,12 +239,12 @@ class BrokerLifecycle:
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
     def _sees_itself(self) -> bool:
-        """Whether the metadata that this broker serves shows it unfenced: it tells its clients of itself, too."""
+        """Whether the metadata that this broker serves shows it unfenced, so that its clients learn of it."""
         own = self._registration()
         return own is not None and own.epoch == self.broker_epoch and not own.fenced
 
     async def shut_down(self) -> None:
-        """Ask the controller to move leaderships away; wait for its word, but not for ever."""
+        """Ask the controller to move leaderships away, and wait for its answer, at most `SHUTDOWN_SECONDS_MAX`."""
         self._wants_shut_down = True
         self._heartbeat_now.set()
         clock = self._broker.clock
@@ -257,7 +260,7 @@ class BrokerLifecycle:
                 await self.may_shut_down.wait()
 
     def heartbeat_now(self) -> None:
-        """There is news for the controller: the next heartbeat goes out at once."""
+        """Send the next heartbeat at once, because there is news for the controller."""
         self._heartbeat_now.set()
 
     async def _pause(self, seconds: float) -> None:
@@ -315,7 +318,8 @@ class BrokerLifecycle:
             await self._pause(RETRY_SECONDS)
 
     def _directories_to_register(self) -> list[bytes]:
-        """Those that are online and answer. If all of them hang, all of them: a registration needs one."""
+        """The directories that are online and answer. If all of them hang, all are named, because a registration
+        needs one."""
         online = sorted(each.directory_id for each in self._broker.log_dirs if each.offline_reason is None)
         hung = self._broker.troubles.given_up()
         answering = [each for each in online if each not in hung]
@@ -351,7 +355,8 @@ class BrokerLifecycle:
         return response
 
     async def _ask(self, request: Any) -> Any:
-        """None when no controller has answered in time: soon enough to try again within a session."""
+        """The answer; None when no controller answered in time. The time is short enough to try again within a
+        session."""
         self._check_times()
         broker = self._broker
         seconds = max(self._interval_seconds, ATTEMPT_SECONDS_MIN)

@@ -28,9 +28,11 @@ async def register_controller(
     features: Mapping[str, tuple[int, int]],
     log: Log,
 ) -> None:
-    """Ask until the active controller has it; `endpoints` are (listener, host, port), `features` the levels it speaks.
+    """Register this controller, and repeat that until the active controller has accepted it. `endpoints` are
+    (listener, host, port), `features` the levels that it speaks.
 
-    Raises `RegistrationRefused` when this version is not of the cluster's feature levels, or what it tells is refused.
+    Raises `RegistrationRefused` when this version lacks the cluster's feature levels, or the controller refuses the
+    request.
     """
     request = ControllerRegistrationRequest(
         controller_id=node_id,

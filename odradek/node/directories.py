@@ -17,7 +17,7 @@ __all__ = ["Directories", "NodeCannotStart"]
 
 
 class NodeCannotStart(Exception):
-    """The configuration and the disks, or the cluster, do not fit; one line that says what to do."""
+    """The configuration contradicts the disks or the cluster. The text is one line that says what to do."""
 
 
 class Directories:
@@ -47,7 +47,8 @@ class Directories:
         self._loading: list[Event] = []
         """One for each directory whose logs are being opened, set when that has ended."""
         self.metadata_directory_id: bytes
-        """What a voter is known by besides its id: a wiped disk is not the voter that it was."""
+        """The second part of a voter's identity, beside its node id. A voter whose disk was wiped is another voter
+        (KIP-853)."""
 
     def open(self) -> None:
         """Open and lock all. Raises `NodeCannotStart`, `NotALogDirectory` or `DiskError`."""
@@ -83,7 +84,7 @@ class Directories:
         )
 
     def _pass_over(self, path: str, error: DiskError | NotALogDirectory) -> None:
-        """One directory that cannot be opened takes only its own partitions along, unless the node needs it."""
+        """Leave out a directory that cannot be opened. Only its own partitions are lost, unless the node needs it."""
         reason = str(error)
         if isinstance(error, FileMissing):
             reason = (
@@ -142,7 +143,7 @@ class Directories:
         return epochs[0]
 
     async def load(self, tasks: TaskGroup) -> None:
-        """Open every log; all directories at once, each has a device of its own to wait for."""
+        """Open every log. All directories load at the same time, because each waits for a device of its own."""
         loaded = self._loading = [self._env.event() for _ in self.log_dirs]
 
         async def load(log_dir: LogDir, done: Event) -> None:
@@ -155,12 +156,13 @@ class Directories:
             await done.wait()
 
     def stop_loading(self) -> None:
-        """The node stops while it starts."""
+        """Stop loading, because the node stops while it starts."""
         for log_dir in self.log_dirs:
             log_dir.stop_loading()
 
     async def close(self, broker_epoch: int) -> None:
-        """Sync and close; one that fails meanwhile gets no clean-shutdown marker, and the others do.
+        """Sync and close all directories. One that fails meanwhile gets no clean-shutdown marker; the others get
+        theirs.
 
         If the broker was never registered, `broker_epoch` is -1. Then the epoch of the last clean shutdown stays.
         """

@@ -28,14 +28,14 @@ class Collections:
 
     def __init__(self) -> None:
         self.full = 0
-        """Full collections since the node serves."""
+        """Full collections since the node began to serve."""
 
     def begin_start(self) -> None:
-        """The node starts: little garbage."""
+        """Collect rarely while the node starts, because that makes little garbage."""
         gc.set_threshold(STARTING_THRESHOLD)
 
     def begin_service(self) -> None:
-        """The node has started: what exists now is kept out of later collections."""
+        """Freeze the objects that exist after the start, so later collections leave them out."""
         gc.set_threshold(*SERVING_THRESHOLDS)
         gc.collect()
         gc.freeze()

@@ -73,7 +73,7 @@ def serve(config_path: str, *, started: Callable[[Mapping[str, Any]], None] | No
 
 
 def _with_remedy(reason: BaseException) -> str:
-    """What a stopping node says: what is wrong, and for a damaged metadata log what to do."""
+    """The last line of a node that ends: what is wrong, and for a damaged metadata log what to do."""
     text = str(reason)
     if isinstance(reason, MetadataLogCorrupt) and "restore" not in text:
         text += (

@@ -61,18 +61,19 @@ memory that has left the caches. That costs 0.52 CPU-seconds per GB consumed, ag
 RECEIVE_BYTES_MAX = 256 * 1024 * 1024
 """All half-received frames together, unless `queued.max.request.bytes` says otherwise."""
 OTHERS_SECONDS_MAX = 3.5
-"""A node that stops waits no longer than this for what other nodes have to say."""
+"""How long a stopping node waits for other nodes at most."""
 PATIENCE_SECONDS = 1.0
-"""After so long without a controller a starting node says what it waits for."""
+"""After so long without a controller, a starting node logs what it waits for."""
 
 
 class NodeFailed(Exception):
-    """The node cannot go on: its metadata directory or its last one is offline, or every controller is out of reach."""
+    """The node cannot go on: its metadata directory or its last log directory is offline, or every controller is out
+    of reach."""
 
 
 @attrs.frozen
 class HostProcess:
-    """What the process that a node runs in says of itself."""
+    """What a node needs from the process that it runs in."""
 
     log_levels: LogLevels = attrs.field(factory=LogLevels)
     """The levels of the node's log, for clients to change."""
@@ -150,7 +151,7 @@ class Node:
 
     @property
     def is_starting(self) -> bool:
-        """Whether it does not serve yet."""
+        """Whether the node has still to serve."""
         return self._is_starting
 
     def stop_starting(self) -> None:
@@ -159,7 +160,8 @@ class Node:
             self._directories.stop_loading()
 
     def facts(self) -> Mapping[str, Any]:
-        """What `started` is told."""
+        """The facts for `started`: node id, addresses, cluster id, and the port of the metrics page where there is
+        one."""
         return {
             "node": self._config.node_id,
             "addresses": list(self._addresses),
@@ -269,14 +271,14 @@ class Node:
             )
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
-        """Where this node's controller is reached, with the port that the system chose where none was said."""
+        """Where this node's controller is reached; with port 0 in the file, the port that the system chose."""
         voter = self._config.voter
         if voter is None:
             return ()
         return ((voter.listener, voter.host, voter.port or self._ports[voter.listener]),)
 
     async def _catch_up(self, metadata: MetadataService) -> None:
-        """Wait for a leader, and for the image to be as new as its log; say what for."""
+        """Wait for a leader, and until the image is as new as its log; log what is missing."""
         clock = self._env.clock
         done = self._env.event()
 
@@ -446,12 +448,12 @@ class Node:
         self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
-        """What the controller has answered may have woken clients' requests of the broker beside it."""
+        """Run what the controller's answers have woken: requests at the broker of the same process."""
         if self._broker is not None:
             self._broker.run_woken()
 
     def _open_metrics(self, metadata: MetadataService) -> None:
-        """The metrics page, if the configuration wants one; it answers before the broker is registered."""
+        """Open the metrics page, if the configuration has one. It answers before the broker is registered."""
         address = self._config.metrics_address
         if address is None:
             return
@@ -545,7 +547,7 @@ class Node:
     # -- stop -----------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
-        """Leave in order, from wherever the start has come to."""
+        """Stop in order, from any point of the start."""
         clock = self._env.clock
         began_at = clock.monotonic()
         lifecycle = self._lifecycle

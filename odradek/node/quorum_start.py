@@ -59,7 +59,7 @@ def _address(quorum: RaftQuorum, node_id: int) -> str:
 
 
 def tell_role(quorum: RaftQuorum, config: NodeConfig, log: Log) -> None:
-    """Say what an operator would want to know about this node's vote.
+    """Log whether this controller votes, and the commands that change it.
 
     Raises `NodeCannotStart` for a broker with the id of a voter.
     """

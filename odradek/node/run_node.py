@@ -31,9 +31,9 @@ async def run_node(
 
     A stop may come in any phase of the start, which it ends.
 
-    `made` is shown the node before it starts, for those who watch it from within the process. `started` is called once
-    clients are served, with the node's addresses and ids. `poison` overwrites each request in the receive buffer after
-    its dispatch, so that a handler that keeps a view of it is found out.
+    `made` is called with the node before it starts, for callers that watch it from within the process. `started` is
+    called once clients are served, with the node's addresses and ids. `poison` overwrites each request in the receive
+    buffer after its dispatch, which reveals a handler that keeps a view of it.
 
     Raises (in an `ExceptionGroup`):
         NodeCannotStart: the configuration and the disks do not fit.

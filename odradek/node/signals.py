@@ -20,7 +20,8 @@ LEFT_BEHIND_STATUS = 1
 
 
 class StopSignals:
-    """Made in the main thread before any other thread; `attach` when there is a loop to tell."""
+    """Waits for the stop signals. It must be made in the main thread before any other thread; call `attach` when the
+    loop runs."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -29,7 +30,7 @@ class StopSignals:
         self._is_starting: Callable[[], bool] = lambda: True
         self._came = ""
         self.ended = threading.Event()
-        """To be set once the node has stopped by itself."""
+        """The owner sets it once the node has stopped by itself."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 

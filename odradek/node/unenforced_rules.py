@@ -18,7 +18,7 @@ __all__ = ["UnenforcedRules"]
 
 
 class UnenforcedRules:
-    """`check` at the start, then `apply` for every image."""
+    """Checks images for rules that are not enforced: `check` at the start, then `apply` for every newer image."""
 
     def __init__(self, config: NodeConfig, log: Log) -> None:
         self._config = config
@@ -26,7 +26,7 @@ class UnenforcedRules:
         self._acls = 0
 
     def check(self, image: MetadataImage) -> None:
-        """Raises `NodeCannotStart` when there are ACLs and nobody has said that this is known."""
+        """Refuse the start, or warn. Raises `NodeCannotStart` for ACLs unless `odradek.start.without.acls` is true."""
         access = image.access
         self._acls = len(access.acls)
         if self._acls and not self._config.start_without_acls:
@@ -38,7 +38,7 @@ class UnenforcedRules:
             self._tell(image)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """A newer image: say it when there are ACLs and were none."""
+        """Look at a newer image: log an error when the first ACLs have come."""
         if not delta.access_changed:
             return
         before, self._acls = self._acls, len(image.access.acls)

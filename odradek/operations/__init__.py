@@ -1,1 +1,1 @@
-"""What only operators' commands use: reading the metadata log and its events."""
+"""Reading the metadata log and its events; only operators' commands use this."""

@@ -70,9 +70,10 @@ class _Topic:
 
 
 class Narrator:
-    """The metadata log, told in sentences. `load` for the records of a snapshot, then `tell` for the batches behind it.
+    """The metadata log as sentences: call `load` for the records of a snapshot, then `tell` for the batches behind
+    it.
 
-    `named` takes in the names of all topics that come along, those that are deleted again too.
+    `named` collects the names of all topics in the log, also of those that were deleted later.
     """
 
     def __init__(self, named: set[str] | None = None) -> None:
@@ -84,9 +85,10 @@ class Narrator:
         self._controls_since_ms = 0
         self._controllers: set[int] = set()
         self._troubled: dict[str, str] = {}
-        """What brokers, by their ids as text, say of disks that take no records now (`odradek.troubled.log.dirs`)."""
+        """By broker id as text: the disks that take no records now, as the broker reports them
+        (`odradek.troubled.log.dirs`)."""
         self._leaving: set[int] = set()
-        """Brokers that this batch fences. What follows from that stands before it."""
+        """Brokers that this batch fences. In a batch, the consequences of a fence come before the fence."""
         self._tellers: dict[type[Message], Callable[[Any, int], Iterator[tuple[str, str, str]]]] = {
             metadata_records.RegisterBrokerRecord: self._registered,
             metadata_records.UnregisterBrokerRecord: self._unregistered,
@@ -104,13 +106,13 @@ class Narrator:
         }
 
     def load(self, records: Iterable[Message | None]) -> None:
-        """Take in the state that a snapshot holds; it happened before anybody listened."""
+        """Take in the state of a snapshot, without events: it is older than the first event."""
         for record in records:
             for _ in self._told(record, 0, 0):
                 pass
 
     def tell(self, offset: int, epoch: int, time_ms: int, records: Iterable[Message | None]) -> list[Event]:
-        """What the records of one batch, which begins at `offset`, say. Times are in milliseconds since 1970."""
+        """The events in the records of one batch, which begins at `offset`. Times are in milliseconds since 1970."""
         records = tuple(records)
         self._leaving = {node for record in records for node in _leaving(record)}
         events = []

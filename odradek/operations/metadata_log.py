@@ -1,8 +1,8 @@
 """Reading the metadata log from the controller that leads the quorum. Operations, PURE.
 
-A reader is a fetcher without an id. It asks as a consumer does, and the leader answers up to the end of its log. What
-lies beyond the high watermark may still be lost, and is left out here. Where the log does not reach back to the
-offset asked for, the answer names a snapshot, which is read in chunks.
+A reader is a fetcher without an id. It asks as a consumer does, and the leader answers up to the end of its log.
+Records beyond the high watermark may still be lost, so they are left out here. Where the log does not reach back to
+the offset asked for, the answer names a snapshot, which is read in chunks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LogBatch:
 
 @attrs.frozen
 class SnapshotName:
-    """A snapshot holds all that was before `end_offset`."""
+    """The name of a snapshot, which holds all records before `end_offset`."""
 
     end_offset: int
     epoch: int
@@ -62,7 +62,7 @@ class SnapshotName:
 
 @attrs.frozen
 class MetadataRead:
-    """What an answer held: committed batches, or the snapshot that has to be read first."""
+    """The content of an answer: committed batches, or the snapshot that has to be read first."""
 
     batches: tuple[LogBatch, ...]
     high_watermark: int
@@ -72,7 +72,8 @@ class MetadataRead:
 def read_metadata(
     core: ClientCore, offset: int, *, wait_ms: int = 0, timeout: float | None = None
 ) -> Operation[MetadataRead]:
-    """What is committed from `offset` on; the core's connection is the leader's. Waits up to `wait_ms` for something.
+    """The committed batches from `offset` on, read from the leader, to which the core is connected. Waits up to
+    `wait_ms` for the first.
 
     Raises `KafkaError` (NOT_LEADER_OR_FOLLOWER: ask for the leader again) and `ClientError`.
     """

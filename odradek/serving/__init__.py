@@ -1,1 +1,1 @@
-"""What serving requests is made of, wherever a listener is: the contract of handlers, the API table, slices, timers."""
+"""What brokers and controllers need to serve requests: the contract of handlers, the API table, slices, timers."""

@@ -1,4 +1,4 @@
-"""How much of an answer may be repetition. PURE.
+"""A bound for the repetitions in one answer. PURE.
 
 Where a request names the same thing many times over, a small frame could ask for gigabytes. As in Kafka, each thing
 is described once, and the description is repeated as often as the request names it. The bytes that repetitions add to
@@ -25,7 +25,7 @@ class RepeatedSize:
         self._left = bytes_max
 
     def has_room(self, count: int) -> bool:
-        """Take `count` bytes; once that is more than there are left, there is no room for any repetition."""
+        """Take `count` bytes; False when fewer are left, and from then on for every repetition."""
         self._left = self._left - count if count <= self._left else -1
         return self._left >= 0
 

@@ -63,8 +63,8 @@ class ApiEntry:
             counting_encoder(response_class(api_key), version)
         )
         self.decode_large: Callable[[Any, int], tuple[Any, int]] = self._decode_first_large
-        """As `decode`, for frames of more than `ELEMENTS_AT_ONCE` bytes: it raises `TooManyElements` for what has more
-        elements. Compiled when the first one comes."""
+        """As `decode`, for frames of more than `ELEMENTS_AT_ONCE` bytes. It raises `TooManyElements` for a request of
+        more than so many elements. Compiled when the first one comes."""
         self.decode_all: Callable[[Any, int], tuple[Any, int]] = self._decode_first_of_many
         """As `decode`, for frames with up to `ELEMENTS_MAX` elements, beside the loop; it returns the request and how many
         elements it has."""
@@ -78,7 +78,7 @@ class ApiEntry:
         self.answered_in_turn = 0
         """Answers of the turn under way, whose latency is not known yet."""
         self.unanswered = 0
-        """Requests without an answer: a Produce with acks=0, and what closed its connection."""
+        """Requests without an answer: Produce with acks=0, and requests that closed their connection."""
         self.delayed = 0
         """Answered requests that had to wait, for something or behind one that waited."""
         self.request_bytes = 0
@@ -125,7 +125,8 @@ class ApiTable:
         self._unsupported = UnsupportedApiVersions(unsupported_api_versions)
 
     def get(self, api_key: int, version: int) -> ApiEntry:
-        """The entry. Raises `RemoteProtocolError` for what is not served: the connection closes, as Kafka's does."""
+        """The entry. Raises `RemoteProtocolError` for a version that is not served; as in Kafka, the connection
+        closes."""
         entry = self._entries.get((api_key << 16) | version)
         return entry if entry is not None else self._build(api_key, version)
 

@@ -42,7 +42,8 @@ class ApiVersionsHandler:
         agreed: Callable[[], AgreedFeatures],
         quorum_levels: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`quorum_levels` are the quorum's own: its log has them in control records, so that no image tells them."""
+        """`quorum_levels` are the quorum's own levels. The metadata log has them in control records, so images lack
+        them."""
         self._keys = [ApiVersion(key, low, high) for key, (low, high) in sorted(advertised.items())]
         self._own_range = advertised[ApiKey.API_VERSIONS]
         self._supported = supported_features
@@ -68,7 +69,8 @@ class ApiVersionsHandler:
         return ApiVersionsResponse(ErrorCode.NONE, self._keys, 0, supported, agreed.offset, finalized)
 
     def unsupported(self, context: Context, request: object) -> Result:
-        """The request's version is not ours: a version 0 body with the error, listing only ApiVersions itself."""
+        """Answer a request of an unknown version: a version 0 body with the error, which lists only ApiVersions
+        itself."""
         low, high = self._own_range
         return ApiVersionsResponse(
             ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(ApiKey.API_VERSIONS, low, high)]

@@ -1,4 +1,4 @@
-"""Operations that an answer says a client may do (KIP-430), and the kinds of endpoints that DescribeCluster tells of."""
+"""The operations that a client may do, as answers list them (KIP-430), and the kinds of endpoints in DescribeCluster."""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@
 * A **response** message answers at once.
 * `Delayed` answers later. Meanwhile later frames of the same connection are dispatched (Kafka mutes the connection
   instead). Answers leave in the order of their requests.
-* `Suspend` is off-loop or administrative work, or a request of many turns: nothing more of this connection is dispatched until it is done.
+* `Suspend` is off-loop or administrative work, or a request of many turns. Until it is done, no further request of
+  this connection is dispatched.
 * `None` is no answer at all: a Produce with acks=0.
-* `CLOSE` ends the connection: an acks=0 Produce that failed, where an error has no other way to show.
+* `CLOSE` ends the connection: only so can a Produce with acks=0 show its error.
 
 The receive buffer is shared between all connections. A handler copies what it keeps beyond its return: a parked
 request, a name, a batch. Of a decoded request, `records` alone is a view of that buffer.
@@ -42,9 +43,9 @@ class Delayed:
     __slots__ = ("answer", "response")
 
     parks: ClassVar[bool] = False
-    """Whether it may wait long for nothing to happen, as a Fetch does: a connection has few of these at once."""
+    """Whether it may wait long, as a Fetch does: a connection may have only a few of these at once."""
     keeps_request: ClassVar[bool] = True
-    """Whether it keeps about as much as its request was long until it is answered."""
+    """Whether it keeps its request, or about as many bytes, until it is answered."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -95,7 +96,8 @@ Result: TypeAlias = "Message | Delayed | Suspend | Outcome | None"
 
 
 class Context:
-    """Who asks, and how: one per connection; `client_id` and `api_version` are those of the current request.
+    """The client that asks, and how it asks. There is one per connection; `client_id` and `api_version` are those of
+    the current request.
 
     A handler that outlives its dispatch takes a copy (`for_later`).
     """
@@ -122,17 +124,18 @@ class Context:
         self.appended = 0
         """The number of the connection's last request that appended records."""
         self.of_connection: Context | None = None
-        """Where this is a copy: the connection's own."""
+        """In a copy: the connection's own context."""
 
     def for_later(self) -> Context:
-        """What is known of the current request, for a handler that goes on with it after its dispatch."""
+        """A copy with the facts of the current request, for a handler that goes on with it after its dispatch."""
         later = copy(self)
         later.of_connection = self if self.of_connection is None else self.of_connection
         return later
 
     def note_append(self) -> Context:
-        """The current request is about to append: its connection appends in the order of its requests, whatever is
-        parked, suspended or worked on elsewhere. Returns the connection's own context."""
+        """Record that the current request is about to append. Assert that its connection appends in the order of its
+        requests, even when some are parked, suspended or handled beside the loop. Returns the connection's own
+        context."""
         connection = self if self.of_connection is None else self.of_connection
         if self.number < connection.appended:
             raise AssertionError(
@@ -142,11 +145,11 @@ class Context:
         return connection
 
     def authorize(self, operation: str, resource_type: str, resource: str) -> bool:
-        """Whether the principal may do this. Everybody may, until ACLs are part of the metadata log."""
+        """Whether the principal may do this. Always true, because this version does not enforce ACLs."""
         return True
 
     def charge(self, api_key: int, request_bytes: int) -> int:
-        """Milliseconds to throttle this client by. Nobody is, until quotas are part of the metadata log."""
+        """Milliseconds to throttle this client by. Always 0, because this version does not enforce quotas."""
         return 0
 
 

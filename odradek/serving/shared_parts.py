@@ -1,7 +1,7 @@
 """Empty parts that many answers share: a list without elements, a leader that is unknown. PURE.
 
-They are mutable, as all parts of messages are, and must never be changed: what one request wrote into them would stand
-in everybody's answers. Where requests are poisoned (tests and the simulator) each frame is followed by `assert_unchanged`.
+They are mutable, as all parts of messages are, and must never be changed: a change would show in the answers to all
+clients. Tests and the simulator poison requests; there, `assert_unchanged` runs after each frame.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _SHARED: list[tuple[Any, Any]] = []
-"""Each part, and what it was."""
+"""Each part, and its value when it was shared."""
 
 
 def shared(part: T) -> T:
-    """The part, from now on watched. For constants of modules alone: it is watched for ever."""
+    """The part, which is watched from now on. Only for constants of modules, because it is watched for ever."""
     _SHARED.append((part, deepcopy(part)))
     return part
 
 
 def assert_unchanged() -> None:
-    """Raise `AssertionError` if a shared part is not what it was."""
+    """Raise `AssertionError` if a shared part has changed."""
     for part, was in _SHARED:
         if part != was:
             raise AssertionError(f"answers share {was!r}, and one of them has made {part!r} of it")

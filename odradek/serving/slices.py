@@ -1,9 +1,10 @@
-"""Answers about many things, built a few milliseconds at a time, so that one frame holds up nobody. PORTED.
+"""Answers about many things, built a few milliseconds at a time, so that one frame does not hold up other clients.
+PORTED.
 
-A handler describes its work as a generator: it yields how much it has just done and returns the response. What is done
-within the first slice is answered at once, as if there were no slices. Longer work suspends the connection and takes turns
-(`odradek.env.long_work`): everybody else is served between two slices. State may change there: a generator takes the image once and looks each
-partition up by itself, as requests that follow each other would.
+A handler writes its work as a generator: it yields how much it has just done and returns the response. Work that ends
+within the first slice is answered at once. Longer work suspends the connection and takes turns
+(`odradek.env.long_work`); other connections are served between two slices. State may change meanwhile. So a generator
+takes the image once, and looks up each partition when it comes to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 SLICE_UNITS = 1_000
 """The work of one slice, in partitions looked up and described: 3 to 5 ms."""
 SCANT_UNITS = 100
-"""What is done at once while other long work is under way."""
+"""The size of the first slice while other long work is under way."""
 
 Work: TypeAlias = Generator[int, None, T]
 """Yields units of work done, returns the result."""
@@ -35,7 +36,7 @@ UNFINISHED = _Unfinished()
 
 
 def run_slice(work: Work[T], units: int = SLICE_UNITS, counted: LongWork | None = None) -> T | _Unfinished:
-    """Do one slice, which is `counted` where somebody keeps a figure; the result, if that was the last."""
+    """Do one slice, and count its units in `counted` if that is given. Returns the result if that was the last slice."""
     left = units
     try:
         while left > 0:
@@ -50,7 +51,7 @@ def run_slice(work: Work[T], units: int = SLICE_UNITS, counted: LongWork | None 
 
 
 def run_through(work: Work[T]) -> T:
-    """Do all of it at once: in a worker, which nobody waits for."""
+    """Do all of it at once, in a worker thread, where it does not hold up the loop."""
     while True:
         result = run_slice(work)
         if not isinstance(result, _Unfinished):
@@ -79,7 +80,7 @@ def in_slices(long_work: LongWork, work: Work[Any]) -> Result:
 def complete_in_slices(
     long_work: LongWork, tasks: TaskGroup, work: Work[Any], complete: Callable[[Any], None]
 ) -> None:
-    """As `in_slices` for an answer that is waited for: `complete` gets it, now or from a task."""
+    """As `in_slices`, for a request that is delayed: `complete` gets the answer, now or from a task."""
     result = _first_slice(long_work, work)
     if result is not UNFINISHED:
         complete(result)

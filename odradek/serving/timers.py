@@ -10,7 +10,8 @@ from odradek.env.ports import Clock, Event, Log
 
 
 class Timer:
-    """One deadline. `cancel` is O(1); the heap forgets cancelled timers when they come up or outnumber live ones."""
+    """One deadline. `cancel` is O(1). The heap drops cancelled timers when they come up, or when they outnumber live
+    ones."""
 
     __slots__ = ("action", "deadline", "timers")
 
@@ -35,7 +36,8 @@ class Timers:
         log: Log | None = None,
         after: Callable[[], None] | None = None,
     ) -> None:
-        """`log` is told of actions that raise; without one the error is the caller's. `after` follows the due ones."""
+        """`log` gets the errors of actions; without it they go to the caller. `after` is called when due actions have
+        run."""
         self._after = after
         self._clock = clock
         self._log = log
@@ -57,7 +59,7 @@ class Timers:
         return timer
 
     def note_cancelled(self) -> None:
-        """Keep the heap in proportion to the live timers."""
+        """Count a cancelled timer, and keep the heap in proportion to the live ones."""
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].action is not None]
@@ -65,7 +67,8 @@ class Timers:
             self._cancelled = 0
 
     def fire_due(self, now: float) -> None:
-        """Run the actions whose deadline has come, earliest first. What is cancelled in front wakes nobody later."""
+        """Run the actions whose deadline has come, earliest first. Drop cancelled timers at the front, so they cause
+        no wake-up."""
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].action is None):
             timer = heapq.heappop(self._heap)[2]
             action, timer.action = timer.action, None
@@ -84,7 +87,7 @@ class Timers:
             self._log.exception("timer.bug")
 
     async def run(self) -> None:
-        """Sleep until the next deadline or an earlier newcomer, for ever."""
+        """Run due actions for ever; sleep until the next deadline, or until an earlier one is added."""
         while True:
             self.fire_due(self._clock.monotonic())
             if self._after is not None:

@@ -195,7 +195,7 @@ def test_records_are_copied_as_json(run: Run, topic: str, fresh_topic: Callable[
     assert [{k: v for k, v in each.items() if k not in place} for each in copied] == [
         {k: v for k, v in json.loads(line).items() if k not in place} for line in printed.splitlines()
     ]
-    assert "line 2 is no record" in run("produce", copy, "--input", "json", stdin=b"{}\n5\n").refusal()
+    assert "line 2 is not a record" in run("produce", copy, "--input", "json", stdin=b"{}\n5\n").refusal()
 
 
 def test_a_topic_is_altered(run: Run, topic: str) -> None:

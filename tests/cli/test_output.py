@@ -163,7 +163,7 @@ def test_a_record_in_json_comes_back() -> None:
 )
 def test_what_is_no_record_names_its_line(line: bytes) -> None:
     """The line's number and the reason."""
-    with pytest.raises(CliError, match="line 7 is no record"):
+    with pytest.raises(CliError, match="line 7 is not a record"):
         record_of_json(line, 7)
 
 

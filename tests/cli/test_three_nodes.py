@@ -99,14 +99,14 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 def test_a_plan_ends_with_its_timeout(nodes: Nodes) -> None:
-    """What is given with --timeout bounds the whole plan; what has begun goes on, and the line says so."""
+    """What is given with --timeout bounds the whole plan; moves that have begun go on, and the line says so."""
     assert nodes.run("topic", "create", "slow", "--partitions", "1", "--replication-factor", "1").code == 0
     assert nodes.run("produce", "slow", stdin=(b"x" * 1000 + b"\n") * 4000).code == 0
     (before,) = nodes.partition("slow").replicas
     after = str(before % 3 + 1)
     words = ("partition", "move", "slow", "--to", after, "--execute", "--throttle", "1K", "--timeout", "3")
     refusal = nodes.run(*words).refusal()
-    assert "--timeout is over: 1 partition not moved yet" in refusal
+    assert "--timeout has passed: 1 partition not moved yet" in refusal
     assert "throttles stay" in refusal
     assert nodes.listed("slow")["adding"] == [int(after)]
     assert nodes.run("partition", "move", "--cancel", "--execute").code == 0

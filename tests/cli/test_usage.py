@@ -165,7 +165,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     )
     assert str(tmp_path) in odradek("log", "dump", tmp_path).refusal()
     (tmp_path / "notes.txt").write_text("x")
-    assert "no file of a partition" in odradek("log", "dump", tmp_path / "notes.txt").refusal()
+    assert "not a file of a partition" in odradek("log", "dump", tmp_path / "notes.txt").refusal()
 
 
 def test_version() -> None:

@@ -28,33 +28,33 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     add_connection_options(
-        add_command(commands, "list", _list, "list the brokers, those that are down too, with their load")
+        add_command(commands, "list", _list, "list all brokers with their load, also those that are down")
     )
 
     add = add_command(commands, "add", _add, "wait for a new broker and give it its share of the partitions")
-    add.add_argument("broker", metavar="ID", type=natural)
+    add.add_argument("broker", metavar="ID", type=natural, help="the id of the new broker")
     add_plan_options(add, "--auto")
     add_connection_options(add, plans=True)
 
     drain = add_command(
         commands, "drain", _drain, "move everything off brokers, so that they can be stopped for good"
     )
-    drain.add_argument("brokers", metavar="ID", type=natural, nargs="+")
+    drain.add_argument("brokers", metavar="ID", type=natural, nargs="+", help="the id of a broker to empty")
     add_plan_options(drain)
     add_connection_options(drain, plans=True)
 
     remove = add_command(
         commands, "remove", _remove, "let the cluster forget a broker that is drained and stopped"
     )
-    remove.add_argument("broker", metavar="ID", type=natural)
+    remove.add_argument("broker", metavar="ID", type=natural, help="the id of the broker to remove")
     remove.add_argument(
-        "--force", action="store_true", help="also one that still runs, or still holds replicas"
+        "--force", action="store_true", help="remove the broker even if it still runs or holds replicas"
     )
     add_connection_options(remove)
 
 
 def _is_down(client: Client, survey: ClusterSurvey, node: int, deadline: float) -> bool:
-    """Whether the broker has left, or does so until `deadline`: who stops it and goes on at once is right."""
+    """Whether the broker has left, or leaves until `deadline`: a script may stop a broker and remove it at once."""
     while node not in survey.cluster.fenced:
         if time.monotonic() >= deadline:
             return False
@@ -190,8 +190,8 @@ def _remove(args: argparse.Namespace) -> int:
                 )
             if not _is_down(client, survey, node, time.monotonic() + min(args.timeout, _DOWN_SECONDS_MAX)):
                 raise CliError(
-                    f"broker {node} still runs: stop it first (or --force); one that was killed is missed after its "
-                    "session (broker.session.timeout.ms)"
+                    f"broker {node} still runs: stop it first (or --force); a broker that was killed counts as down when its "
+                    "session ends (broker.session.timeout.ms)"
                 )
         with changing():
             client.admin.unregister_broker(node)
@@ -202,15 +202,21 @@ def _remove(args: argparse.Namespace) -> int:
         print(f"broker {node} removed")
         if votes:
             print(
-                paint(YELLOW, f"node {node} is a voter of the quorum still: `odradek quorum remove {node}`")
+                paint(YELLOW, f"node {node} is still a voter of the quorum: `odradek quorum remove {node}`")
             )
         elif votes is None:
-            print(paint(YELLOW, f"whether node {node} votes is not known now: see `odradek quorum status`"))
+            print(
+                paint(
+                    YELLOW,
+                    f"the quorum did not say whether node {node} still votes: see `odradek quorum status`",
+                )
+            )
     return 0
 
 
 def _votes(args: argparse.Namespace, client: Client, node: int) -> bool | None:
-    """Whether the node is a voter; None where nobody says. The broker is removed already, whatever comes of this."""
+    """Whether the node is a voter; None where the quorum does not say. The broker is removed already, so errors are
+    ignored."""
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 

@@ -26,9 +26,9 @@ _BROKERS_SHOWN = 11
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("cluster", help="look at the cluster").add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    commands = groups.add_parser(
+        "cluster", help="show the state of the cluster, and what has happened"
+    ).add_subparsers(metavar="COMMAND", required=True)
     status = add_command(
         commands, "status", _status, "show the brokers and the partitions that need attention"
     )
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 def _asked(question: Callable[[], T]) -> T | None:
-    """The answer; None where the cluster cannot give one now: a status says what it can."""
+    """The answer; None where the cluster cannot give one now. The status is then shown without it."""
     from odradek.client.errors import ClientError
     from wire.errors import KafkaError
 
@@ -168,7 +168,7 @@ def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
 
 
 def _is_current(quorum: QuorumDescription | None) -> bool:
-    """Whether a controller decides; where none does, all else is as it was when one did last."""
+    """Whether there is an active controller. Without one, all other figures are from the time of the last one."""
     return quorum is not None and quorum.leader is not None
 
 

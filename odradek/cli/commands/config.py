@@ -36,9 +36,11 @@ def register(groups: Groups) -> None:
     get = add_command(commands, "get", _get, "show the configuration of a broker, a topic or a group")
     _add_resource(get)
     get.add_argument("key", metavar="KEY", nargs="?", help="print only the value of this key")
-    get.add_argument("--set-only", action="store_true", help="leave out what has its default value")
+    get.add_argument("--set-only", action="store_true", help="leave out keys that have their default value")
     get.add_argument(
-        "--explain", action="store_true", help="say what each key means (with --json: all is known)"
+        "--explain",
+        action="store_true",
+        help="explain each key (with --json: everything that is known of it)",
     )
     add_connection_options(get)
 
@@ -52,7 +54,7 @@ def register(groups: Groups) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help="let a key have its default again (repeat for more)",
+        help="reset a key to its default (repeat for more)",
     )
     for name, help_text in (("append", "add to"), ("subtract", "remove from")):
         change.add_argument(
@@ -66,9 +68,9 @@ def register(groups: Groups) -> None:
     change.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
     add_connection_options(change)
 
-    unset = add_command(commands, "unset", _set, "let keys have their defaults again")
+    unset = add_command(commands, "unset", _set, "reset keys to their defaults")
     _add_resource(unset)
-    unset.add_argument("unset", metavar="KEY", nargs="+", help="a key that has its default again")
+    unset.add_argument("unset", metavar="KEY", nargs="+", help="a key to reset")
     unset.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
     unset.set_defaults(changes=[], append=[], subtract=[])
     add_connection_options(unset)
@@ -93,7 +95,7 @@ def _resource(args: argparse.Namespace) -> ConfigResource:
         return ConfigResource(kind, "")
     if not (args.name.isascii() and args.name.isdigit()):
         raise CliError(
-            f"{args.name!r} is no broker id (a number; `odradek cluster status` lists them, or: {ALL_BROKERS})",
+            f"{args.name!r} is not a broker id: give a number (`odradek broker list` shows them) or {ALL_BROKERS}",
             USAGE,
         )
     return ConfigResource(kind, args.name)
@@ -186,7 +188,7 @@ def _explain(entries: list[ConfigEntry]) -> None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    """Who set it, in a word or two."""
+    """Where a value was set, in a word or two."""
     return _SOURCES.get(entry.source.name, entry.source.name.lower())
 
 

@@ -34,11 +34,11 @@ _RECORDS_PER_POLL = 5000
 def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "consume", _consume, "print the records of a topic")
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
     parser.add_argument(
         "--group",
         metavar="GROUP",
-        help="read as a member of this group what it has not read, and commit what was printed",
+        help="join this consumer group, print what the group has not read, and commit what was printed",
     )
     parser.add_argument(
         "--partition",
@@ -54,7 +54,7 @@ def register(groups: Groups) -> None:
         type=_start,
         metavar="WHERE",
         help="earliest, latest, an offset, -N for the last N of each partition, or a time: "
-        f"{TIME_HELP} (default: earliest; latest with --follow; with --group only for what it never read)",
+        f"{TIME_HELP} (default: earliest; latest with --follow); with --group, only for partitions where the group has committed nothing",
     )
     start.add_argument(
         "--from-beginning",
@@ -65,7 +65,9 @@ def register(groups: Groups) -> None:
     )
     parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after so many records")
     parser.add_argument(
-        "--follow", action="store_true", help="wait for new records (default: stop at the present end)"
+        "--follow",
+        action="store_true",
+        help="wait for new records (default: stop at the end that the topic has now)",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument(
@@ -77,7 +79,7 @@ def register(groups: Groups) -> None:
         "--format",
         type=template,
         metavar="TEMPLATE",
-        help="print records so: %%k key, %%v value, %%h headers, %%t topic, %%p partition, %%o offset, "
+        help="print each record by this template: %%k key, %%v value, %%h headers, %%t topic, %%p partition, %%o offset, "
         r"%%T milliseconds, %%d date; \n, \t",
     )
     add_connection_options(parser)
@@ -192,7 +194,7 @@ class _Printer:
 
 @contextmanager
 def _open(args: argparse.Namespace, **settings: Any) -> Iterator[Consumer]:
-    """A consumer for the block; one that fails leaves in a hurry."""
+    """A consumer for the block. If the block fails, the consumer closes without waiting long."""
     from odradek.client.shells.consumer import Consumer
 
     limit = args.max_messages or _RECORDS_PER_POLL
@@ -221,7 +223,7 @@ def _read_assigned(
     spans: dict[Key, tuple[int, int]],
     render: Callable[[ConsumerRecord], bytes],
 ) -> None:
-    """Print records from the starts to the ends of the moment, or for ever."""
+    """Print records from the starts to the present ends, or for ever."""
     ends = None if args.follow else {key: end for key, (_, end) in spans.items()}
     pending = {key for key in starts if ends is None or starts[key] < ends[key]}
     printer = _Printer(args, render)
@@ -249,11 +251,11 @@ def _next(consumer: Consumer, printer: _Printer, key: Key, busy: bool) -> int:
 def _read_as_member(args: argparse.Namespace, render: Callable[[ConsumerRecord], bytes]) -> None:
     """Join the group, print what it has not read, commit what was printed."""
     if args.partition is not None:
-        raise CliError("--partition and --group exclude each other: the group assigns the partitions", USAGE)
+        raise CliError("--partition and --group cannot be combined: the group assigns the partitions", USAGE)
     kind, _ = args.start or ("earliest", 0)
     if kind not in ("earliest", "latest"):
         raise CliError(
-            "with --group, --from is earliest or latest, for what the group never read "
+            "with --group, --from must be earliest or latest; it counts where the group has committed nothing "
             f"(`odradek group reset {args.group}` moves its offsets)",
             USAGE,
         )
@@ -320,19 +322,19 @@ class _Member:
             self._committed.update(news)
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are new: read them to their present ends."""
+        """Read new partitions to their present ends."""
         self._was_assigned = True
         if not self._args.follow:
             found = self._consumer.end_offsets(partitions)
             self._ends.update((key, found[key]) for key in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These go to others, who begin where this one ended."""
+        """Commit for partitions that go to other members, which begin where this one ended."""
         self._commit(partitions, self._args.timeout)
         self.lost(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """These are no longer ours."""
+        """Forget partitions that were lost."""
         for key in partitions:
             for table in (self._ends, self._committed, self._printer.next_offsets):
                 table.pop(key, None)

@@ -1,11 +1,11 @@
 """`odradek dev`: a local cluster of child processes, for trying things out.
 
-Each node's properties stand in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A
-node that dies stays dead, so that one can see what the others do; `odradek server DIR/node-N.properties` brings it
+Each node's properties stand in DIR/node-N.properties, its data in DIR/node-N, its log lines in DIR/node-N.log. A node
+that dies stays dead, so that the reaction of the others can be seen. `odradek server DIR/node-N.properties` brings it
 back. The children are in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
 
 All nodes are brokers and controllers. Those of the first start vote (an odd number of them, `VOTERS_MAX` at most);
-who joins later may be made a voter with `odradek quorum add`.
+`odradek quorum add` makes a later node a voter.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ VOTERS_MAX = 5
 REPLICATED_FROM = 3
 """With so many nodes topics have three replicas, two of which have to be in sync."""
 _FOR_ONE_PERSON = {"group.initial.rebalance.delay.ms": "300"}
-"""Nobody waits for a crowd of consumers on one's own machine; written once, and then the user's. Not zero: kafka-python
-learns of its topic's partitions 0.1 s after it starts, and a group that is complete before then is assigned nothing."""
+"""On one person's machine, a group need not wait for many consumers. The value is written once; then the user may
+change it. It is not zero because of kafka-python, which learns of its topic's partitions 0.1 s after it starts. A
+group that is complete before then is assigned nothing."""
 _HEADER = "# Written by `odradek dev`, which keeps its own keys up to date and leaves all others alone.\n"
 
 
@@ -46,21 +47,26 @@ def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "dev", _dev, "run a local cluster until Ctrl-C")
     parser.add_argument(
-        "--nodes", type=positive, default=1, metavar="N", help="brokers and controllers (default: 1)"
+        "--nodes",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="how many nodes to run; each is a broker and a controller (default: 1)",
     )
     parser.add_argument(
         "--port",
         type=port,
         default=9092,
         metavar="PORT",
-        help="of the first node's clients, the others count up; metrics 500, controllers 1000 above (default: 9092)",
+        help="the first node's port for clients; the other nodes take the ports after it. A node's metrics port is 500 above, "
+        "its controller port 1000 above (default: 9092)",
     )
     parser.add_argument(
         "--data",
         type=Path,
         default=Path("data"),
         metavar="DIR",
-        help="where everything is kept (default: data)",
+        help="the directory for data, logs and properties of the nodes (default: data)",
     )
 
 
@@ -68,10 +74,13 @@ def _dev(args: argparse.Namespace) -> int:
     data, count, first_port = args.data.absolute(), args.nodes, args.port
     if count > _METRICS_PORT_DISTANCE:
         raise CliError(
-            f"--nodes {count} leaves no room between ports: {_METRICS_PORT_DISTANCE} at most", USAGE
+            f"--nodes {count} is too many: the ports suffice for at most {_METRICS_PORT_DISTANCE}", USAGE
         )
     if first_port + count - 1 + _CONTROLLER_PORT_DISTANCE > 65535:
-        raise CliError(f"--port {first_port} leaves no room for the controller's port 1000 above it", USAGE)
+        raise CliError(
+            f"--port {first_port} is too high: controllers use the ports 1000 above, and 65535 is the last",
+            USAGE,
+        )
     with _signals() as wakeup, _started(data, count, first_port) as nodes:
         for node in nodes:
             _report_start(node, args.json)
@@ -128,7 +137,7 @@ class _Node:
             )
 
     def why_it_ended(self) -> str:
-        """What the node wrote last, as one line, without the beginning that all its last words have."""
+        """The last line that the node wrote, without the prefix that every such line has."""
         with self.log.open("rb") as stream:
             stream.seek(self._log_start)
             lines = stream.read().decode(errors="replace").strip().splitlines()
@@ -155,7 +164,7 @@ def _end(nodes: list[_Node]) -> None:
 def _started(data: Path, count: int, first_port: int) -> Iterator[list[_Node]]:
     """The nodes, ended on the way out. Unless all came to serve, their properties are then as they were before.
 
-    The directory may belong to nodes that run: their files must not tell of our ports.
+    The directory may belong to nodes that run, whose files must keep their own ports.
     """
     places = [_Place(data, number + 1, first_port + number) for number in range(count)]
     with _usable(data):
@@ -197,7 +206,9 @@ def _prepare(data: Path, places: list[_Place]) -> None:
         known = len(places) + 1
         while _Place(data, known + 1, 0).is_formatted:
             known += 1
-        raise CliError(f"{data} is of a cluster of {known} nodes: say --nodes {known}, or another --data")
+        raise CliError(
+            f"{data} belongs to a cluster of {known} nodes: use --nodes {known}, or another --data"
+        )
     if len(formatted) > 1:
         _check_ports(formatted[0])
     for place in places:
@@ -211,7 +222,7 @@ def _check_ports(first: _Place) -> None:
     text = first.properties.read_text() if first.properties.exists() else ""
     found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
     if found is not None and int(found[1]) != first.client_port:
-        raise CliError(f"the nodes of {first.data} know each other at other ports: say --port {found[1]}")
+        raise CliError(f"the nodes of {first.data} expect each other at other ports: use --port {found[1]}")
 
 
 def _restore(properties: Path, before: bytes | None) -> None:

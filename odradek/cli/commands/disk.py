@@ -21,17 +21,21 @@ __all__ = ["register"]
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("disk", help="look at the log directories").add_subparsers(
+    commands = groups.add_parser("disk", help="list the log directories of brokers").add_subparsers(
         metavar="COMMAND", required=True
     )
     listing = add_command(commands, "list", _list, "list the log directories of the brokers")
     listing.add_argument(
-        "--broker", type=natural, action="append", metavar="ID", help="only of this broker (repeat for more)"
+        "--broker",
+        type=natural,
+        action="append",
+        metavar="ID",
+        help="only directories of this broker (repeat for more)",
     )
     listing.add_argument(
         "--topics",
         action="store_true",
-        help="show what each topic takes in each directory, the largest first",
+        help="show how many bytes each topic takes in each directory, the largest first",
     )
     add_connection_options(listing)
 

@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.2
 
 
 class _Choice(NamedTuple):
-    """Who shall lead a partition, or why nobody else can."""
+    """The broker that shall lead a partition, or why the leader cannot change."""
 
     key: Key
     before: int
@@ -61,7 +61,7 @@ def _obstacle(survey: ClusterSurvey, each: Partition) -> str | None:
 def elect_uncleanly(
     args: argparse.Namespace, client: Client, survey: ClusterSurvey, wanted: dict[Key, Partition]
 ) -> int:
-    """The replica that is asked for, of each partition without a leader; else the one that has most."""
+    """For each partition that lacks a leader, the replica of --leader; by default the one that has the most records."""
     found = find_leaderless(args, client, survey, wanted)
     choices = [_unclean_choice(args, survey, each) for each in found.values()]
     if found and not args.json:
@@ -102,7 +102,7 @@ def _first(replicas: Sequence[int], node: int | None) -> tuple[int, ...]:
 
 
 def _order(client: Client, orders: dict[Key, Sequence[int]]) -> None:
-    """The same replicas in another order, which moves nothing."""
+    """Put the same replicas in another order; no data moves."""
     for error in client.admin.alter_partition_reassignments(orders).values():
         if error is not None:
             raise error
@@ -135,7 +135,7 @@ def _carry_out(args: argparse.Namespace, client: Client, choices: Sequence[_Choi
     if args.execute and left:
         name, index = left[0].key
         raise CliError(
-            f"{counted(len(left), 'partition')} not elected for: {name}-{index}: {left[0].obstacle}; try again when that is mended"
+            f"{counted(len(left), 'partition')} without an election, such as {name}-{index}: {left[0].obstacle}. Mend that, then try again"
         )
     return 0
 
@@ -156,7 +156,7 @@ def _elected(args: argparse.Namespace, client: Client, choices: Sequence[_Choice
 
 
 def _leaders(args: argparse.Namespace, client: Client, choices: Sequence[_Choice]) -> dict[Key, int]:
-    """Who leads now: the broker that is asked may hear of an election a moment later than the controller."""
+    """The leaders now. The broker that is asked may hear of an election a moment later than the controller."""
     deadline = time.monotonic() + min(args.timeout, LOOK_SECONDS_MAX)
     names = sorted({each.key[0] for each in choices})
     while choices:

@@ -25,7 +25,7 @@ __all__ = ["register_events"]
 _POLL_MS = 500
 _RETRY_SECONDS = 0.3
 _ANSWER_SECONDS_MAX = 2.0
-"""A leader that is silent for longer may be none any more."""
+"""If the leader is silent for longer, the reader looks for another."""
 _SHOWN = 40
 _NAMES_MAX = 4
 _COLOURS = {"offline": RED, "leader": YELLOW}
@@ -34,29 +34,41 @@ _COLOURS = {"offline": RED, "leader": YELLOW}
 def register_events(commands: Groups) -> None:
     """Add the command to its group."""
     events = add_command(
-        commands, "events", _events, "tell what has happened: who became leader of what, when and why"
+        commands,
+        "events",
+        _events,
+        "print what has happened: which broker became the leader of what, when and why",
     )
-    events.add_argument("--follow", action="store_true", help="go on with what happens now")
+    events.add_argument("--follow", action="store_true", help="go on and print new events as they happen")
     events.add_argument(
         "--last",
         type=positive,
         metavar="N",
         default=_SHOWN,
-        help=f"begin with the last N sentences (default: {_SHOWN})",
+        help=f"begin with the last N lines (default: {_SHOWN})",
     )
-    events.add_argument("--all", action="store_true", help="begin with the oldest that is known")
     events.add_argument(
-        "--since", type=moment, metavar="TIME", help=f"begin with what happened since: {TIME_HELP}"
+        "--all", action="store_true", help="begin with the oldest event that the metadata log still has"
+    )
+    events.add_argument(
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help=f"begin with the first event since this time: {TIME_HELP}",
     )
     events.add_argument(
         "--topic",
         type=topic_partitions,
         action="append",
         metavar="TOPIC[:N,N-N]",
-        help="only of this topic, or these partitions of it (repeat for more)",
+        help="only events of this topic, or of these partitions of it (repeat for more)",
     )
     events.add_argument(
-        "--broker", type=natural, action="append", metavar="ID", help="only of this broker (repeat for more)"
+        "--broker",
+        type=natural,
+        action="append",
+        metavar="ID",
+        help="only events of this broker (repeat for more)",
     )
     add_connection_options(events)
 
@@ -77,7 +89,7 @@ def _events(args: argparse.Namespace) -> int:
             told = [event for same in _sentences(backlog)[-args.last :] for event in same]
         if reader.begins_at and len(told) == len(backlog):
             print(
-                f"odradek: history begins at offset {reader.begins_at}: of what was before, a snapshot keeps only the outcome",
+                f"odradek: history begins at offset {reader.begins_at}: a snapshot holds only the results of earlier events",
                 file=sys.stderr,
             )
         _print(args, told)
@@ -90,11 +102,11 @@ def _events(args: argparse.Namespace) -> int:
 
 
 def _named_once(args: argparse.Namespace, client: Client, told: Collection[str]) -> None:
-    """Raises `CliError` for a topic that neither the log nor the cluster as it is has ever named."""
+    """Raise `CliError` for a topic that is neither in the log nor in the cluster now."""
     for name, _ in args.topic or ():
         if name not in told and name not in client.metadata([name]).topics:
             raise CliError(
-                f"there is no topic {name}, nor was there one as far back as the metadata log goes "
+                f"topic {name} does not exist, and the metadata log does not mention it "
                 "(`odradek topic list`; --follow waits for one)"
             )
 
@@ -111,7 +123,7 @@ class _Reader:
         self.begins_at = 0
         """The end of the last snapshot that stood in for the log; 0 while the log was there from its beginning."""
         self.topics: set[str] = set()
-        """All that were ever named."""
+        """All topics that the log has named."""
         self._narrator: Narrator = Narrator(self.topics)
 
     def read_all(self) -> Iterator[Event]:
@@ -123,7 +135,8 @@ class _Reader:
                 return
 
     def read(self, wait_ms: int) -> Iterator[list[Event]]:
-        """What comes next, for ever: from the leader, which is looked for again when it leads no longer."""
+        """The events that come next, for ever. They are read from the leader, which is looked for again when it has
+        changed."""
         from odradek.client.errors import ClientError, is_retriable
         from wire.errors import KafkaError
 

@@ -33,43 +33,51 @@ def register(groups: Groups) -> None:
         action="append",
         default=[],
         metavar="STATE",
-        help=f"only in this state: {', '.join(_STATES)}",
+        help=f"only groups in this state: {', '.join(_STATES)} (repeat for more)",
     )
     add_connection_options(listing)
 
     describe = add_command(commands, "describe", _describe, "show a group's members and how far it has read")
-    describe.add_argument("groups", metavar="GROUP", nargs="+")
+    describe.add_argument("groups", metavar="GROUP", nargs="+", help="a group to show")
     add_connection_options(describe)
 
     reset = add_command(commands, "reset", _reset, "move the committed offsets of a group without members")
-    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument("group", metavar="GROUP", help="the group, which must have no members")
     reset.add_argument(
         "--topic",
         action="append",
         type=_topic,
         metavar="TOPIC[:N,N]",
-        help="only this topic, or these partitions of it (repeat for more; default: all that it committed for)",
+        help="only this topic, or these partitions of it (repeat for more; default: all where it has committed offsets)",
     )
     where = reset.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to-earliest", action="store_true", help="to the first record there is")
     where.add_argument(
-        "--to-latest", action="store_true", help="to the end, so that only new records are read"
-    )
-    where.add_argument("--to-offset", type=natural, metavar="N", help="to this offset")
-    where.add_argument(
-        "--to-time", type=moment, metavar="TIME", help=f"to the first record of a time: {TIME_HELP}"
+        "--to-earliest", action="store_true", help="move to the first record of each partition"
     )
     where.add_argument(
-        "--by", type=span, metavar="SPAN", help="to the first record of this last span: 15m, 2h, 7d"
+        "--to-latest", action="store_true", help="move to the end, so that only new records are read"
+    )
+    where.add_argument("--to-offset", type=natural, metavar="N", help="move to this offset")
+    where.add_argument(
+        "--to-time",
+        type=moment,
+        metavar="TIME",
+        help=f"move to the first record since this time: {TIME_HELP}",
     )
     where.add_argument(
-        "--shift", type=int, metavar="N", help="by so many records forwards, or (-N) backwards"
+        "--by",
+        type=span,
+        metavar="SPAN",
+        help="move back to the first record within this span before now: 15m, 2h, 7d",
+    )
+    where.add_argument(
+        "--shift", type=int, metavar="N", help="move by this many records forwards, or (-N) backwards"
     )
     reset.add_argument("--execute", action="store_true", help="do it (default: only show what would be done)")
     add_connection_options(reset)
 
     delete = add_command(commands, "delete", _delete, "delete groups without members, with their offsets")
-    delete.add_argument("groups", metavar="GROUP", nargs="+")
+    delete.add_argument("groups", metavar="GROUP", nargs="+", help="a group to delete")
     add_connection_options(delete)
 
 

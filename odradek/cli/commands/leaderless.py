@@ -1,4 +1,5 @@
-"""Partitions without a leader: whom they wait for, what each replica's broker says of its log, what can be done."""
+"""Partitions without a leader: which brokers they wait for, what each replica's broker says of its log, what can be
+done."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Replica(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The larger, the less is lost with this replica as leader: a later epoch counts more than a longer log."""
+        """The rank for an unclean election. With a higher one, fewer records are lost: a later epoch counts more than
+        a longer log."""
         if self.log is None:
             return -1, -1
         return -1 if self.log.newest_epoch is None else self.log.newest_epoch, self.log.end
@@ -63,7 +65,7 @@ class Leaderless(NamedTuple):
         return max(self.candidates, key=lambda each: each.rank, default=None)
 
     def document(self) -> dict[str, Any]:
-        """What `--json` tells."""
+        """The partition as `--json` prints it."""
         best = self.best
         return {
             "complete_replicas": None if self.complete is None else list(self.complete),
@@ -148,7 +150,9 @@ def print_leaderless(found: Sequence[Leaderless]) -> None:
         print(paint(RED, _waits_text(each)))
         print(_choice_text(each))
     if len(shown) < len(found):
-        print(f"... and {len(found) - len(shown)} more without a leader: name topics, or --json")
+        print(
+            f"... and {len(found) - len(shown)} more without a leader: name topics, or use --json to see all"
+        )
 
 
 def _row(each: Leaderless, replica: Replica) -> tuple[Any, ...]:
@@ -178,7 +182,7 @@ def _clock(time_ms: int) -> str:
 
 
 def _waits_text(each: Leaderless) -> str:
-    """Whom it waits for, and how that one comes back."""
+    """The broker that the partition waits for, and how that broker comes back."""
     if each.complete is None:
         return f"{each.name} has no leader: start the brokers that are down"
     if not each.complete and not each.last:
@@ -195,7 +199,7 @@ def _waits_text(each: Leaderless) -> str:
                 parts.append(f"broker {node}, which is down: start it")
             case "OFFLINE":
                 parts.append(
-                    f"broker {node}, whose directory of it is offline: bring the disk back, then start the broker again"
+                    f"broker {node}, whose directory for it is offline: bring the disk back, then start the broker again"
                 )
             case "online":
                 parts.append(f"broker {node}, which is there: look again in a moment")
@@ -209,14 +213,12 @@ def _choice_text(each: Leaderless) -> str:
     """What to do when the broker that is waited for cannot come back."""
     best = each.best
     waits = each.complete is None or each.complete or each.last
-    when = "if that cannot be" if waits else "it goes on when somebody chooses"
+    when = "if that is impossible" if waits else "an operator has to choose"
     if best is None and len(each.replicas) == 1:
-        return "    if that cannot be: it has no other replica, and what it held is lost"
+        return "    if that is impossible: it has no other replica, and its records are lost"
     if best is None or best.log is None:
-        return (
-            "    if that cannot be: no other replica can be asked now, start the brokers that are down first"
-        )
+        return "    if that is impossible: start the other brokers that are down first, because no replica can be asked now"
     return (
         f"    {when}: `odradek partition elect --unclean {each.name} --leader {best.node} --execute` goes on "
-        f"from offset {best.log.end} of broker {best.node}, and gives up for good what only others have"
+        f"from offset {best.log.end} of broker {best.node}, and loses the records that only other replicas have"
     )

@@ -25,7 +25,7 @@ _EPOCHS = "leader-epoch-checkpoint"
 
 def register(groups: Groups) -> None:
     """Add the group."""
-    commands = groups.add_parser("log", help="look into log files").add_subparsers(
+    commands = groups.add_parser("log", help="print or verify the files of partitions").add_subparsers(
         metavar="COMMAND", required=True
     )
     dump = add_command(commands, "dump", _dump, "print what the files of a partition hold")
@@ -71,7 +71,7 @@ def _file_name(path: Path) -> str:
         raise CliError(f"{path} does not exist")
     if path.suffix not in _SUFFIXES and path.name != _EPOCHS:
         raise CliError(
-            f"{path} is no file of a partition (they are named {', '.join(f'*{s}' for s in _SUFFIXES)})"
+            f"{path} is not a file of a partition (these are named {', '.join(f'*{s}' for s in _SUFFIXES)})"
         )
     return path.name
 
@@ -85,7 +85,7 @@ def _items(directory: Dir, name: str | None, args: argparse.Namespace) -> Iterat
         return
     segments = [found for found in sorted(os.listdir(directory.path)) if found.endswith(_SEGMENT)]
     if not segments:
-        raise CliError(f"{directory.path} is no partition's directory (it holds no *{_SEGMENT} file)")
+        raise CliError(f"{directory.path} is not a partition's directory (it holds no *{_SEGMENT} file)")
     if args.verify:
         yield from verify_partition(directory)
         return

@@ -51,38 +51,54 @@ def register(groups: Groups) -> None:
 
 def _register_list(commands: Groups) -> None:
     listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
-    _add_topics(listing, "only of these topics, or these partitions of them (default: all)")
-    listing.add_argument("--broker", type=natural, metavar="ID", help="only those with a replica there")
+    _add_topics(listing, "list only these topics, or these partitions of them (default: all)")
+    listing.add_argument(
+        "--broker", type=natural, metavar="ID", help="only partitions with a replica on this broker"
+    )
     which = listing.add_mutually_exclusive_group()
-    which.add_argument("--moving", action="store_true", help="only those on their way to other brokers")
-    which.add_argument("--under-replicated", action="store_true", help="only those with replicas out of sync")
-    which.add_argument("--offline", action="store_true", help="only those without a leader")
+    which.add_argument(
+        "--moving", action="store_true", help="only partitions that are moving to other brokers"
+    )
+    which.add_argument(
+        "--under-replicated", action="store_true", help="only partitions with replicas out of sync"
+    )
+    which.add_argument("--offline", action="store_true", help="only partitions without a leader")
     add_connection_options(listing)
 
 
 def _register_move(commands: Groups) -> None:
-    move = add_command(commands, "move", _move, "give partitions other replicas, or stop what is moving")
+    move = add_command(
+        commands,
+        "move",
+        _move,
+        "move partitions to other brokers, change their number of replicas, or cancel moves",
+    )
     _add_topics(move, "topics, or some of their partitions, like words:0-3,7")
     how = move.add_mutually_exclusive_group(required=True)
     how.add_argument(
         "--to",
         type=_brokers,
         metavar="ID,ID",
-        help="the brokers that shall hold them, the preferred leader first",
+        help="move the partitions to these brokers, the preferred leader first",
     )
     how.add_argument(
         "--from",
         dest="leaving",
         type=_brokers,
         metavar="ID,ID",
-        help="the brokers that shall hold none of them any longer",
+        help="move the partitions off these brokers",
     )
     how.add_argument(
-        "--replicas", type=natural, metavar="N", help="have so many replicas of each, on the lightest brokers"
+        "--replicas",
+        type=natural,
+        metavar="N",
+        help="give each partition this many replicas; new ones go to the brokers with the least data",
     )
-    how.add_argument("--cancel", action="store_true", help="let what moves stay where it was")
     how.add_argument(
-        "--unthrottle", action="store_true", help="take away throttles that an interrupted move left behind"
+        "--cancel", action="store_true", help="cancel moves: the partitions stay where they were before"
+    )
+    how.add_argument(
+        "--unthrottle", action="store_true", help="remove throttles that an interrupted move left behind"
     )
     add_plan_options(move)
     add_connection_options(move, plans=True)
@@ -90,7 +106,7 @@ def _register_move(commands: Groups) -> None:
 
 def _register_balance(commands: Groups) -> None:
     balance = add_command(
-        commands, "balance", _balance, "even the load of the brokers, by as few bytes as can be"
+        commands, "balance", _balance, "even out the load of the brokers, moving as few bytes as possible"
     )
     _add_topics(balance, "move only these topics, or these partitions of them (default: all)")
     balance.add_argument(
@@ -106,17 +122,17 @@ def _register_balance(commands: Groups) -> None:
 
 def _register_elect(commands: Groups) -> None:
     elect = add_command(commands, "elect", _elect, "let the preferred replicas lead again")
-    _add_topics(elect, "only of these topics, or these partitions of them (default: all)")
+    _add_topics(elect, "elect leaders only for these topics, or these partitions of them (default: all)")
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="let a replica lead that is not in sync where no other is left: records are lost",
+        help="where no replica in sync is left, let one lead that is not in sync; the records that it lacks are lost",
     )
     elect.add_argument(
         "--leader",
         type=natural,
         metavar="ID",
-        help="with --unclean: this replica (default: the one that has most)",
+        help="with --unclean: let the replica on this broker lead (default: the one that has the most records)",
     )
     elect.add_argument("--execute", action="store_true", help="do it (default: show what would be done)")
     add_connection_options(elect)

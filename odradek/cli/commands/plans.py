@@ -60,7 +60,7 @@ def topic_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute") -> None:
-    """--execute (or another word for it) and how."""
+    """Add the options of a plan: --execute (or another word for it), --throttle, --at-once, --no-wait."""
     parser.add_argument(
         execute, dest="execute", action="store_true", help="do it (default: show what would be done)"
     )
@@ -69,7 +69,7 @@ def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute"
         "--throttle",
         type=byte_count,
         metavar="BYTES",
-        help="let no broker copy more than so many bytes in a second, for example 50M",
+        help="let each broker copy at most this many bytes a second, for example 50M",
     )
     parser.add_argument(
         "--at-once",
@@ -79,7 +79,9 @@ def add_plan_options(parser: argparse.ArgumentParser, execute: str = "--execute"
         help="move at most so many partitions at a time (default: 50)",
     )
     parser.add_argument(
-        "--no-wait", action="store_true", help="ask for all moves at once and return while they go on"
+        "--no-wait",
+        action="store_true",
+        help="begin all moves together and return; the moves go on by themselves",
     )
 
 
@@ -130,14 +132,14 @@ def carry_out(
 
 def _late_text(args: argparse.Namespace, count: int) -> str:
     text = (
-        f"--timeout is over: {counted(count, 'partition')} not moved yet; what has begun goes on "
-        "(`odradek partition list --moving`; `odradek partition move --cancel`), give the command again for the others"
+        f"--timeout has passed: {counted(count, 'partition')} not moved yet; moves that have begun go on "
+        "(`odradek partition list --moving`; `odradek partition move --cancel`), repeat the command for the others"
     )
     return f"{text}; throttles stay until `odradek partition move --unthrottle`" if args.throttle else text
 
 
 def _refuse_too_full(moves: Sequence[Move], survey: ClusterSurvey) -> None:
-    """A disk that is full takes its broker's partitions with it: a plan that ends there is not begun."""
+    """Refuse a plan that would fill a disk, because a full disk fails all partitions on it."""
     full = [
         f"broker {node} would take {bytes_text(gain)} more and has room for {bytes_text(room)}"
         for node, (gain, room) in survey.too_full(moves).items()
@@ -191,14 +193,14 @@ def _finish(args: argparse.Namespace, client: Client, moves: Sequence[Move]) -> 
 
 @contextmanager
 def _throttles_told(args: argparse.Namespace) -> Iterator[None]:
-    """What fails while brokers are throttled leaves them so, for the moves that go on: say it, and what to do."""
+    """Print what to do about throttles when the block fails: they stay, for the moves that go on."""
     try:
         yield
     except Exception:
         if args.throttle is not None:
             print(
-                "odradek: moves that have begun go on, and throttles may have stayed behind: `odradek partition list --moving`; "
-                "`odradek partition move --unthrottle` once nothing moves",
+                "odradek: moves that have begun go on (`odradek partition list --moving`), and throttles may be left: "
+                "`odradek partition move --unthrottle` removes them when all moves are done",
                 file=sys.stderr,
             )
         raise
@@ -212,7 +214,7 @@ class _Shown:
         self._started = time.monotonic()
 
     def update(self, progress: MoveProgress) -> None:
-        """So far it is."""
+        """Show the progress."""
         if not self._tty:
             return
         elapsed = max(0.001, time.monotonic() - self._started)
@@ -229,7 +231,7 @@ class _Shown:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """The line goes."""
+        """Remove the line."""
         if self._tty:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()

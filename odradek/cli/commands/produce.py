@@ -34,20 +34,21 @@ _LINGER_MS = 5
 def register(groups: Groups) -> None:
     """Add the command."""
     parser = add_command(groups, "produce", _produce, "write each line of the input as a record")
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to write to")
     parser.add_argument("--file", metavar="PATH", help="read this file instead of standard input")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--key-separator",
         metavar="TEXT",
         type=_separator,
-        help=r"the key stands before this text (\t: a tab)",
+        help=r"split each line at this text: the key is before it, the value after it (\t: a tab)",
     )
     form.add_argument(
         "--input",
         choices=("lines", "json"),
         default="lines",
-        help="json: each line is a document as `consume --json` prints it, with key, value, headers, timestamp",
+        help="lines: each line is a value (the default); json: each line is a document as `consume --json` prints it, with key, "
+        "value, headers, timestamp",
     )
     parser.add_argument(
         "--partition", type=natural, metavar="N", help="write to this partition (default: by key, else any)"
@@ -60,12 +61,18 @@ def register(groups: Groups) -> None:
         metavar="KEY=VALUE",
         help="give each record this header (repeat for more)",
     )
-    parser.add_argument("--compression", choices=_COMPRESSIONS, default="none")
+    parser.add_argument(
+        "--compression",
+        choices=_COMPRESSIONS,
+        default="none",
+        help="how batches are compressed (default: none)",
+    )
     parser.add_argument(
         "--acks",
         choices=_ACKS,
         default="all",
-        help="who must have a record before it counts (default: all)",
+        help="which replicas must have a record before it is acknowledged: all (or -1) in sync, 1 the leader, 0 none "
+        "(default: all)",
     )
     add_connection_options(parser)
 

@@ -23,25 +23,27 @@ _STALE_MS = 5000
 def register(groups: Groups) -> None:
     """Add the group."""
     commands = groups.add_parser(
-        "quorum", help="look at the quorum of controllers, change its voters"
+        "quorum", help="show the quorum of controllers, change its voters"
     ).add_subparsers(metavar="COMMAND", required=True)
     add_connection_options(
         add_command(commands, "status", _status, "show who leads the quorum, and how far the others are")
     )
-    add = add_command(commands, "add", _add, "make a voter of a controller that runs already, as an observer")
-    add.add_argument("node", metavar="ID", type=natural)
+    add = add_command(
+        commands, "add", _add, "let a controller vote that runs already and only follows the quorum"
+    )
+    add.add_argument("node", metavar="ID", type=natural, help="the node id of the controller")
     add.add_argument(
         "--endpoint",
         type=_endpoint,
         action="append",
         metavar="LISTENER://HOST:PORT",
-        help="where it listens as a controller (default: as it has registered)",
+        help="where its controller listens (default: the addresses that it has registered)",
     )
     _add_directory(add)
     add_connection_options(add)
 
     remove = add_command(commands, "remove", _remove, "take the vote from a controller")
-    remove.add_argument("node", metavar="ID", type=natural)
+    remove.add_argument("node", metavar="ID", type=natural, help="the node id of the controller")
     _add_directory(remove)
     add_connection_options(remove)
 
@@ -51,7 +53,7 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
         "--directory-id",
         type=_directory_id,
         metavar="ID",
-        help="of its metadata directory (`odradek storage info`; default: the one that it fetches with)",
+        help="the id of its metadata directory, as `odradek storage info` shows it (default: the one that the quorum's leader knows)",
     )
 
 
@@ -217,7 +219,7 @@ def _directory_of(args: argparse.Namespace, replicas: tuple[QuorumReplica, ...],
 def _registered(
     args: argparse.Namespace, client: Client, quorum: QuorumDescription
 ) -> dict[str, tuple[str, int]]:
-    """Where the controller listens, as it has told the quorum."""
+    """Where the controller listens, as it has registered."""
     with connected_to_controller(args, client, quorum) as (controller, listener):
         found = controller.admin.describe_controllers()
     for node in found:

@@ -20,7 +20,7 @@ def register(groups: Groups) -> None:
         "server",
         _server,
         "run one node until SIGTERM or Ctrl-C",
-        epilog="Its directories must have been formatted before, once: odradek storage format CONFIG",
+        epilog="Before the first start, format the node's directories: odradek storage format CONFIG",
     )
     parser.add_argument("config", metavar="CONFIG", help="a properties file with Kafka's keys")
 

@@ -27,9 +27,13 @@ def register(groups: Groups) -> None:
     )
     form = add_command(commands, "format", _format, "prepare the directories of a new node")
     form.add_argument("config", metavar="CONFIG", help="the node's properties file")
-    form.add_argument("--cluster-id", metavar="ID", help="22 characters of base64 (default: a random one)")
     form.add_argument(
-        "--ignore-formatted", action="store_true", help="leave directories alone that were formatted before"
+        "--cluster-id",
+        metavar="ID",
+        help="the id of the cluster, 22 characters of base64 (default: a random one)",
+    )
+    form.add_argument(
+        "--ignore-formatted", action="store_true", help="skip directories that are formatted already"
     )
     voters = form.add_mutually_exclusive_group()
     voters.add_argument(
@@ -49,7 +53,7 @@ def register(groups: Groups) -> None:
         action="append",
         type=_feature,
         default=[],
-        help="begin with this level of a feature (may be repeated)",
+        help="begin with this level of a feature (repeat for more)",
     )
     info = add_command(commands, "info", _info, "show what the directories of a node hold")
     info.add_argument("config", metavar="CONFIG", help="the node's properties file")
@@ -175,7 +179,8 @@ def format_storage_of(
     no_initial_controllers: bool = False,
     features: Mapping[str, int] | None = None,
 ) -> Formatted:
-    """Format all directories of the node; at most one of the three ways to tell who votes. Raises `CliError`."""
+    """Format all directories of the node. At most one of the three ways to name the voters may be given. Raises
+    `CliError`."""
     from metadata_quorum.replica.storage_format import (
         StorageError,
         StorageFormat,
@@ -221,7 +226,8 @@ def format_storage_of(
 
 
 def _is_alone(config: NodeConfig) -> bool:
-    """Whether the file names no controller but this node's: then it is the only voter without being told."""
+    """Whether this node's controller is the only one that the file names. Then it is the only voter, without an
+    option."""
     if config.voter is None:
         return False
     if config.static_voters:

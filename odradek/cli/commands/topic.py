@@ -33,15 +33,18 @@ def register(groups: Groups) -> None:
 
 def _register_create(commands: Groups) -> None:
     create = add_command(commands, "create", _create, "create a topic")
-    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("topic", metavar="TOPIC", help="the name of the new topic")
     create.add_argument(
-        "--partitions", type=positive, metavar="N", help="default: the broker's num.partitions"
+        "--partitions",
+        type=positive,
+        metavar="N",
+        help="how many partitions (default: the broker's num.partitions)",
     )
     create.add_argument(
         "--replication-factor",
         type=replicas,
         metavar="N",
-        help="default: the broker's default.replication.factor",
+        help="how many replicas of each partition (default: the broker's default.replication.factor)",
     )
     create.add_argument(
         "--config",
@@ -58,29 +61,31 @@ def _register_create(commands: Groups) -> None:
 
 def _register_describe(commands: Groups) -> None:
     describe = add_command(commands, "describe", _describe, "show a topic's partitions and settings")
-    describe.add_argument("topics", metavar="TOPIC", nargs="+")
+    describe.add_argument("topics", metavar="TOPIC", nargs="+", help="a topic to show")
     describe.add_argument("--offsets", action="store_true", help="show where each partition begins and ends")
     add_connection_options(describe)
 
 
 def _register_alter(commands: Groups) -> None:
     alter = add_command(commands, "alter", _alter, "give a topic more partitions or other settings")
-    alter.add_argument("topic", metavar="TOPIC")
-    alter.add_argument("--partitions", type=positive, metavar="N", help="have so many partitions in all")
+    alter.add_argument("topic", metavar="TOPIC", help="the topic to change")
+    alter.add_argument(
+        "--partitions", type=positive, metavar="N", help="raise the number of partitions to this total"
+    )
     alter.add_argument(
         "--config",
         type=key_value,
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a topic configuration (repeat for more)",
+        help="set a topic configuration (repeat for more)",
     )
     alter.add_argument(
         "--unset",
         action="append",
         default=[],
         metavar="KEY",
-        help="let a topic configuration have its default again (repeat for more)",
+        help="reset a topic configuration to its default (repeat for more)",
     )
     alter.add_argument("--validate-only", action="store_true", help="check everything, change nothing")
     add_connection_options(alter)
@@ -88,9 +93,9 @@ def _register_alter(commands: Groups) -> None:
 
 def _register_delete(commands: Groups) -> None:
     delete = add_command(commands, "delete", _delete, "delete topics with all their records")
-    delete.add_argument("topics", metavar="TOPIC", nargs="+")
+    delete.add_argument("topics", metavar="TOPIC", nargs="+", help="a topic to delete")
     delete.add_argument("--if-exists", action="store_true", help="succeed for topics that do not exist")
-    delete.add_argument("--force", action="store_true", help="delete internal topics, too")
+    delete.add_argument("--force", action="store_true", help="delete internal topics too")
     add_connection_options(delete)
 
 
@@ -244,7 +249,7 @@ def _spare_internal(client: Client, names: list[str]) -> None:
         if name in topics and topics[name].is_internal:
             raise CliError(
                 f"{name} is an internal topic: deleting it loses what the cluster keeps there "
-                "(groups' offsets, transactions); --force does it all the same"
+                "(groups' offsets, transactions); --force deletes it anyway"
             )
 
 

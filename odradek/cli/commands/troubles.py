@@ -36,7 +36,7 @@ def trouble_text(broker: int, troubled: TroubledDirectory) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(troubled.since_ms / 1000))
     return (
         f"broker {broker}: {troubled.path} {_STATES[troubled.trouble.value]} since {since}; "
-        "replicas elsewhere that are in sync lead in its stead"
+        "in-sync replicas on other brokers lead instead"
     )
 
 

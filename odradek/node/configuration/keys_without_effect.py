@@ -1,4 +1,4 @@
-"""Keys of Kafka's that a properties file may set and that nothing here goes by, each with its reason.
+"""Kafka's keys that a properties file may set and that have no effect here, each with its reason.
 
 A start names those that are set in one warning, and docs/configuration.md lists them. A test compares the table with
 the readers in the code, so a change that begins to read a key takes it away here.

@@ -38,7 +38,7 @@ from odradek.node.configuration.quorum_config import (
 
 PLAINTEXT = "PLAINTEXT"
 EVERYWHERE = ("", "0.0.0.0", "::")
-"""Hosts that are good to listen on, and not to be told to others."""
+"""Hosts that are good to listen on, but useless as an advertised address."""
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)\Z")
 _HOST_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]*?)\]?:([0-9]+)\Z")
@@ -69,7 +69,8 @@ FORMER_DEFS: dict[str, ConfigDef] = {
         ("controlled.shutdown.retry.backoff.ms", "long"),
     )
 }
-"""Keys that Kafka had before version 4, and that mean something here; unset they leave it to the node."""
+"""Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value.
+"""
 
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
@@ -85,7 +86,7 @@ _NOT_SUPPORTED = (
     "early.start.listeners",
     "delegation.token.secret.key",
 )
-"""Keys with which an operator asks for something that would be missing silently."""
+"""Keys for features that are missing here; they are refused, because the operator would rely on them."""
 
 
 @attrs.frozen
@@ -127,15 +128,15 @@ class NodeConfig:
     static_voters: tuple[StaticVoter, ...]
     """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
-    """Controllers that tell who leads, as long as nobody else does: host and port."""
+    """Controllers to ask for the leader before the voters are known: host and port."""
     metrics_address: tuple[str, int] | None
     """Host (empty: every interface) and port of the metrics page."""
     disk_hung_seconds: float
     disk_full_seconds: float
     start_without_acls: bool = False
-    """Whether somebody knows that the ACLs in the metadata log are not enforced."""
+    """Whether the operator knows that the ACLs in the metadata log are not enforced."""
     release: Release = THIS_RELEASE
-    """What this node speaks. No file says it."""
+    """The versions and feature levels that this node speaks. They come from the code, not from a file."""
 
     @classmethod
     def load(cls, path: str) -> NodeConfig:
@@ -209,7 +210,7 @@ class NodeConfig:
     def config_layers(self) -> BrokerConfigLayers:
         """The file's values as the lowest layer of what topics and DescribeConfigs see.
 
-        As in Kafka `broker.id` is told like `node.id`, its newer name.
+        As in Kafka, `broker.id` has the value of `node.id`, its newer name.
         """
         return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
 
@@ -432,7 +433,8 @@ def _advertised(
 
 
 def _check_routable(key: str, advertised: tuple[ListenerConfig, ...]) -> None:
-    """What clients are told to connect to; `key` is where it was said, for it may be taken from `listeners`."""
+    """Refuse an advertised address that clients cannot connect to. `key` is the key that it came from, perhaps
+    `listeners`."""
     for each in advertised:
         if each.host == "0.0.0.0":
             raise ConfigError(
@@ -473,7 +475,8 @@ def _voter(
     static_voters: tuple[StaticVoter, ...],
     node_id: int,
 ) -> VoterEndpoint | None:
-    """What the other nodes are told: the advertised address of the first controller listener, else its own."""
+    """The address for other nodes: the advertised one of the first controller listener, else the one that it listens
+    on."""
     name = controller_names[0]
     own = next((each for each in listeners if each.name == name), None)
     if own is None:
@@ -493,9 +496,9 @@ def _voter(
 
 
 def _check_relations(values: Mapping[str, ConfigValue]) -> None:
-    """Kafka's rules between keys, as far as they concern what this version does.
+    """Check Kafka's rules between keys, as far as they concern what this version does.
 
-    One is ours: a broker whose heartbeats are rarer than its sessions would be fenced for ever.
+    One is ours: the interval of heartbeats must be below the session timeout, or the broker would be fenced for ever.
     """
 
     def number(key: str) -> float:

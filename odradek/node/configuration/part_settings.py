@@ -1,4 +1,4 @@
-"""What the parts of a node take from its configuration. PURE."""
+"""The settings of a node's parts, made from its configuration. PURE."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wire.structure import Message
 __all__ = ["broker_settings", "lifecycle_times", "metadata_settings"]
 
 FETCH_SESSION_EVICTION_MS = 120_000
-"""Kafka's constant: a session is safe from smaller newcomers for so long."""
+"""Kafka's constant: for so long, a fetch session cannot be displaced by a new one with fewer partitions."""
 
 
 def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
@@ -48,7 +48,7 @@ def lifecycle_times(config: NodeConfig) -> LifecycleTimes:
 
 
 def _static_voters(config: NodeConfig) -> VoterSet:
-    """`controller.quorum.voters`; nobody knows their directories. None of them where the key is not set."""
+    """`controller.quorum.voters`, whose directory ids are unknown; empty where the key is not set."""
     if not config.static_voters:
         return NO_VOTERS
     name = config.controller_listener_names[0]

@@ -10,7 +10,7 @@ _UNICODE = re.compile(r"[0-9a-fA-F]{4}")
 
 
 class MalformedProperties(ValueError):
-    """A unicode escape that is none; the text names the line."""
+    """A malformed unicode escape; the text names the line."""
 
 
 def parse_properties(text: str) -> dict[str, str]:

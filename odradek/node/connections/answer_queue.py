@@ -1,12 +1,12 @@
 """The answers of one connection: in the order of its requests, within bounds, sent together. PORTED.
 
-Answers that exist at once go straight to the send queue. As soon as one request is delayed, it and all after it take a
-`Slot` in a queue (`odradek.node.connections.answers`). That queue is bounded in number and in bytes: a connection that
-fills it is read again when there is room. What completes a delayed answer pushes it out itself, without waking the connection's
-task. Only if the socket is full a drain task waits for it to become writable.
+Answers that exist at once go straight to the send queue. As soon as one request is delayed, it and all after it take
+a `Slot` in a queue (`odradek.node.connections.answers`). That queue is bounded in number and in bytes: a connection
+that fills it is read again when there is room. The code that completes a delayed answer also sends it, without waking
+the connection's task. Only if the socket is full, a drain task waits for it to become writable.
 
-Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have one latency. One
-look at the clock per turn is exact for all of them.
+Every request is counted in its `ApiEntry`. All answers of a turn leave with one call, so they have the same latency.
+So the clock is read once per turn.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class _Who(TypedDict):
 
 
 class AnswerQueue:
-    """One connection as far as it answers. `Connection` adds what comes in: one object, since every frame uses both."""
+    """The answering half of a connection. `Connection` adds the receiving half. Both are one object, since every
+    frame uses both."""
 
     __slots__ = (
         "blocked",
@@ -71,11 +72,11 @@ class AnswerQueue:
         self.send_queue = SendQueue()
         self.slots: deque[Slot] | None = None
         self.held_bytes = 0
-        """What its slots hold, see `odradek.node.connections.answers`."""
+        """The bytes that its slots hold (`odradek.node.connections.answers`)."""
         self.parked = 0
         """Its parked fetches."""
         self.encoding = 0
-        """Its long answers that are still objects: nothing is dispatched while there are any."""
+        """How many of its long answers are still objects. Nothing is dispatched until this is 0."""
         self.suspended: tuple[Slot, Suspend] | None = None
         self.room: Event | None = None
         self.draining = False
@@ -91,7 +92,7 @@ class AnswerQueue:
     # -- one answer ---------------------------------------------------------------------------------------------
 
     def _answer(self, entry: ApiEntry, correlation_id: int, size: int, result: Any) -> None:
-        """Encode a response that is there and next in order; queue everything else."""
+        """Encode a response that is complete and next in order; queue every other one."""
         if result is None:
             entry.unanswered += 1
             return
@@ -132,7 +133,7 @@ class AnswerQueue:
         return slot
 
     def _delay(self, slot: Slot, delayed: Delayed) -> None:
-        """The slot's answer comes later."""
+        """Queue a slot whose answer comes later."""
         slot.delayed = delayed
         delayed.answer = slot
         if delayed.parks:
@@ -142,7 +143,7 @@ class AnswerQueue:
         self._hold(slot, slot.request_bytes if delayed.keeps_request else 0)
 
     def _hold(self, slot: Slot, count: int) -> None:
-        """Count what a slot holds from now on; too much of it stops the dispatch."""
+        """Count the bytes that a slot holds from now on; too many of them stop the dispatch."""
         more = count - slot.held_bytes
         slot.held_bytes = count
         self.held_bytes += more
@@ -156,7 +157,7 @@ class AnswerQueue:
             self.room = self.services.new_event()
 
     def _let_go(self, slot: Slot) -> None:
-        """The slot has left the queue."""
+        """Stop counting a slot that has left the queue."""
         self._park_no_more(slot)
         self.held_bytes -= slot.held_bytes
         self.services.held.change(-slot.held_bytes)
@@ -205,7 +206,7 @@ class AnswerQueue:
         self._hold(slot, size)
 
     def answer_came(self, slot: Slot) -> None:
-        """A delayed answer is there. Errors end this connection only."""
+        """Send a delayed answer that is complete. Errors end this connection only."""
         slots = self.slots
         if not slots:
             return
@@ -220,7 +221,7 @@ class AnswerQueue:
             self.push_answers()
 
     def encode_long(self, slot: Slot, response: Any) -> None:
-        """A long answer is there: nothing more is dispatched until it is bytes."""
+        """Have a long answer encoded beside the loop. Nothing more is dispatched until that is done."""
         self._park_no_more(slot)
         self.encoding += 1
         if self.room is None:
@@ -228,7 +229,7 @@ class AnswerQueue:
         self.services.tasks.start_soon(encode_beside, self.services, slot, response, name="long answer")
 
     def encoded(self, slot: Slot, chunks: list[Chunk], size: int) -> None:
-        """A long answer is bytes now."""
+        """Queue the bytes of a long answer."""
         self.encoding -= 1
         if self.closing:
             release_chunks(chunks)
@@ -241,7 +242,7 @@ class AnswerQueue:
         self.signal_room()
 
     def encoding_failed(self) -> None:
-        """A long answer could not be encoded: a bug, which ends this connection only."""
+        """End this connection because a long answer could not be encoded, which is a bug."""
         self.encoding -= 1
         self._break()
 
@@ -268,7 +269,7 @@ class AnswerQueue:
             self.room = self.services.new_event()
 
     def push_answers(self) -> None:
-        """A delayed answer came: encode and send what is next in order. Errors end this connection only."""
+        """Encode and send what is next in order, after a delayed answer came. Errors end this connection only."""
         try:
             self._move_answers()
             if self.send_queue.chunks:
@@ -287,7 +288,7 @@ class AnswerQueue:
         self.close()
 
     def _fail(self, error: ConnectionLost | DiskError) -> None:
-        """End the connection for an error that came up outside of its task."""
+        """End the connection for an error that arose outside of its task."""
         if isinstance(error, DiskError):
             self.services.log.error("connection.disk_error", error=str(error), **self._who())
         self.close()
@@ -308,7 +309,7 @@ class AnswerQueue:
         answered.clear()
 
     def _forget_turn(self) -> None:
-        """An error that cuts a turn short drops its answers."""
+        """Drop the answers of a turn that an error cut short."""
         services = self.services
         for entry in services.answered:
             entry.answered_in_turn = 0
@@ -337,7 +338,7 @@ class AnswerQueue:
         self.signal_room()
 
     def signal_room(self) -> None:
-        """Go on dispatching if there is room for more answers."""
+        """Resume dispatching if there is room for more answers."""
         if self.room is not None and (self.closing or not self._crowded()):
             self.room.set()
 
@@ -399,7 +400,7 @@ class AnswerQueue:
         self.signal_room()
 
     def _release_answers(self) -> None:
-        """Drop what is not sent, and let go of what it holds."""
+        """Drop the answers that are not sent, and release what they hold."""
         self._forget_turn()
         self.services.spills.clear()
         slots, self.slots = self.slots, None

@@ -30,11 +30,11 @@ HELD_IN_ALL_BYTES_MAX = 64 * 1024 * 1024
 HELD_SHARE_BYTES = 64 * 1024
 RESPONSE_PREFIX = struct.Struct(">ii")
 HELD_SECONDS_MAX = 10.0
-"""So long a connection may keep others waiting for this memory."""
+"""How long a connection may keep others waiting for this memory."""
 
 
 class Answering(Protocol):
-    """What a slot, and who encodes its answer elsewhere, need of its connection."""
+    """The part of a connection that its slots use, and the code that encodes answers beside the loop."""
 
     last_active: float
 
@@ -54,7 +54,7 @@ class Answering(Protocol):
         """A long answer is bytes now."""
 
     def encoding_failed(self) -> None:
-        """A long answer could not be encoded."""
+        """End the connection because a long answer could not be encoded."""
 
 
 class Slot:
@@ -98,7 +98,7 @@ class Slot:
         return self.chunks is not None or self.response is not None
 
     def complete(self, response: Any) -> None:
-        """Called by the owner of the delayed request."""
+        """Hand in the answer. The owner of the delayed request calls this once."""
         self.delayed = None
         if self.is_long:
             self.connection.encode_long(self, response)
@@ -129,7 +129,7 @@ C = TypeVar("C", bound=Holding)
 
 
 class HeldAnswers:
-    """What all connections hold together."""
+    """Counts the bytes that all connections hold together."""
 
     __slots__ = ("bytes_held", "bytes_max", "parked", "waiters")
 
@@ -144,7 +144,7 @@ class HeldAnswers:
         return self.bytes_held > self.bytes_max
 
     def change(self, count: int) -> None:
-        """So many bytes more are held, or fewer."""
+        """Count so many bytes more; fewer where `count` is negative."""
         was_full = self.is_full
         self.bytes_held += count
         if was_full and not self.is_full:
@@ -152,7 +152,8 @@ class HeldAnswers:
                 waiter.signal_room()
 
     def to_evict(self, connections: Iterable[C], now: float) -> list[C]:
-        """Those that hold the most, and have for `HELD_SECONDS_MAX`, until the rest is within the bound."""
+        """The connections to close: those that have held the most for `HELD_SECONDS_MAX`, until the rest is within
+        the bound."""
         excess = self.bytes_held - self.bytes_max
         if excess <= 0:
             return []
@@ -180,7 +181,7 @@ class HeldAnswers:
 def splice(frame: bytearray, correlation_id: int, spills: list[tuple[int, Any]], chunks: list[Chunk]) -> int:
     """Add an encoded answer with file ranges between its bytes to `chunks`, and empty `spills`.
 
-    The frame's size counts both, and so does what is returned.
+    The frame's size counts the bytes and the ranges; so does the returned number.
     """
     spilled = 0
     for _, chunk in spills:

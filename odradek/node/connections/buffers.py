@@ -1,4 +1,5 @@
-"""Memory for frames that arrive in pieces: one shared buffer for all connections, pooled ones for what is left over.
+"""Memory for frames that arrive in pieces: one buffer that all connections share, and pooled ones for incomplete
+frames.
 
 A connection receives into the shared buffer and dispatches every complete frame from there. Only an incomplete tail
 is copied into a buffer of its own. That buffer grows with the bytes that have arrived, never with the size that a
@@ -42,9 +43,9 @@ class Holder(Protocol):
     """Who holds a buffer: a connection."""
 
     have: int
-    """Bytes of a frame in it."""
+    """How many bytes of a frame it holds."""
     frame_began_at: float
-    """Less the time in which the frame waited for memory."""
+    """When the frame began, moved on by the time in which it waited for memory."""
     closing: bool
 
     @property
@@ -69,7 +70,7 @@ class PooledBuffer:
 
 
 class _Waiter:
-    """Somebody who waits for a buffer in the place of a smaller one."""
+    """A connection that waits for a buffer to replace its smaller one."""
 
     __slots__ = ("buffer", "event", "replaced", "since", "size")
 
@@ -92,7 +93,7 @@ class ReceiveBuffers:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._used = [0, 0]
-        """By large and small frames."""
+        """Bytes in use, for large frames and for small ones."""
         small = bytes_max // SMALL_SHARE
         self._parts = (bytes_max - small, small)
         self._waiters: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
@@ -109,7 +110,8 @@ class ReceiveBuffers:
     ) -> PooledBuffer | None:
         """A buffer of at least `size` bytes for a frame of `frame_bytes`, or None when there is no room now.
 
-        Whose part of the pool nobody else uses gets one beyond the limit, also while still holding the `replaced` one.
+        A connection that has its part of the pool to itself may exceed the limit, even while it holds the `replaced`
+        one.
         """
         is_small = frame_bytes <= SMALL_FRAME_BYTES
         rounded = _rounded(size)
@@ -118,7 +120,7 @@ class ReceiveBuffers:
         return self._make(rounded, is_small, holder)
 
     def take_beyond(self, size: int, frame_bytes: int, holder: Holder) -> PooledBuffer:
-        """A buffer for a tail that has arrived already (at most `receive_view`), limit or not."""
+        """A buffer for a tail that has arrived already (at most `receive_view`), even above the limit."""
         return self._make(_rounded(size), frame_bytes <= SMALL_FRAME_BYTES, holder)
 
     async def wait_for(
@@ -145,7 +147,7 @@ class ReceiveBuffers:
         return waiter.buffer
 
     def give(self, buffer: PooledBuffer) -> None:
-        """Give a buffer back; those who wait get theirs in their order."""
+        """Give a buffer back, and serve waiting connections in their order."""
         self.bytes_used -= buffer.size
         self._used[buffer.is_small] -= buffer.size
         del self._in_use[buffer]
@@ -181,7 +183,7 @@ class ReceiveBuffers:
         return buffer
 
     def _look_for_room(self) -> None:
-        """Serve those whose turn it is, and say how much may be received."""
+        """Serve the connections whose turn it is, and set how much may be received."""
         for is_small in (True, False):
             queue = self._waiters[is_small]
             while queue and self._fits(queue[0].size, is_small, queue[0].replaced):
@@ -197,11 +199,11 @@ class ReceiveBuffers:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for memory."""
+        """Whether a connection waits for memory."""
         return bool(self._waiters[0] or self._waiters[1])
 
     def to_evict(self, now: float) -> list[Holder]:
-        """Whose frames are to be given up; to be asked about every second."""
+        """The connections whose frames are to be given up. The server asks about every second."""
         if now < self._look_at:
             return []
         self._look_at = now + 0.5
@@ -223,9 +225,10 @@ class ReceiveBuffers:
     def _by_share(
         self, is_small: bool, now: float, chosen: list[Holder]
     ) -> Iterator[tuple[PooledBuffer, bool]]:
-        """The buffers whose loss helps those who wait for this part, and whether they are slow: always the next of the
-        address that holds the most then. Those that have room and do not fill it come first, by their bytes per second;
-        then those that wait themselves, the larger and older ones first."""
+        """The buffers whose loss helps connections that wait for this part, and whether each is slow.
+
+        Each comes from the address that holds the most at that point. First come those with room left, the slowest by
+        bytes per second first. Then come those that wait themselves, the larger and older ones first."""
         both = self._used[not is_small] > self._parts[not is_small]
         waiting = {each.replaced for queue in self._waiters for each in queue}
         shares: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Log lines about broken frames: one per second and peer, the others counted. PURE.
 
-A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. What is held back is
-told as a number, by the next line about that peer or by the server's round a second later.
+A peer that sends garbage as fast as it can connect would otherwise fill the operator's disk. The next line about that
+peer has the number of lines that were held back. If none comes, the server writes one a second later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OTHERS = "others"
 
 
 class _Peer:
-    """When its last line was written, and what has been held back since."""
+    """When the last line about a peer was written, and how many were held back since."""
 
     __slots__ = ("error", "held_back", "said_at")
 
@@ -34,7 +34,7 @@ class Complaints:
         self.protocol_errors = 0
 
     def protocol_error(self, now: float, error: str, *, peer: str, client_id: str | None) -> None:
-        """A connection of `peer` is closed for what it sent. `now` in seconds."""
+        """Log, or count, that a connection of `peer` is closed because it broke the protocol. `now` in seconds."""
         self.protocol_errors += 1
         known = self._peers.get(peer)
         if known is None:
@@ -51,7 +51,8 @@ class Complaints:
             self._tell(peer, known, now)
 
     def tell_held_back(self, now: float) -> None:
-        """Write what is due, and forget peers that have been quiet for an interval. To be called about every second."""
+        """Write the lines that are due, and forget peers that have been quiet for an interval. Called about every
+        second."""
         for name, peer in list(self._peers.items()):
             if now - peer.said_at >= INTERVAL_SECONDS:
                 if peer.held_back:

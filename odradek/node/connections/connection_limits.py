@@ -1,6 +1,6 @@
 """How many connections a node takes: in all, from one address, in one second. PURE.
 
-All listeners of a node share one. Limits may change at any time; connections that are open stay.
+All listeners of a node share one `ConnectionLimits`. Limits may change at any time; open connections stay.
 
 Clients get only the connections that the limit of open files leaves them (`client_room`), even if the configuration
 allows more. A node that runs out of descriptors can neither roll a segment nor reach its peers.
@@ -59,9 +59,10 @@ class ConnectionLimits:
         return self._second_began_at + 1.0
 
     def enter(self, host: str, *, is_peers: bool = False) -> bool:
-        """Take a connection in; False when there are too many, in all or from its address.
+        """Count a new connection; False when there are too many, in all or from its address.
 
-        `is_peers`: it came to a listener of the brokers' own, which as in Kafka the limit of all connections spares.
+        `is_peers`: it came to the brokers' own listener. As in Kafka, the limit of all connections does not hold
+        there.
         """
         self._accepted_in_second += 1
         from_host = self._by_host.get(host, 0)
@@ -74,7 +75,7 @@ class ConnectionLimits:
         return True
 
     def leave(self, host: str, *, is_peers: bool = False) -> None:
-        """A connection that entered is gone."""
+        """Stop counting a connection that is closed."""
         self._open -= 1
         self._reserved -= is_peers
         rest = self._by_host[host] - 1

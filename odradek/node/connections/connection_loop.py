@@ -13,11 +13,12 @@ receive and its dispatch.
 * Requests are counted as they are dispatched, which is the order in which they came; appends assert it
   (`Context.note_append`).
 * Answers leave in the order of the requests (`odradek.node.connections.answer_queue`).
-* A `Suspend` stops dispatch on its connection only.
-* What has thousands of elements is decoded and encoded beside the loop (`odradek.node.connections.long_requests`).
+* A handler that returns `Suspend` stops the dispatch on its connection only.
+* Requests and answers of thousands of elements are decoded and encoded beside the loop
+  (`odradek.node.connections.long_requests`).
 
-A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` keeps those few). Other
-connections go on.
+A frame that does not parse closes its connection with one log line (`odradek.node.connections.complaints` limits
+their number). Other connections go on.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from wire.framing.frames import skip_tags
 
 FRAMES_PER_TURN = 64
 TURN_SECONDS_MAX = 0.005
-"""After so long a turn ends with the next look at the clock."""
+"""A turn ends at the first look at the clock after so long."""
 FRAMES_PER_LOOK = 8
 LARGE_FRAME_BYTES = 64 * 1024
 GROWN_BYTES_MIN = 4096
@@ -184,7 +185,8 @@ class Connection(AnswerQueue):
         self.frame_began_at = self.last_active
 
     def _keep_tail(self, shared: PooledBuffer, start: int, end: int) -> None:
-        """Copy an incomplete frame out of the shared buffer; a large one into room for all, if much of it is here."""
+        """Copy an incomplete frame out of the shared buffer; a large one into room for all of it, if much of it has
+        arrived."""
         left = end - start
         wanted = announced = left + 4
         if start or not self.have:
@@ -203,7 +205,8 @@ class Connection(AnswerQueue):
         self.have = left
 
     async def _grow(self) -> None:
-        """The own buffer is full and holds no complete frame: double it, or wait until the pool has room."""
+        """Double the connection's own buffer, which is full without a complete frame, or wait until the pool has
+        room."""
         old = self.own
         assert old is not None
         announced = 4 + _SIZE.unpack_from(old.data, 0)[0]
@@ -228,7 +231,7 @@ class Connection(AnswerQueue):
 
     @property
     def address(self) -> str:
-        """Where the peer is."""
+        """The host of the peer."""
         return self.conn.peer_host
 
     def _give_own(self) -> None:
@@ -327,7 +330,7 @@ class Connection(AnswerQueue):
             self.memory.set()
 
     def trim(self) -> None:
-        """Give back an empty buffer of an idle connection; not while a request is suspended, which may have copied it."""
+        """Give back an empty buffer of an idle connection, unless a request is suspended."""
         if self.have == 0 and not self.pending_frames and not self.dispatching and self.suspended is None:
             self._give_own()
 

@@ -1,7 +1,8 @@
 """Requests and answers of thousands of elements: decoded and encoded beside the loop, handled in a turn of long work. PORTED.
 
-What a request of `ELEMENTS_AT_ONCE` elements and less asks for is done at once, or cut into slices by its handler. Of what
-has more each step is a piece of `odradek.env.long_work`: decode in the worker, handle on the loop, encode in the worker.
+A request of up to `ELEMENTS_AT_ONCE` elements is handled at once, or its handler cuts the work into slices. For a
+larger one, each step is a piece of `odradek.env.long_work`: decode in the worker, handle on the loop, encode in the
+worker.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wire.codec import ErrorCounts
 def decode_beside(
     services: ConnectionServices, entry: ApiEntry, context: Context, frame: memoryview, offset: int
 ) -> Suspend:
-    """What a connection does with a frame of too many elements; the frame is copied, for the receive buffer goes.
+    """The work for a frame of too many elements. The frame is copied, because the receive buffer is reused.
 
     The copy can be written to: an append sets offsets and times in place."""
     copied, asker = memoryview(bytearray(frame)), context.for_later()
@@ -36,7 +37,7 @@ def decode_beside(
 
 
 async def encode_beside(services: ConnectionServices, slot: Slot, response: Any) -> None:
-    """Encode a long answer and give it to its connection, which may be gone by then."""
+    """Encode a long answer and give it to its connection, which may be closed by then."""
     connection, entry = slot.connection, slot.entry
     if connection.closing:
         release_response(response)
@@ -56,7 +57,7 @@ async def encode_beside(services: ConnectionServices, slot: Slot, response: Any)
 
 
 def encode_apart(entry: ApiEntry, correlation_id: int, response: Any) -> tuple[list[Chunk], int, ErrorCounts]:
-    """The frame in pieces, its size, and the error codes in it. For any thread: it touches nothing that others have."""
+    """The frame in pieces, its size, and the error codes in it. It may run in any thread, because it shares no state."""
     frame, chunks, errors = bytearray(entry.prefix), list[Chunk](), ErrorCounts()
     spills: list[tuple[int, Any]] = []
     entry.encode(frame, response, spills, errors)

@@ -85,8 +85,8 @@ class Server:
             )
 
     async def reap_loop(self) -> None:
-        """Close connections that were idle too long, and those that hold memory others wait for: half-sent frames, and
-        answers behind one that does not come."""
+        """Close connections that were idle too long, and those that hold memory which others wait for. That memory
+        holds half-sent frames, or answers behind one that does not come."""
         clock, buffers = self._services.clock, self._services.buffers
         while True:
             now = clock.monotonic()
@@ -118,7 +118,7 @@ class Server:
 
     @property
     def connections(self) -> Iterable[Connection]:
-        """Those that are open."""
+        """The open connections."""
         return self._connections
 
     def close(self) -> None:

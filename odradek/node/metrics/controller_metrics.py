@@ -1,7 +1,7 @@
-"""What the metrics page tells of the metadata quorum, and on the active controller of the whole cluster. PURE.
+"""The metrics of the metadata quorum, and on the active controller those of the whole cluster. PURE.
 
-The figures of the cluster are 0 everywhere but on the active controller, as Kafka's are, so that a sum over all nodes is
-right. They are counted from the committed image when somebody asks.
+The figures of the cluster are 0 everywhere but on the active controller, as Kafka's are, so that a sum over all nodes
+is right. They are counted from the committed image when the page is asked for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClusterFigures:
 
 
 def cluster_figures(image: MetadataImage) -> ClusterFigures:
-    """Fenced are all registered brokers that are (those in controlled shutdown count as active, as in Kafka)."""
+    """The counts of an image. As in Kafka, brokers in controlled shutdown count as active, not as fenced."""
     fenced = sum(broker.fenced for broker in image.brokers.values())
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():

@@ -51,9 +51,9 @@ class MetricsSources:
     servers: Sequence[Server]
     broker: Broker | None
     controller: Any
-    """Whose `statistics()` tells of the quorum and its machine."""
+    """Its `statistics()` has the figures of the quorum and its state machine."""
     channel: Any
-    """Whose `statistics()` tells of what the active controller is asked."""
+    """Its `statistics()` has the figures of requests to the active controller."""
     lateness: LoopLateness
 
 

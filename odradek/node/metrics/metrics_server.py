@@ -1,7 +1,7 @@
 """Serves the metrics page over HTTP/1.1, on a listener of its own. PORTED.
 
-One request per connection, GET and HEAD of `/metrics` and nothing else. Everything is bounded: connections, the
-bytes of a request, the seconds that a peer may take. Whatever a peer does ends its own connection at most.
+One request per connection, GET and HEAD of `/metrics` and nothing else. Everything is bounded: connections, the bytes
+of a request, the seconds that a peer may take. A peer's mistake ends its own connection at most.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class MetricsText:
         self._begin(name, "counter", described)
 
     def gauge(self, name: str, described: str) -> None:
-        """Begin a family of numbers that come and go."""
+        """Begin a family of numbers that rise and fall."""
         self._begin(name, "gauge", described)
 
     def _begin(self, name: str, kind: str, described: str) -> None:
