@@ -56,7 +56,7 @@ class LogDirReplica:
 
 @attrs.frozen
 class LogDirDescription:
-    """A log directory; `total_bytes` and `usable_bytes` of its disk are -1 where the broker does not say."""
+    """A log directory. `total_bytes` and `usable_bytes` are those of its disk, -1 where the broker does not say."""
 
     path: str
     total_bytes: int

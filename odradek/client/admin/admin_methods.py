@@ -1,7 +1,7 @@
 """The operations of `odradek.client.admin` as methods, once for blocking shells and once for async ones. PURE.
 
-A method takes what its operation takes but for the core, and returns (or is awaited for) what that returns; the
-documentation is the operation's. `timeout` is in seconds, and None is `default.api.timeout.ms`.
+A method takes the arguments of its operation, without the core, and returns its result, or an awaitable for it. Its
+documentation is the operation's. `timeout` is in seconds; None stands for `default.api.timeout.ms`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which member of a group reads which partition: range, round robin, cooperative-sticky, and one's own. PURE.
 
-The group's leader runs an assignor over everybody's subscriptions; the others get the outcome. The leader may be
-another client (Java's, librdkafka's), and members of one group may be mixed. So the outcome of range and round robin
-is that of Kafka's own assignors. What sticky members remember travels in Kafka's format.
+The group's leader runs an assignor over all members' subscriptions; the other members get the outcome. The leader may
+be another client (Java's, librdkafka's), and members of one group may be mixed. So the outcome of range and round
+robin is that of Kafka's own assignors. Sticky members send their claims in Kafka's format.
 
-A member's claims: with the cooperative protocol (KIP-429) members keep their partitions while a rebalance runs and say
-which they own. A partition that moves is given to nobody in the first round; its owner gives it up, rejoins, and the
-second round hands it out.
+A member's claims: with the cooperative protocol (KIP-429) members keep their partitions while a rebalance runs and
+say which they own. A partition that moves is left out in the first round. Its owner gives it up and rejoins, and the
+second round assigns it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _PROTOCOL_VERSION_MAX = 3
 
 @attrs.frozen
 class MemberSubscription:
-    """What a member says when it joins. `generation` is that of its claims, -1 where it does not say."""
+    """What a member sends when it joins. `generation` is the one in which it got the partitions that it claims, or
+    -1."""
 
     member_id: str
     topics: tuple[str, ...]
@@ -121,7 +122,7 @@ class RoundRobinAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """As Kafka's RoundRobinAssignor: who does not subscribe to a topic is passed over."""
+        """As Kafka's RoundRobinAssignor: members that do not subscribe to a topic are passed over."""
         found: Assignment = {member.member_id: [] for member in members}
         circle = _in_order(members)
         turn = 0
@@ -141,7 +142,7 @@ class RoundRobinAssignor:
 
 @attrs.frozen
 class CooperativeStickyAssignor:
-    """Balanced, and everybody keeps what they have as far as balance allows (KIP-54, KIP-429)."""
+    """Balances the partitions; members keep theirs as far as balance allows (KIP-54, KIP-429)."""
 
     name: str = "cooperative-sticky"
     cooperative: bool = True
@@ -151,7 +152,7 @@ class CooperativeStickyAssignor:
     ) -> Assignment:
         """Members' loads differ by one at most where all subscribe alike; otherwise no single move improves them.
 
-        A partition that changes hands is in nobody's assignment of this round.
+        A partition that changes hands is in no assignment of this round.
         """
         owners = _claims(partition_counts, members)
         found = _balanced(partition_counts, members, owners)
@@ -210,7 +211,8 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _claims(
     partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
 ) -> dict[TopicPartition, str]:
-    """Who owns what, by the members' words: of two claims the later generation's holds, of equals neither."""
+    """The owner of each partition, by the members' claims. Of two claims, the one of the later generation holds; of
+    equal ones, neither."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in _in_order(members):
         for key in member.owned:

@@ -68,7 +68,7 @@ class ConsumerMachine:
         self.subscription = Subscription()
         self.woken = False
         self.stirred = False
-        """The background operations have news that the shell must have them look at."""
+        """Whether there is news for the background operations, so that the shell must step the core."""
         self.completed: deque[
             tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], Exception | None]
         ] = deque()
@@ -137,7 +137,7 @@ class ConsumerMachine:
         return [self._guarded(operation) for operation in running]
 
     def _guarded(self, operation: Operation[None]) -> Operation[None]:
-        """A bug in the background must not look like silence."""
+        """Run a background operation. If a bug ends it, every later call raises that error."""
         try:
             yield from operation
         except Exception as error:  # noqa: BLE001 - every later call of the application raises it
@@ -187,8 +187,8 @@ class ConsumerMachine:
         """What `what` takes for the application; empty when something else is due first, and then the shell
         calls `wait`.
 
-        `waited`: this poll has waited already, so that no commit is due again, however short the interval. Raises the error
-        of a partition that the application has come to.
+        `waited`: this poll has waited already, so a commit is not due again, even with a short interval. Raises the
+        error of a partition whose turn has come.
         """
         if self._is_due(now, waited=waited):
             return []
@@ -227,7 +227,7 @@ class ConsumerMachine:
         handout.records.clear()
 
     def committed_by_hand(self) -> None:
-        """The application commits all positions: it is done with the record in hand, too."""
+        """The application commits all positions, so it is done with the record that was yielded last, too."""
         if self.handout is not None:
             self.handout.done = self.handout.yielded
 
@@ -408,7 +408,8 @@ class ConsumerMachine:
             self.last_commit_error = error
 
     def give_up(self, timeout: float) -> Operation[RebalanceEvent | None]:
-        """Before `close` and `unsubscribe`: a last automatic commit, and what the listener is to be told."""
+        """Before `close` and `unsubscribe`: do a last automatic commit. Returns the event for the listener, if there
+        is one."""
         membership = self.membership
         owned = list(self.subscription.partitions)
         if self.settings.enable_auto_commit and self.coordinator is not None:
@@ -433,7 +434,7 @@ class ConsumerMachine:
             self.membership.lost = False
 
     def close_sessions(self, timeout: float) -> Operation[None]:
-        """Let brokers forget what they keep for this consumer."""
+        """Close the fetch sessions at the brokers."""
         yield from self._fetching.close_sessions(timeout=timeout)
 
     # Subscriptions
@@ -568,7 +569,7 @@ class ConsumerMachine:
     def commit_later(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> Operation[None]:
-        """As `commit`, but its end is told by `completed`."""
+        """As `commit`, but its outcome comes in `completed`."""
         error: Exception | None = None
         try:
             yield from self.commit(offsets, timeout=self.settings.default_api_timeout_ms / 1000)

@@ -1,4 +1,4 @@
-"""What a consumer hands out and takes in. PURE."""
+"""The values that a consumer returns and takes as arguments, and its errors. PURE."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RawBatch(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to commit: the next offset to read, the epoch of the record before it, words of your own."""
+    """A position to commit: the next offset to read, the leader epoch of the record before it, and any text."""
 
     offset: int
     leader_epoch: int = -1
@@ -93,20 +93,21 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class RebalanceListener:
-    """What an application may want to know of its partitions; override what you need.
+    """Callbacks about the partitions of a consumer; override those that you need.
 
     All are called from within `poll`, `close` and `unsubscribe`, in the thread that called these, and may use the
     consumer (commit, seek). With the cooperative protocol only the difference is named.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """These go to others: the last moment to commit."""
+        """These partitions go to other members: this is the last moment to commit for them."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are new; reading has not begun."""
+        """These partitions are new; reading has not begun."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """These are gone already, others may read them: a commit would fail. By default as revoked."""
+        """These partitions are gone, and others may read them already: a commit would fail. By default as
+        `on_partitions_revoked`."""
         self.on_partitions_revoked(partitions)
 
 
@@ -120,7 +121,7 @@ class RebalanceKind(Enum):
 
 @attrs.frozen
 class RebalanceEvent:
-    """A listener is to be called; the machine goes on when it is told that this is done."""
+    """A call that a listener must get. The machine goes on when `told` says that it is done."""
 
     kind: RebalanceKind
     partitions: list[TopicPartition]

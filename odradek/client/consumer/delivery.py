@@ -36,7 +36,7 @@ _ABORT = 0
 
 
 class Delivery:
-    """The way from fetched bytes to records.
+    """Turns fetched bytes into records.
 
     `ready` are the partitions with data, in the order in which they are served.
     """
@@ -51,7 +51,7 @@ class Delivery:
         self.positions_before: dict[PartitionState, tuple[int, int]] = {}
         """Position and epoch before the last `take_records`, of the partitions that it took from."""
         self.chunk_used_up = False
-        """A chunk is used up since this was set to False: there is room to fetch into."""
+        """Whether a chunk was used up since this was set to False, so that there is room for another fetch."""
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
         """At most so many records. Raises the error of a partition whose turn has come, before it has data."""

@@ -18,8 +18,8 @@ poll would have taken.
 Errors never end the loop. An error that will pass (a moved leader) is retried with backoff on fresh metadata.
 An error that the application must know is kept at the partition; the poll that reaches it raises it.
 
-A topic that was deleted and made anew is another topic, known by its id: a position in the old one says nothing about it. What
-was fetched of the old one is handed out, then the partition is read from where the reset policy says.
+A topic that was deleted and created again is another topic, with another id, so an old position has no meaning there.
+Records fetched from the old one are still handed out. Then the partition is read from where the reset policy says.
 
 Fetches have a lane of their own: a long poll holds its connection for `fetch.max.wait.ms`.
 """
@@ -85,7 +85,7 @@ def needs_validation(core: ClientCore, state: PartitionState) -> bool:
 class Fetching:
     """Fetching ahead, for a consumer.
 
-    `arrived` is notified when polls may find something, `ask_metadata` called when leaders moved.
+    `arrived` is notified when polls may find something. `ask_metadata` is called when leaders have moved.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Fetching:
         return sum(state.buffered_bytes for state in self._subscription.partitions.values())
 
     def close_sessions(self, *, timeout: float) -> Operation[None]:
-        """Tell brokers to forget the sessions, where the connection is free for it."""
+        """Close the fetch sessions at the brokers whose connection is free for that."""
         calls = []
         for node, session in self._sessions.items():
             request = session.closing_request()
@@ -362,7 +362,7 @@ class Fetching:
             self._refuse(state, broker_error(code, None, str(state.key)))
 
     def _out_of_range(self, node: int, state: PartitionState) -> None:
-        """The leader's word counts; a follower may only be behind (KIP-392)."""
+        """Handle OFFSET_OUT_OF_RANGE. Only the leader's answer counts, because a follower may be behind (KIP-392)."""
         if state.preferred_replica == node:
             state.preferred_replica = None
             return

@@ -31,7 +31,8 @@ _MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 @attrs.frozen
 class Member:
-    """Who commits: a member of a generation, or (with the defaults) nobody in particular."""
+    """The identity for a commit: a member of a generation, or (with the defaults) a client outside of the group's
+    membership."""
 
     member_id: str = ""
     generation: int = -1
@@ -47,11 +48,12 @@ class Coordinator:
         self._core = core
 
     def lost(self) -> None:
-        """It moved or cannot be reached: look for it again."""
+        """Forget the coordinator, which moved or cannot be reached, so that it is looked for again."""
         self.node = None
 
     def find(self, *, deadline: float) -> Operation[int]:
-        """The broker id. Raises `KafkaError` that is not retriable, and what stood in the way at the deadline."""
+        """The coordinator's broker id. Raises a `KafkaError` that is not retriable, and at the deadline the last
+        error."""
         core = self._core
         attempt = 0
         while self.node is None:
@@ -99,7 +101,7 @@ class Coordinator:
             yield Wait(until=wake_at)
 
     def noted(self, code: ErrorCode) -> None:
-        """Take an error code in: a coordinator that moved is looked for again."""
+        """Look at an error code: if the coordinator has moved, it is looked for again."""
         if code in _MOVED:
             self.lost()
 

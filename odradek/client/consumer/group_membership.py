@@ -74,7 +74,7 @@ _SYNC_REQUEST_TIMEOUTS = 2
 
 
 class MembershipState(Enum):
-    """What a consumer is to its group; `_TRANSITIONS` has what may follow what."""
+    """The state of a consumer in its group; `_TRANSITIONS` has the legal changes."""
 
     IDLE = "idle"
     PREPARING = "preparing"
@@ -105,7 +105,7 @@ class _Rejoin(Exception):
 class GroupMembership:
     """A consumer's membership in its group.
 
-    `changed` is notified for the application's side, `failed(error)` is told what it must know.
+    `changed` is notified for the application's side. `failed(error)` gets errors that the application must know.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class GroupMembership:
 
     @property
     def is_member(self) -> bool:
-        """Whether there is a generation to commit and beat in."""
+        """Whether the consumer is a member of a generation, so that it may commit and must send heartbeats."""
         return self.generation >= 0
 
     @property
@@ -199,7 +199,7 @@ class GroupMembership:
             self.want_rejoin("the topics' partitions have changed")
 
     def stop(self) -> None:
-        """Want no membership any longer; `leave` tells the coordinator."""
+        """Stop being a member; `leave` tells the coordinator."""
         self._become(_IDLE)
 
     # In the background
@@ -321,7 +321,7 @@ class GroupMembership:
         yield from self.leave("max.poll.interval.ms has passed without a poll", timeout=_GRACE_SECONDS)
 
     def leave(self, reason: str, *, timeout: float) -> Operation[None]:
-        """Tell the coordinator that this member goes; silent when it cannot be told. Static members just go."""
+        """Tell the coordinator that this member leaves; errors are ignored. Static members leave without a request."""
         if self.state is not _IDLE:
             self._become(_IDLE)
         member_id, self.member_id, self.generation = self.member_id, "", -1

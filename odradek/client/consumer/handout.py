@@ -15,7 +15,7 @@ __all__ = ["Handout"]
 
 @attrs.define(eq=False)
 class Handout:
-    """Records of one poll that an iterator yields, which ends when they are taken away."""
+    """Records of one poll that an iterator yields. The iterator ends when the records are taken away."""
 
     records: list[ConsumerRecord]
     before: dict[TopicPartition, tuple[PartitionState, int, OffsetAndMetadata]]
@@ -28,7 +28,7 @@ class Handout:
 
     @property
     def yielded(self) -> int:
-        """How many were yielded: a list's iterator knows exactly how many are left, so that nobody has to count."""
+        """How many were yielded. A list's iterator knows how many are left, so yielding does not have to count."""
         return len(self.records) - length_hint(self.left)
 
     def positions(self, done: int) -> dict[TopicPartition, OffsetAndMetadata]:

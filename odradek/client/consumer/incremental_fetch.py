@@ -24,7 +24,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class Wanted(NamedTuple):
-    """What is asked of one partition."""
+    """What a request asks for in one partition."""
 
     topic_id: bytes
     offset: int
@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
 
 
 class FetchSession:
-    """What one broker remembers of us."""
+    """One broker's fetch session, as this client sees it."""
 
     def __init__(self) -> None:
         self.session_id = 0
@@ -77,15 +77,15 @@ class FetchSession:
             self.epoch = 1 if self.epoch == _INT32_MAX else self.epoch + 1
 
     def start_over(self) -> None:
-        """Be in doubt: the next request is full, and closes the session if the broker still has it."""
+        """Make the next request a full one, which also closes the session if the broker still has it."""
         self.epoch = 0
 
     def lost(self) -> None:
-        """The broker does not know the session any longer."""
+        """Note that the broker has forgotten the session."""
         self.session_id = self.epoch = 0
 
     def closing_request(self) -> FetchRequest | None:
-        """What ends the session; None where there is none."""
+        """The request that ends the session; None without a session."""
         if self.session_id == 0:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=_FINAL_EPOCH)

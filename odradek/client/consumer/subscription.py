@@ -115,9 +115,9 @@ class PartitionState:
 
 
 class Subscription:
-    """The wish (topics, a pattern, or partitions named one by one) and the partitions that came of it.
+    """What the application subscribed to (topics, a pattern, or single partitions), and the partitions that it reads.
 
-    Exactly one kind of wish at a time; `RuntimeError` otherwise.
+    Only one of the three kinds may be in use; the others raise `RuntimeError`.
     """
 
     def __init__(self) -> None:
@@ -132,20 +132,20 @@ class Subscription:
         return bool(self.topics) or self.pattern is not None
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Wish for topics; the group decides about their partitions."""
+        """Subscribe to topics; the group assigns their partitions."""
         self._only(grouped=True)
         self.pattern = None
         self.topics = tuple(sorted(set(topics)))
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Wish for all topics whose whole name matches."""
+        """Subscribe to all topics whose whole name matches."""
         self._only(grouped=True)
         if self.pattern is None:
             self.topics = ()
         self.pattern = pattern
 
     def match(self, names: Iterable[str]) -> bool:
-        """The topics that there are; whether this changes what is wished for."""
+        """Match the pattern against the existing topics. Returns whether the subscription changes by that."""
         if self.pattern is None:
             return False
         found = tuple(sorted(name for name in names if self.pattern.fullmatch(name)))
@@ -168,7 +168,7 @@ class Subscription:
         self._replace(keys, committed=committed)
 
     def assign(self, keys: Iterable[TopicPartition]) -> None:
-        """What the group gives; positions come from its commits."""
+        """Read the partitions that the group has assigned; positions come from its commits."""
         self._replace(keys, committed=True)
 
     def _replace(self, keys: Iterable[TopicPartition], *, committed: bool) -> None:

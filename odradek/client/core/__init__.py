@@ -1,1 +1,1 @@
-"""The client without sockets or threads: what every operation, producer and consumer stands on. PURE."""
+"""The client without sockets or threads, on which every operation, producer and consumer is built. PURE."""

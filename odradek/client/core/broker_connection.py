@@ -89,7 +89,7 @@ class BrokerConnection:
 
     @property
     def bytes_expected(self) -> int:
-        """What is still to come of a large answer that has begun."""
+        """How many bytes are still to come of a large answer that has begun."""
         return self._wire.bytes_expected
 
     def enqueue(self, call: Call) -> None:
@@ -100,7 +100,7 @@ class BrokerConnection:
             self.waiting.append(call)
 
     def established(self) -> None:
-        """The stream is open: ask what the broker speaks."""
+        """Ask which versions the broker speaks, because the stream is open."""
         self._step("established")
         self._ask_versions(api_versions(ApiKey.API_VERSIONS)[1])
 
@@ -109,7 +109,7 @@ class BrokerConnection:
         self._negotiation = self._wire.send(request, version)
 
     def data_to_send(self, now: float) -> bytearray:
-        """What is to be sent now; calls that cannot be encoded for this broker fail."""
+        """The bytes to be sent now. Calls that cannot be encoded for this broker fail."""
         data, self._negotiation = self._negotiation or bytearray(), None
         while (
             self.waiting
@@ -158,7 +158,7 @@ class BrokerConnection:
         return self._wire.place_for_data()
 
     def received_in_place(self, count: int, now: float) -> None:
-        """As `receive`, of bytes that are where `place_for_data` said."""
+        """As `receive`, for bytes that were received into `place_for_data`."""
         self._wire.received_in_place(count)
         self._finish_calls(now)
 
@@ -196,7 +196,7 @@ class BrokerConnection:
         self._step("negotiated")
 
     def next_deadline(self) -> float | None:
-        """When something of this connection is overdue, or may be sent again after a throttle."""
+        """When a call of this connection is overdue, or the connection may send again after a throttle."""
         due = math.inf  # asked for after each receive: without a list of them all
         for call in self.in_flight:
             if call.deadline < due:
@@ -218,7 +218,7 @@ class BrokerConnection:
         return self._last_used + self._idle_max
 
     def is_idle(self, now: float) -> bool:
-        """Whether it had nothing to do for as long as a connection may."""
+        """Whether the connection has been idle for as long as it may."""
         deadline = self._idle_deadline()
         return deadline is not None and deadline <= now
 
@@ -238,7 +238,7 @@ class BrokerConnection:
         return overdue
 
     def close(self) -> None:
-        """The connection is over."""
+        """Mark the connection as closed."""
         self._step("close")
 
     def _step(self, event: str) -> None:

@@ -160,7 +160,8 @@ class ClientCore:
         return call
 
     def compute(self, function: Callable[[], Any]) -> Work:
-        """Have `function` called beside the core, which goes on meanwhile; to be waited for like a call."""
+        """Have `function` called beside the core, which goes on meanwhile. An operation waits for the result as for a
+        call."""
         work = Work(function)
         self._effects.append(Compute(work))
         return work
@@ -174,12 +175,12 @@ class ClientCore:
         return self.config.retry.delay(attempt, self.rng)
 
     def metadata_asked(self) -> None:
-        """Metadata is wanted, from now on unless it was before."""
+        """Note that metadata is wanted, and since when."""
         if self._metadata_missing_since is None:
             self._metadata_missing_since = self.now
 
     def metadata_came(self) -> None:
-        """A broker answered with metadata."""
+        """Note that a broker has answered with metadata."""
         self._metadata_missing_since = None
 
     def rebootstrap(self, reason: str) -> None:
@@ -210,7 +211,7 @@ class ClientCore:
             self._run_ready()
 
     def abandon(self, task: Task[Any]) -> None:
-        """Nobody waits for this operation any longer."""
+        """End an operation whose result is not wanted any longer."""
         task.cancel(ClientClosed("the operation was abandoned"))
         self._tasks.pop(task, None)
 
@@ -231,7 +232,7 @@ class ClientCore:
         return min(deadlines, default=None)
 
     def tick(self, now: float) -> None:
-        """Let the time have its effect: expired calls, throttles that end, operations that slept."""
+        """Act upon the time: expire calls, end throttles, wake operations that slept."""
         self._at(now)
         for connection in list(self._by_id.values()):
             if connection.connection_id in self._by_id:
@@ -245,7 +246,7 @@ class ClientCore:
         self._run_ready()
 
     def connected(self, connection_id: int, now: float) -> None:
-        """The connection is open."""
+        """Report that a connection is open."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is None:
@@ -256,7 +257,7 @@ class ClientCore:
         self._run_ready()
 
     def connect_failed(self, connection_id: int, reason: str, now: float) -> None:
-        """The connection could not be opened."""
+        """Report that a connection could not be opened."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -264,7 +265,7 @@ class ClientCore:
             self._run_ready()
 
     def receive_data(self, connection_id: int, data: bytes | memoryview, now: float) -> None:
-        """Bytes came; none at all is the end of the stream."""
+        """Report bytes that came; an empty `data` is the end of the stream."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is None:
@@ -287,7 +288,7 @@ class ClientCore:
         return None if connection is None else connection.place_for_data()
 
     def received_in_place(self, connection_id: int, count: int, now: float) -> None:
-        """The first `count` bytes (at least one) of `place_for_data` came."""
+        """Report that the first `count` bytes (at least one) of `place_for_data` came."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -312,7 +313,7 @@ class ClientCore:
         return connection.bytes_expected if connection is not None else 0
 
     def connection_lost(self, connection_id: int, reason: str, now: float) -> None:
-        """The connection broke under a send or a receive."""
+        """Report that a connection broke during a send or a receive."""
         self._at(now)
         connection = self._by_id.get(connection_id)
         if connection is not None:
@@ -320,7 +321,7 @@ class ClientCore:
             self._run_ready()
 
     def computed(self, work: Work, value: Any, error: Exception | None, now: float) -> None:
-        """The function has returned `value`, or raised."""
+        """Report that the function has returned `value`, or raised `error`."""
         self._at(now)
         if not self.closed:
             work.finish(value, error)
@@ -494,7 +495,7 @@ class ClientCore:
             self._flush(connection)
 
     def _end(self, connection: BrokerConnection, reason: str) -> None:
-        """The connection is over (and closed, or about to be by an effect): see to its calls."""
+        """End a connection that is closed, or is closed by a coming effect, and place its calls anew or fail them."""
         was_ready = connection.state is ConnectionState.READY
         self._forget(connection)
         old = self._trouble.get(connection.address)

@@ -62,7 +62,7 @@ WITHOUT_EFFECT = frozenset(
         "transaction.timeout.ms",
     }
 )
-"""Keys of Kafka's clients that are accepted with any value and change nothing."""
+"""Keys of Kafka's clients that are accepted with any value and have no effect."""
 
 NEUTRAL_ONLY: dict[str, tuple[str, ...]] = {
     "bootstrap.controllers": ("",),
@@ -223,7 +223,7 @@ _ANY_LONG = _integer(-_LONG_MAX - 1, _LONG_MAX)
 
 @attrs.frozen(kw_only=True)
 class CommonSettings:
-    """What all clients have. Times in milliseconds, sizes in bytes."""
+    """The keys that all clients have. Times in milliseconds, sizes in bytes."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = attrs.field(metadata={"parse": _addresses})
     client_id: str = _key("", _text)

@@ -47,7 +47,7 @@ class Partition:
     """One partition. `leader` is -1 while no broker leads it. `leader_epoch` is -1 where the broker does not
     say.
 
-    `elr` and `last_known_elr` (KIP-966) are told by `describe_topic_partitions` only.
+    Only `describe_topic_partitions` fills `elr` and `last_known_elr` (KIP-966).
     """
 
     index: int
@@ -82,11 +82,11 @@ class Cluster:
         self._ids: dict[str, deque[bytes]] = {}
         """By name: the topic ids that were seen, the present one last."""
         self._denied: dict[str, tuple[bytes, int]] = {}
-        """By name: a former id that brokers tell again, and how many answers in a row did."""
+        """By name: a former id that brokers report again, and how many answers in a row had it."""
         self.updates = 0
 
     def update(self, response: MetadataResponse, *, complete: bool = False) -> None:
-        """Take in an answer; `complete` says that it lists every topic, so that all others are gone."""
+        """Take in an answer. With `complete` it lists every topic, so all others are deleted."""
         self.updates += 1
         if response.cluster_id != self.cluster_id:
             self._ids.clear()
@@ -141,12 +141,12 @@ class Cluster:
         return True
 
     def add_brokers(self, brokers: Iterable[Broker]) -> None:
-        """Addresses that came beside a leader hint (KIP-951)."""
+        """Add the addresses that came with a leader hint (KIP-951)."""
         for broker in brokers:
             self.brokers[broker.node_id] = broker
 
     def set_leader(self, name: str, index: int, leader: int, leader_epoch: int) -> bool:
-        """A leader hint from a refused Produce or Fetch (KIP-951); False when it is no news."""
+        """Take in a leader hint from a refused Produce or Fetch (KIP-951); False when it is not news."""
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
         if (

@@ -76,7 +76,7 @@ class Work:
     on_done: Callable[[], None] | None = None
 
     def finish(self, value: Any, error: Exception | None) -> None:
-        """It returned, or raised."""
+        """Finish with what the function returned, or raised."""
         self.value, self.error, self.done = value, error, True
         if self.on_done is not None:
             self.on_done()
@@ -103,11 +103,11 @@ class Signal:
         self._waiting: dict[Task[Any], int] = {}
 
     def add(self, task: Task[Any], wait_number: int) -> None:
-        """This wait ends with the next `notify`, if nothing else has ended it before."""
+        """Let the next `notify` end this wait, unless something else has ended it before."""
         self._waiting[task] = wait_number
 
     def notify(self) -> None:
-        """There is news: every operation that waits goes on."""
+        """Let every operation that waits go on, because there is news."""
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for task, wait_number in waiting.items():

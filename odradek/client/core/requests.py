@@ -88,7 +88,8 @@ def topics_with_metadata(
     auto_create: bool = False,
     refresh: bool = False,
 ) -> Operation[None]:
-    """See to it that the cluster knows these topics. Raises the `KafkaError` of the first that stays unknown.
+    """Fetch the metadata of these topics that the cluster lacks. Raises the `KafkaError` of the first that stays
+    unknown.
 
     An unknown topic is asked for again until the deadline only when it may be created by that (`auto_create`).
     """

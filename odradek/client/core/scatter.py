@@ -53,7 +53,8 @@ _GROUP_KEY = 0
 
 @attrs.define
 class Routed:
-    """Items by broker id (None: any broker), and what could not be routed: `missing` for good, `errors` for now."""
+    """Items by broker id (None: any broker), and the errors of items without a route: `missing` final, `errors`
+    retriable."""
 
     by_node: dict[int | None, list[Any]] = attrs.field(factory=dict)
     errors: dict[Any, CallError] = attrs.field(factory=dict)
@@ -130,7 +131,7 @@ def _may_change(outcome: object, final_codes: Collection[ErrorCode]) -> TypeGuar
 
 
 def _answered(outcomes: Iterable[tuple[K, V | CallError]], asked: Iterable[K]) -> dict[K, V | CallError]:
-    """What an answer says, and an error for each item that it leaves out."""
+    """The outcomes in an answer, and an error for each item that it leaves out."""
     answered = dict(outcomes)
     for item in asked:
         if item not in answered:
@@ -198,7 +199,7 @@ def any_broker(core: ClientCore, items: Sequence[Any], deadline: float) -> Opera
 
 
 def reachable(core: ClientCore, deadline: float) -> Operation[None]:
-    """See to it that some broker has answered before; fresh metadata otherwise. Raises `ClientError`."""
+    """Ask for metadata unless some broker has answered before. Raises `ClientError`."""
     if not core.cluster.brokers:
         yield from refresh_metadata(core, (), timeout=deadline - core.now)
 

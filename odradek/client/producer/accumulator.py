@@ -7,8 +7,8 @@ more than an append: the topic is not known, or a new batch is due. Then the cal
 sender (`odradek.client.producer.sender`) takes batches from the `Lane`s of the partitions, oldest first, and
 gives back what must be repeated.
 
-A `Batch` is done once, and holds what became of its records. So a record's future holds only the batch and a place in
-it. To complete a batch costs the same for one record or for a thousand.
+A `Batch` is done once, and then holds the outcome of its records. So a record's future holds only the batch and a
+place in it. To complete a batch costs the same for one record or for a thousand.
 
 Rules
 -----
@@ -139,11 +139,11 @@ class Lane:
     batches_sent: int = 0
     """Each once, however often it was repeated; what was split counts as one more."""
     established: bool = False
-    """The broker has a batch under these numbers, so that it refuses gaps."""
+    """Whether the broker has a batch under these numbers, so that it refuses gaps."""
     rebase: Exception | None = None
     """Why the sequence numbers must start anew, under a new epoch, before anything more is sent (KIP-360)."""
     repeating: bool = False
-    """Something must be repeated: nothing is sent until all that is in flight has its answer."""
+    """Whether a batch must be repeated. Then the lane sends nothing until every batch in flight has its answer."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -321,7 +321,7 @@ class Accumulator:
         return batch
 
     def close_all(self) -> None:
-        """Nothing is added to the batches of this moment."""
+        """Close all open batches, so that later records go into new ones."""
         for lane in self.active:
             self._close(lane)
 
@@ -333,7 +333,7 @@ class Accumulator:
         return batch
 
     def encoded(self, batch: Batch) -> None:
-        """The batch has become bytes: it gives back what its rows needed."""
+        """Give back the memory of a batch's rows, because the batch is encoded."""
         batch.rows = []
         given = batch.memory - (len(batch.data or b"") + _BATCH_MEMORY)
         if given > 0:
@@ -343,7 +343,7 @@ class Accumulator:
                 self.on_room()
 
     def complete(self, batch: Batch) -> None:
-        """The batch is done: it gives its memory back."""
+        """Give back the memory of a batch that is done."""
         self.memory_used -= batch.memory
         batch.memory = 0
         self.incomplete.pop(batch, None)

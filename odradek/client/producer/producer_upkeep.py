@@ -28,14 +28,14 @@ _TRANSACTION_TIMEOUT_MS = (1 << 31) - 1
 
 @attrs.frozen
 class Identity:
-    """What the broker gave to this producer (KIP-98)."""
+    """The producer id and epoch that the broker gave to this producer (KIP-98)."""
 
     producer_id: int
     producer_epoch: int
 
 
 class _Beside:
-    """An operation at a time."""
+    """Runs one operation at a time beside the sender."""
 
     def __init__(self, core: ClientCore, news: Callable[[], None]) -> None:
         self._core = core
@@ -95,7 +95,7 @@ class IdentityKeeper(_Beside):
         return self.needed and self.current is None
 
     def keep(self) -> float:
-        """See to it that there is a producer id; when to look again."""
+        """Have a producer id fetched if one is due. Returns when to look again."""
         if self._task is not None:
             return _NEVER
         if self._not_before > self._core.now:
@@ -147,7 +147,7 @@ class TopicRefresher(_Beside):
         self._refreshed_at = core.now
 
     def keep(self) -> float:
-        """Refresh where that is due; when to look again."""
+        """Have metadata refreshed if that is due. Returns when to look again."""
         core = self._core
         if self._task is not None:
             return _NEVER

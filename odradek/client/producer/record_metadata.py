@@ -1,4 +1,4 @@
-"""Where a record went, as both producers tell it. PURE."""
+"""Where a record went, as both producers report it. PURE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RecordMetadata(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
-        """That of the record at a place in a batch that is done. Raises its error."""
+        """The metadata of the record at a place in a batch that is done. Raises the record's error."""
         offset, append_time_ms, error = batch.outcome(index)
         if error is not None:
             raise error

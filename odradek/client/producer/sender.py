@@ -168,12 +168,12 @@ class Sender:
             accumulator.settle(lane)
 
     def _look_again(self) -> None:
-        """A step that is under way has to be repeated, an operation that waits has to go on."""
+        """Have a step that is under way repeated, or an operation that waits go on."""
         self._again = True
         self.signal.notify()
 
     def _blame(self, error: Exception) -> None:
-        """What waits for a producer id has this to tell if it must be given up."""
+        """Keep the error for batches that wait for a producer id, in case they must be given up."""
         for lane in self._accumulator.active:
             for batch in lane.batches:
                 batch.last_error = batch.last_error or error
@@ -498,7 +498,7 @@ class Sender:
             self._rebase(lane, lane.rebase, identity)
 
     def _rebase(self, lane: Lane, error: Exception, identity: Identity) -> None:
-        """Begin anew with the numbers: the next epoch, or another producer id where there is one."""
+        """Begin new sequence numbers under the next epoch, or under another producer id where there is one."""
         if identity.producer_id != lane.producer_id:
             lane.producer_id, lane.producer_epoch = identity.producer_id, identity.producer_epoch
         elif lane.producer_epoch < _EPOCH_MAX:

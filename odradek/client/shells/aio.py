@@ -1,8 +1,8 @@
 """The async client: the core over the ports. PORTED; the simulator runs it, and so may any program on trio.
 
-Each connection has a task that reads. The same task writes what the kernel did not take at once. One more
-task waits for the core's next deadline. They run in the `TaskGroup` that the owner gives, and end with
-`close` or with that group. Several operations may run at a time.
+Each connection has a task that reads. When the kernel does not take all bytes at once, another task writes the rest
+and ends. One more task waits for the core's next deadline. They run in the `TaskGroup` that the owner gives, and end
+with `close` or with that group. Several operations may run at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AsyncClient:
         bootstrap: Sequence[tuple[str, int]],
         config: ClientConfig | None = None,
     ) -> None:
-        """Opens nothing yet, but starts the task of the deadlines."""
+        """Start the task that waits for deadlines. No connection is opened yet."""
         self._env = env
         self._tasks = tasks
         self._connections: dict[int, _Connection] = {}
@@ -89,7 +89,7 @@ class AsyncClient:
         return await self.run(refresh_metadata(self.core, topics, timeout=self.config.request_timeout))
 
     def step(self) -> None:
-        """Let the core act upon news that it was given by other ways than a call (see `operation.Signal`)."""
+        """Step the core after a `Signal` was notified outside of a call (`odradek.client.core.operation`)."""
         self.core.tick(self._env.clock.monotonic())
         self._perform_effects()
 
@@ -190,7 +190,7 @@ class AsyncClient:
             self._lost(connection, error)
 
     async def _write(self, connection: _Connection, conn: Conn) -> None:
-        """Send what waits, then end: most requests fit into the first call, and idle connections need no task."""
+        """Send what waits, then end. Most requests fit into the first call, so most connections need no such task."""
         outgoing = connection.outgoing
         try:
             while outgoing:

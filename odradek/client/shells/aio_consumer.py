@@ -1,10 +1,10 @@
 """The async consumer: `ConsumerMachine` on an `AsyncClient`. PORTED; `odradek.trio` binds it to trio, the simulator runs it.
 
-The face is that of `odradek.client.shells.consumer.Consumer`, with `await` where something is waited for. Fetches, heartbeats
-and rebalances go on in the background as long as the task group lives; listeners' methods may be async.
+Its methods are those of `odradek.client.shells.consumer.Consumer`, with `await` for those that wait. Fetches,
+heartbeats and rebalances go on in the background as long as the task group lives. Listeners' methods may be async.
 
-Not for several tasks at a time, but for `wakeup`: a poll beside another raises `RuntimeError`. A poll that is cancelled has
-lost no records.
+One task at a time may use a consumer: a poll during another poll raises `RuntimeError`. Only `wakeup` may be called
+at any time. A poll that is cancelled has lost no records.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AsyncConsumer(ConsumerSteering):
     def __init__(
         self, env: Env, tasks: TaskGroup, config: Mapping[str, Any] | None = None, /, **keywords: Any
     ) -> None:
-        """Connects in the background. Raises `ValueError` for keys and values that are none."""
+        """Connects in the background. Raises `ValueError` for unknown keys and invalid values."""
         self.settings = ConsumerSettings.from_properties(merged_properties(config, keywords))
         self._env = env
         self._listener: Any = RebalanceListener()
@@ -64,7 +64,7 @@ class AsyncConsumer(ConsumerSteering):
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
 
-        All of it takes at most `timeout` seconds, but for what a listener takes.
+        All of it takes at most `timeout` seconds, not counting the time that a listener takes.
         """
         if self._closed:
             return

@@ -47,7 +47,7 @@ class Client:
         timeout_ms: int = 30000,
         config: ClientConfig | None = None,
     ) -> None:
-        """Opens nothing yet. Raises `ValueError` for a `bootstrap` that is no list of addresses."""
+        """Opens no connection yet. Raises `ValueError` when `bootstrap` is not a list of addresses."""
         if config is None:
             timeout = timeout_ms / 1000
             config = ClientConfig(client_id=client_id, request_timeout=timeout, api_timeout=timeout)
@@ -59,7 +59,8 @@ class Client:
 
     @cached_property
     def admin(self) -> BlockingAdminMethods:
-        """All of administration; imported when it is asked for, since a process that only reads starts faster without."""
+        """All administrative calls. They are imported at first use, since a process that only reads starts faster
+        without them."""
         from odradek.client.admin.admin_methods import BlockingAdminMethods
 
         return BlockingAdminMethods(self.core, self.run)
@@ -90,10 +91,10 @@ class Client:
         return task.result()
 
     def begin(self, operation: Operation[T]) -> Task[T]:
-        """Send what the operation begins with and come back; `finish` waits for its end.
+        """Begin an operation and return when its first requests are sent; `finish` waits for its end.
 
-        Its later steps are done by `finish`, or by whatever else is run meanwhile. One that is not to be finished is to be
-        abandoned (`core.abandon`).
+        Its later steps run in `finish`, or in other calls that run meanwhile. An operation that will not be finished
+        must be abandoned (`core.abandon`).
         """
         self.core.tick(time.monotonic())
         task = self.core.start(operation, time.monotonic())
@@ -101,7 +102,8 @@ class Client:
         return task
 
     def finish(self, task: Task[T]) -> T:
-        """The result of an operation that was begun. An answer that came in time counts, however late it is asked for."""
+        """The result of an operation that was begun. An answer that came in time counts, even if `finish` is called
+        late."""
         self._sockets.handle(self._sockets.select(0))
         try:
             self._run_until_done(task)

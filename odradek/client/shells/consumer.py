@@ -48,13 +48,14 @@ T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
 _TURN_BYTES = 1 << 19
-"""An application that is busy with records gives the I/O thread a turn this often: otherwise each system call of a fetch
-would wait 5 ms for the interpreter, and nothing would be fetched ahead."""
+"""After so many bytes of records, a busy application gives the I/O thread a turn. Otherwise each system call of a
+fetch would wait 5 ms for the interpreter, and fetching ahead would stall."""
 _TURN_SECONDS_MAX = 0.1
 
 
 def _alone(method: Callable[Concatenate[Consumer, P], T]) -> Callable[Concatenate[Consumer, P], T]:
-    """For one thread at a time; a listener or a callback may call it again within the thread's own call."""
+    """Let only one thread at a time into a method. A listener or a callback may call one from within that thread's
+    own call."""
 
     @wraps(method)
     def guarded(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,7 +77,7 @@ class Consumer(ConsumerSteering):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        """Connects in the background. Raises `ValueError` for keys and values that are none."""
+        """Connects in the background. Raises `ValueError` for unknown keys and invalid values."""
         self.settings = ConsumerSettings.from_properties(merged_properties(config, keywords))
         self._listener: RebalanceListener = RebalanceListener()
         self._timeout = self.settings.default_api_timeout_ms / 1000
@@ -111,9 +112,10 @@ class Consumer(ConsumerSteering):
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Commit (`enable.auto.commit`), give partitions up, leave the group, end. Safe to call twice.
 
-        All of it takes at most `timeout` seconds, but for what a listener takes. A static member (`group.instance.id`) does
-        not leave: its partitions wait for it `session.timeout.ms` long. Where an exception is being handled (`finally`), the
-        record that an iterator yielded last may be what went wrong: it is not committed.
+        All of it takes at most `timeout` seconds, not counting the time that a listener takes. A static member
+        (`group.instance.id`) does not leave: its partitions wait for it for `session.timeout.ms`. If an exception is
+        being handled (`finally`), the record that an iterator yielded last may have caused it. So that record is not
+        committed.
         """
         if self._closed:
             return
@@ -137,7 +139,8 @@ class Consumer(ConsumerSteering):
     ) -> None:
         """Have the group assign partitions of these topics, or of all whose whole name matches a pattern.
 
-        One text is one topic; a pattern is what `re.compile` gives. Takes effect with the next `poll`.
+        A string names one topic; a pattern comes from `re.compile`. The subscription takes effect with the next
+        `poll`.
         """
         self._settle()
         with self._io.lock:
@@ -174,8 +177,9 @@ class Consumer(ConsumerSteering):
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records for ever, one by one.
 
-        Meanwhile positions, and so commits, say what was yielded. What was polled and not yielded when the loop is left comes
-        with the next loop or poll. A `with` block that an exception ends does not commit the record that was yielded last.
+        Meanwhile positions, and so commits, count the records that were yielded. Records that were polled but not
+        yielded come with the next loop or poll. A `with` block that an exception ends does not commit the record that
+        was yielded last.
         """
         while True:
             yield from self._machine.hand_out(self.poll(_ITERATION_SECONDS))
@@ -231,7 +235,7 @@ class Consumer(ConsumerSteering):
                 self._machine.settle(last_is_done=last_is_done)
 
     def _after_fork(self) -> None:
-        """In a forked child: the thread that used it is not here."""
+        """In a forked child, forget which thread used the consumer, because that thread exists only in the parent."""
         self._use = threading.RLock()
 
     def _give_up(self, timeout: float) -> None:
@@ -295,8 +299,8 @@ class Consumer(ConsumerSteering):
     ) -> None:
         """Commit these offsets (the next to be read), or all positions, and wait for it.
 
-        Raises `KafkaError`: with ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS the partitions may
-        have gone to others, and the next poll tells.
+        Raises `KafkaError`. With ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS, the partitions may
+        have gone to others; the next poll calls the listener.
         """
         wanted = self._offsets(offsets)
         self._io.run(self._machine.commit(wanted, timeout=self._seconds(timeout)))

@@ -1,6 +1,6 @@
-"""What a consumer is told without waiting: what to read, from where, what to hold back. Shared by both shells. PURE.
+"""The calls of a consumer that do not wait: what to read, from where, what to pause. Both shells share them. PURE.
 
-A shell says how a change gets to its core: under a lock and from one thread at a time, or at once.
+Each shell defines how a change reaches its core: under a lock from one thread at a time, or directly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConsumerSteering(ABC):
 
     @abstractmethod
     def _change(self, change: Callable[[], None], *, settles: bool = True) -> None:
-        """Change the machine and have the core look at it; with `settles`, what was yielded counts as done first."""
+        """Change the machine and step the core. With `settles`, the records that were yielded count as done first."""
 
     @abstractmethod
     def _look(self, question: Callable[[], T]) -> T:
@@ -35,7 +35,7 @@ class ConsumerSteering(ABC):
     # What to read
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without a group's say; its commits are used if there is a `group.id`."""
+        """Read exactly these partitions; no group assigns any. The group's commits are used if there is a `group.id`."""
         self._change(lambda: self._machine.assign_manually(keys_of(partitions)))
 
     def assignment(self) -> set[TopicPartition]:
@@ -57,11 +57,12 @@ class ConsumerSteering(ABC):
         self._change(lambda: self._machine.reset(keys_of(partitions), "earliest"))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go on behind the last offset of the moment of the next poll; no partitions: all that are assigned."""
+        """Go on at the end that each partition has at the next poll; no partitions: all that are assigned."""
         self._change(lambda: self._machine.reset(keys_of(partitions), "latest"))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out records of others only; the group does not hear of it."""
+        """Hand out no records of these partitions until they are resumed. The consumer keeps them, and the group is
+        not told."""
         self._change(lambda: self._machine.pause(keys_of(partitions), paused=True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
@@ -111,7 +112,7 @@ class ConsumerSteering(ABC):
 
 
 def keys_of(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    """Pairs as the named tuples that the machine has for keys."""
+    """Pairs as the named tuples that the machine uses as keys."""
     return [TopicPartition(*partition) for partition in partitions]
 
 

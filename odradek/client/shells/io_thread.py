@@ -151,7 +151,7 @@ class IoThread:
     def close(self, drain_seconds_max: float = _DRAIN_SECONDS_MAX) -> None:
         """End all operations and connections, and the thread. Safe to call twice, from any thread.
 
-        What the system has not taken yet has `drain_seconds_max` to leave.
+        Bytes that the system has not taken yet may still be sent for `drain_seconds_max`.
         """
         self._drain_seconds_max = drain_seconds_max
         self._closing.set()
@@ -160,7 +160,8 @@ class IoThread:
             self._thread.join()
 
     def after_fork(self) -> None:
-        """In the child: end, without touching the connections. The lock may be held by a thread that is not here."""
+        """In the child: end, without touching the connections. The lock may be held by a thread that exists only in
+        the parent."""
         self.lock = threading.RLock()
         self._failure = RuntimeError(
             "this process was forked from the client's; make a client of its own in it"
@@ -249,7 +250,7 @@ class IoThread:
             self.core.adopt(task, time.monotonic())
 
     def _end(self) -> None:
-        """Close the core; what was posted too late finds it closed."""
+        """Close the core. Functions that were posted too late find it closed."""
         with self.lock:
             self._take_posted()
             if not self.core.closed:

@@ -1,4 +1,4 @@
-"""The blocking producer: records go out in the background, each with a future for what becomes of it. SHELL.
+"""The blocking producer: records are sent in the background, each with a future for its outcome. SHELL.
 
 `send` puts a record into a batch and returns at once; a thread (`IoThread`) runs the sender that ships the batches.
 All decisions are in `accumulator.py` and `sender.py`.
@@ -25,7 +25,7 @@ from wire.batches.records import Header
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
 _TURN_BYTES = 64 << 10
-"""So many bytes of full batches, and the sending thread gets its turn."""
+"""After so many bytes of full batches, `send` gives the sending thread a turn."""
 _TURN_SECONDS_MAX = 0.1
 _BATCH_BYTES_MIN = 1024
 """What a batch costs at least, counted in bytes."""
@@ -113,7 +113,7 @@ class _Waiters:
         future._batch.on_done.append(done)
 
     def remove(self, waiter: Any) -> None:
-        """Late news do no harm to a waiter that nobody looks at any more."""
+        """Do nothing: late news do no harm to a waiter that is no longer used."""
 
 
 class Producer:
@@ -192,8 +192,9 @@ class Producer:
     def send_encoded(self, topic: str, partition: int, data: bytearray, record_count: int) -> Batch:
         """Send a batch that the caller has encoded, as `wire.batches.record_writer.encode_batch` does, to one partition.
 
-        For those who have thousands of records at once and no use for a future of each. `data` is the producer's from
-        now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as `send` does.
+        For callers with thousands of records at once that do not need a future for each. The producer owns `data`
+        from now on. Once the batch is `done`, `failure()` is its error; `flush` waits for it. Blocks and raises as
+        `send` does.
         """
         deadline = time.monotonic() + self.settings.max_block_ms / 1000
         accumulator = self._accumulator
@@ -343,7 +344,7 @@ class Producer:
             return future
 
     def _learn(self, topic: str, deadline: float) -> None:
-        """Know the topic's partitions. Raises the broker's or the client's error."""
+        """Wait until the topic's partitions are known. Raises the broker's or the client's error."""
         if self._accumulator.knows(topic):
             return
         core = self._io.core
@@ -368,14 +369,15 @@ class Producer:
             self._accumulator.starving -= 1
 
     def _after_fork(self) -> None:
-        """In a forked child, which cannot tell what the parent's thread was at: everything is as it stands."""
+        """In a forked child: close the producer, with new locks. The batches stay as they are, because the parent's
+        thread may have been changing them."""
         self.lock = self._io.lock
         self._room = threading.Condition(self.lock)
         self._closing = self._forked = True
         self._closed_because = FORKED
 
     def _stopped(self) -> None:
-        """The sender ended, by `close` or by a failure: nothing more will be delivered."""
+        """Fail all records that are left, because the sender has ended, by `close` or by a failure."""
         self._closing = True
         self._sender.abort(ClientClosed("the producer was closed before the record was acknowledged"))
         self._room.notify_all()

@@ -4,8 +4,8 @@
 owner provides the loop: it calls `select`. If the core has a lock, the owner holds it around every other
 call.
 
-What may take long has a thread of its own: finding the addresses of a name, and computations. Such a thread touches nothing
-but `_finished`, and ends a `select`.
+Two things may take long, and have a thread of their own: finding the addresses of a name, and computations. Such a
+thread touches only `_finished`, and ends a `select`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sockets:
         self._finished_sender: socket.socket | None = None
 
     def watch(self, wakeup: socket.socket) -> None:
-        """Let `select` end when `wakeup` can be read; reading it is the caller's."""
+        """Let `select` end when `wakeup` can be read. The caller reads it."""
         self._selector.register(wakeup, selectors.EVENT_READ, None)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Sockets:
     # Beside
 
     def _beside(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
-        """Call `function` in a thread of its own, and `then` with what became of it from `handle`."""
+        """Call `function` in a thread of its own; then `handle` calls `then` with its outcome."""
         if self._finished_receiver is None:
             self._finished_receiver, self._finished_sender = socket.socketpair()
             self._finished_receiver.setblocking(False)
@@ -301,7 +301,7 @@ class Sockets:
 
 
 def _numeric(host: str, port: int) -> list[_Place]:
-    """Where to connect to, if the host is an address and no name: that needs nobody to be asked."""
+    """Where to connect to, if the host is an address and not a name: then the resolver is not needed."""
     for family, address in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
         try:
             socket.inet_pton(family, host)

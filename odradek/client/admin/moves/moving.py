@@ -1,4 +1,5 @@
-"""A plan of moves carried out: what there is to plan with, throttles, waves of reassignments, progress. Operations, PURE.
+"""Carrying out a plan of moves: a survey of the cluster, throttles, waves of reassignments, progress. Operations,
+PURE.
 
 The controller is asked for a reassignment, which then runs by itself. Brokers copy; once the new replicas are in
 sync, the controller drops the old ones. A plan keeps a few partitions moving: when one is done, the next is begun. A
@@ -107,7 +108,8 @@ class ClusterSurvey:
         return leads, replicas, size
 
     def too_full(self, moves: Iterable[Move]) -> dict[int, tuple[int, int]]:
-        """Brokers that have too little room for their share of a plan: the bytes that they gain, and those that they have."""
+        """Brokers that have too little room for their share of a plan, with the bytes that they would gain and the
+        free bytes."""
         gains: dict[int, int] = {}
         for move in moves:
             for nodes, sign in ((move.removing, -1), (move.adding, 1)):
