@@ -74,8 +74,8 @@ class LifecycleTimes:
     initial_registration_ms: int = setting("initial.broker.registration.timeout.ms")
     """A broker that has never been registered ends after so long."""
     log_dir_failure_ms: int = setting("log.dir.failure.timeout.ms")
-    """So long a failed directory may be unknown to the controllers, which would elect others
-    for the partitions that were led there."""
+    """How long the broker tries to report a failed directory. After that it ends, so that the controllers elect other
+    leaders for the partitions in that directory."""
     shutdown_retries_max: int | None = None
     """`controlled.shutdown.max.retries`: how many heartbeats may go unanswered after the first one of a stop; None: 1."""
     shutdown_backoff_ms: int | None = None
@@ -220,7 +220,7 @@ class BrokerLifecycle:
             )
 
     def _was_unregistered(self) -> bool:
-        """Whether the metadata show that somebody has taken this broker's registration away since it was made."""
+        """Whether the metadata show that this broker's registration was removed after it was made."""
         return self._registration() is None and self._broker.image.offset >= self.broker_epoch >= 0
 
     async def _stay_away(self) -> None:

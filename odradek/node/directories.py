@@ -102,7 +102,9 @@ class Directories:
     def _check(self) -> None:
         config = self._config
         if len({log_dir.directory_id for log_dir in self.log_dirs}) != len(self.log_dirs):
-            raise NodeCannotStart("two log directories have the same directory.id: one is a copy of another")
+            raise NodeCannotStart(
+                "two log directories have the same directory.id, so one is a copy of the other: remove it from log.dirs"
+            )
         clusters = {log_dir.cluster_id: None for log_dir in self.log_dirs}
         if len(clusters) != 1:
             raise NodeCannotStart(f"the log directories belong to different clusters: {', '.join(clusters)}")

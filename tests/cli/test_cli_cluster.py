@@ -59,7 +59,7 @@ def test_partitions(run: Run, topic: str) -> None:
     assert "has no partition 5" in run("partition", "list", f"{topic}:5").refusal()
     assert "nothing to move" in run("partition", "move", topic, "--to", "1").out
     assert "there is no broker 7" in run("partition", "move", topic, "--to", "7").refusal()
-    assert "2 replicas cannot be" in run("partition", "move", topic, "--replicas", "2").refusal()
+    assert "2 replicas need as many brokers" in run("partition", "move", topic, "--replicas", "2").refusal()
     assert run("partition", "move", "--cancel").out == "nothing is moving\n"
     assert run("partition", "move", "--unthrottle").code == 0
     assert run("partition", "balance", "--json").json() == {

@@ -170,7 +170,7 @@ def test_pages_that_do_not_go_on_are_an_error() -> None:
     )
     for node in (1, 2):
         two.answer(node, ApiKey.DESCRIBE_TOPIC_PARTITIONS, *[page] * 5)
-    with pytest.raises(KafkaError, match="do not go on"):
+    with pytest.raises(KafkaError, match="do not advance"):
         two.run(describe_topic_partitions(two.wire.core, ["t"]))
 
 

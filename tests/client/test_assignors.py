@@ -194,5 +194,5 @@ def test_assignors_are_known_by_kafkas_names() -> None:
     assert assignor_for(STICKY) is STICKY
     with pytest.raises(ValueError, match="unknown assignor 'sticky'"):
         assignor_for("sticky")
-    with pytest.raises(ValueError, match="is no assignor"):
+    with pytest.raises(ValueError, match="is not an assignor"):
         assignor_for(object())

@@ -108,7 +108,7 @@ async def test_an_error_of_a_worker_leaves_nothing_behind() -> None:
 
 
 async def test_started_work_is_waited_for_when_cancelled() -> None:
-    """'A started function runs to its end even if the caller is cancelled: a sync must not go on unseen.'"""
+    """A started function runs to its end, and the caller waits for it even when cancelled."""
     env = RealEnv()
     started, release, done = trio.Event(), threading.Event(), []
     token = trio.lowlevel.current_trio_token()

@@ -251,7 +251,9 @@ def describe_topic_partitions(
         if response.next_cursor is None:
             return list(found.values())
         if cursor is not None and _place(response.next_cursor) <= _place(cursor):
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's pages do not go on")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the pages of topics that the broker sends do not advance"
+            )
         cursor = response.next_cursor
 
 

@@ -185,7 +185,7 @@ def assignor_for(named: Any) -> Assignor:
             raise ValueError(f"partition.assignment.strategy: unknown assignor {named!r} (there are {known})")
         return found
     if not all(hasattr(named, part) for part in ("name", "cooperative", "assign", "user_data")):
-        raise ValueError(f"partition.assignment.strategy: {named!r} is no assignor")
+        raise ValueError(f"partition.assignment.strategy: {named!r} is not an assignor")
     assignor: Assignor = named
     return assignor
 

@@ -556,7 +556,7 @@ class ConsumerMachine:
         if self.subscription.grouped and membership is not None:
             if not membership.is_member:
                 raise KafkaError(
-                    ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is no member of its group just now"
+                    ErrorCode.UNKNOWN_MEMBER_ID, "this consumer is not a member of its group now"
                 )
             who = membership.member
         try:

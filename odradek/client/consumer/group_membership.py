@@ -483,7 +483,7 @@ class GroupMembership:
         assignor = next((a for a in self.assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise ClientError(
-                f"the coordinator chose {joined.protocol_name}, which this member does not have"
+                f"the coordinator chose {joined.protocol_name}, an assignor that this member does not have"
             )
         try:
             members = [

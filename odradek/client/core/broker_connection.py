@@ -144,7 +144,7 @@ class BrokerConnection:
             high = min(high, call.version_max)
         if low > high:
             raise UnsupportedByBroker(
-                f"{self.address_text} has no version of {ApiKey(key).name} that we speak"
+                f"{self.address_text} supports no version of {ApiKey(key).name} that this client supports"
             )
         return high
 

@@ -37,5 +37,4 @@ class ClientConfig:
     in_flight_max: int = 5
     calls_waiting_max: int = 1000
     fail_fast: bool = True
-    """Whether calls fail at once if every bootstrap address fails and the client has never reached a broker.
-    """
+    """Whether calls fail at once if every bootstrap address fails and the client has never reached a broker."""

@@ -244,7 +244,7 @@ class Producer:
         self._io.wake()
         try:
             if not finished.wait(timeout):
-                raise RequestTimedOut(f"records are not sent within {timeout} s")
+                raise RequestTimedOut(f"records were not sent within {timeout} s")
         finally:
             with self.lock:
                 self._accumulator.flushing -= 1

@@ -22,7 +22,7 @@ from odradek.node.connections.connection_limits import ConnectionLimits
 
 @attrs.frozen
 class DynamicSettings:
-    """What this broker is told while it runs."""
+    """The settings of a broker that may change while it runs."""
 
     connections_max: int = setting("max.connections")
     connections_per_ip_max: int = setting("max.connections.per.ip")
@@ -52,7 +52,7 @@ class DynamicConfig:
         broker.config_listeners.append(self.apply)
 
     def apply(self) -> None:
-        """Take the values that hold now."""
+        """Apply the values that hold now."""
         now = settings_of(DynamicSettings, self._broker.config_layers)
         limits = self._limits
         limits.connections_max = now.connections_max

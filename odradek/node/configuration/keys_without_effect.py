@@ -1,7 +1,7 @@
 """Kafka's keys that a properties file may set and that have no effect here, each with its reason.
 
-A start names those that are set in one warning, and docs/configuration.md lists them. A test compares the table with
-the readers in the code, so a change that begins to read a key takes it away here.
+At the start, one warning names those that are set; docs/configuration.md lists all. A test compares the table with
+the readers in the code. So a change that begins to read a key must remove it here.
 """
 
 from __future__ import annotations

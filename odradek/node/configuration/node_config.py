@@ -60,7 +60,7 @@ OWN_DEFS: dict[str, ConfigDef] = {
         (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
     )
 }
-"""Keys that Kafka does not have. Only the file says them, and DescribeConfigs does not tell of them."""
+"""Keys that Kafka does not have. Only the properties file has them; DescribeConfigs leaves them out."""
 
 FORMER_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, None, "[0,...]", "medium", False, False)
@@ -69,8 +69,7 @@ FORMER_DEFS: dict[str, ConfigDef] = {
         ("controlled.shutdown.retry.backoff.ms", "long"),
     )
 }
-"""Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value.
-"""
+"""Keys that Kafka had before version 4 and that have an effect here. If they are unset, the node chooses the value."""
 
 REPLICA_SELECTORS = (
     "org.apache.kafka.common.replica.LeaderSelector",
@@ -105,10 +104,10 @@ class ListenerConfig:
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
-    """What a node needs to know from the start; everything else by `get`."""
+    """The values that a node needs from the start; `get` has all others."""
 
     explicit: Mapping[str, str]
-    """What the file says, as text."""
+    """The keys and values of the file, as text."""
     warnings: tuple[str, ...]
     """One line for each key that is unknown or has no effect."""
     values: Mapping[str, ConfigValue]
@@ -118,13 +117,13 @@ class NodeConfig:
     listeners: tuple[ListenerConfig, ...]
     """Where to listen, controller listeners included."""
     advertised_listeners: tuple[ListenerConfig, ...]
-    """What clients are told; never a controller listener. A missing host is the one of the listener."""
+    """The addresses for clients, which never include a controller listener. A missing host is that of the listener."""
     controller_listener_names: tuple[str, ...]
     inter_broker_listener_name: str
     log_dirs: tuple[str, ...]
     metadata_log_dir: str
     voter: VoterEndpoint | None
-    """Where other nodes find this one's controller; None for a node that is none."""
+    """Where other nodes find this node's controller; None for a node that is only a broker."""
     static_voters: tuple[StaticVoter, ...]
     """`controller.quorum.voters`; empty where the voters stand in the metadata log (KIP-853)."""
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -215,7 +214,7 @@ class NodeConfig:
         return BrokerConfigLayers({"broker.id": str(self.node_id), **self.explicit})
 
     def controller_settings(self) -> ControllerSettings:
-        """What this node's controller has to know."""
+        """The settings of this node's controller."""
         return settings_of(
             ControllerSettings, self.config_layers, static_config=self.explicit, release=self.release
         )

@@ -35,7 +35,8 @@ class ConnectionLimits:
 
     connections_max: int = setting("max.connections")
     room: int = INT_MAX
-    """What descriptors leave for clients (`client_room`), whatever `connections_max` says."""
+    """How many connections the limit of descriptors leaves for clients (`client_room`); `connections_max` cannot
+    raise it."""
     per_ip_max: int = setting("max.connections.per.ip")
     per_ip_overrides: Mapping[str, int] = attrs.field(factory=dict)
     creation_rate_max: int = setting("max.connection.creation.rate")

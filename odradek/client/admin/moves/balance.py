@@ -155,7 +155,7 @@ def resize(
 ) -> list[Move]:
     """The moves that give every partition so many replicas; preferred leaders stay. Raises `CannotPlan`."""
     if not 0 < replicas <= len(sites):
-        raise CannotPlan(f"{replicas} replicas cannot be: {len(sites)} brokers are there")
+        raise CannotPlan(f"{replicas} replicas need as many brokers, and there are {len(sites)}")
     model = _Model(sites, partitions, tolerance, only)
     model.resize(replicas)
     return model.moves()
